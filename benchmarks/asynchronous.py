@@ -47,26 +47,26 @@ LEARNING = [
     # the learner is to take as long as the engine
     "reinforcement.epochs=6",
     "reinforcement.learning_rate=5.0e-4",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
 ]
 WAYS = {
     "synchronous": [],
     "one ahead": [
         "reinforcement.admit_ahead=1",
         "reinforcement.max_staleness=1",
-        "correction={name: masked, high: 5}",
+        "importance_correction={name: masked, high: 5}",
     ],
     "asynchronous": [
         "reinforcement.admit_ahead=2",
         "reinforcement.max_staleness=4",
-        "correction={name: masked, high: 5}",
+        "importance_correction={name: masked, high: 5}",
     ],
     # no turn is drawn by two versions: new weights wait for the turns under way
     "asynchronous, drained": [
         "reinforcement.admit_ahead=2",
         "reinforcement.max_staleness=4",
         "reinforcement.in_flight=drain",
-        "correction={name: masked, high: 5}",
+        "importance_correction={name: masked, high: 5}",
     ],
 }
 ENVIRONMENTS = ((64, 1.0), (256, 1.25))

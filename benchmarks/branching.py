@@ -44,7 +44,7 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
     "reinforcement.decay_fraction=0.5",
 ]
 COSTS = ("sampled_tokens", "reused_tokens", "tool_calls", "environment_steps")

@@ -63,7 +63,7 @@ def checkpoint_of(folder: Path, shown: Iterable[Mapping[str, Any]], *, seed: int
     supervised = {"steps": steps, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2, "decay_fraction": 0.5}
     recipe = _keys(tasks, seed) | {
         "policy": {"tiny": TINY},
-        "supervised": {**supervised, "data": {"path": str(folder.with_suffix(".shown.jsonl")), "learn_from": "last"}},
+        "supervised": {**supervised, "data": {"path": str(folder.with_suffix(".shown.jsonl")), "train_on": "last"}},
     }
     train(load_recipe(recipe), folder, resume=(folder / "recipe.yaml").is_file(), progress=Progress(quiet=True))
     checkpoint = latest_checkpoint(folder)

@@ -33,7 +33,7 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
     "reinforcement.minibatches=2",
     "reinforcement.decay_fraction=0.5",
 ]
@@ -42,7 +42,7 @@ _SLOWER = ["reinforcement.learning_rate=3.0e-4"]
 """For estimators without a baseline of the task: the demo's rate is for ones that have it."""
 _GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
 _CALLS, _THOUGHTS = ["reward=matched_calls"], ["reward=meta_reasoning"]
-_ROLES, _UNREAD = ["roles=kind"], ["advantage=null"]
+_ROLES, _UNREAD = ["role_tag=kind"], ["advantage=null"]
 METHODS: dict[str, dict[str, list[str]]] = {
     "advantage": {
         **{name: [] for name in ADVANTAGES},
@@ -67,7 +67,7 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "mars": _ROLES,
         "dr_mas": _ROLES,
         "role_normalised": _ROLES,
-        "oprl": ["process_model={}"],
+        "oprl": ["implicit_prm={}"],
     },
     "objective": {
         **{name: [] for name in OBJECTIVES},
@@ -90,10 +90,10 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "advantage transform: entropy_modulated": ["advantage_transforms=[entropy_modulated]"],
         "advantage transform: entropy_aware": ["advantage_transforms=[entropy_aware]"],
         "advantage transform: clip_cov": ["advantage_transforms=[{name: clip_cov, low: 0.1, share: 0.02}]"],
-        "shaping: overlong": ["shaping=[{name: overlong, limit: 140, buffer: 70, penalty: 0.5}]"],
-        "shaping: gated": ["shaping=[gated]", *_CALLS],
-        "shaping: kl_penalty": ["advantage=reinforce_plus_plus", "shaping=[kl_penalty]", *_SLOWER],
-        "shaping: self_correction": ["shaping=[{name: self_correction, weight: 1.0}]", *_CALLS],
+        "shaping: overlong": ["reward_shaping=[{name: overlong, limit: 140, buffer: 70, penalty: 0.5}]"],
+        "shaping: gated": ["reward_shaping=[gated]", *_CALLS],
+        "shaping: kl_penalty": ["advantage=reinforce_plus_plus", "reward_shaping=[kl_penalty]", *_SLOWER],
+        "shaping: self_correction": ["reward_shaping=[{name: self_correction, weight: 1.0}]", *_CALLS],
         "aggregation: sequence_sum": ["aggregation=sequence_sum"],
         "aggregation: constant": ["aggregation={mode: constant, tokens: 100}"],
         "reinforcement.entropy": ["reinforcement.entropy={weight: 0.001, band: 0.2}"],

@@ -123,8 +123,12 @@ class Bench:
         self.overrides = [f"seed={seed}", "ablations=null", f"evaluation.episodes={size.episodes}"]
         self.overrides += [*size.changes, *(_TOY if toy else [])]
         began = max(1, round(size.poor * size.warm_up))
-        changes = ["reinforcement=null", f"supervised.steps={size.warm_up}", f"supervised.checkpoint_every={began}"]
-        changes += [f"supervised.keep_every={began}"]
+        changes = [
+            "reinforcement=null",
+            f"supervised.steps={size.warm_up}",
+            f"supervised.checkpoint_interval_steps={began}",
+        ]
+        changes += [f"supervised.keep_interval_steps={began}"]
         without = [f"{key}=null" for key in ("rollout.group_size",)]
         self._train(load_recipe(recipe, [*self.overrides, *changes, *without]), "warm-up")
         self.poor = checkpoint_path(self.folder / "warm-up", began)
@@ -265,18 +269,22 @@ def hybrid(bench: Bench) -> Found:
     offline = bench.offline(data)
     judged = {"advantage": "turn_gae", "critic": {"warmup_updates": 2}}
     sure = {"critic": {"ensemble_size": 4, "pessimism": "min"}}
-    smooth = {"smoothness": {"noise": 0.05, "policy": 0.1, "value": 0.1}}
+    smooth = {"consistency_regularization": {"noise": 0.05, "policy": 0.1, "value": 0.1}}
     weighed = {"objective": "policy_gradient", "critic": {"ensemble_size": 4, "pessimism": "deviation"}}
     contenders: dict[str, list[dict[str, Any]]] = {
         "online": [offline, bench.online()],
-        "stored beside fresh": [offline, bench.online(stored={**stored, "share": 0.5})],
-        "stored and fresh alternate": [offline, bench.online(stored={**stored, "use": "alternate"})],
+        "stored beside fresh": [offline, bench.online(offline_mixture={**stored, "fraction": 0.5})],
+        "stored and fresh alternate": [offline, bench.online(offline_mixture={**stored, "mode": "alternating"})],
         "tasks by coverage": [
             offline,
-            bench.online(stored={**stored, "share": 0.0}) | {"curriculum": {"name": "coverage", "size": 256}},
+            bench.online(offline_mixture={**stored, "fraction": 0.0})
+            | {"curriculum": {"name": "coverage", "size": 256}},
         ],
         "critic": [offline | judged, bench.online() | judged],
-        "critic reads stored": [offline | judged, bench.online(stored={**stored, "use": "critic"}) | judged],
+        "critic reads stored": [
+            offline | judged,
+            bench.online(offline_mixture={**stored, "mode": "critic_only"}) | judged,
+        ],
         "ensemble, smooth": [
             {**offline, "offline": {**offline["offline"], **smooth}} | judged | sure,
             bench.online(**smooth) | judged | sure,
@@ -299,8 +307,10 @@ def simulator(bench: Bench) -> Found:
     begun = bench.offline(Path(data)) | critic
     contenders: dict[str, dict[str, Any]] = {
         "simulated alone": bench.online(),
-        "critic reads recorded": bench.online(stored={"data": data, "use": "critic"}),
-        "simulated held down": bench.online(stored={"data": data, "use": "critic", "simulation_weight": 0.5}),
+        "critic reads recorded": bench.online(offline_mixture={"data": data, "mode": "critic_only"}),
+        "simulated held down": bench.online(
+            offline_mixture={"data": data, "mode": "critic_only", "simulation_weight": 0.5}
+        ),
     }
     found: Found = {}
     for name, online in contenders.items():

@@ -187,7 +187,7 @@ def measure(
         run_dir, run_began = folder / f"run-{number}", time.perf_counter()
         try:
             struck, left = one_run(
-                [*plain, *SPREAD, f"scale.start_seconds={patience}"],
+                [*plain, *SPREAD, f"scale.start_timeout_seconds={patience}"],
                 run_dir,
                 random.Random(f"{seed}-{number}-{updates(run_dir)}"),
                 kills=kills,

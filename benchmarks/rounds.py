@@ -143,7 +143,7 @@ def tulu(size: Size, seed: int, folder: Path) -> list[Contender]:
     """One order, and reinforcement right behind imitation."""
     imitated = {"supervised": {"steps": size.warm_up, "learning_rate": 1e-2, **MUON}}
     sampled = {"sampling": {"steps": 1, "tasks_per_step": 10 * size.tasks}}
-    preferred = {"data": {"stage": "previous"}, "steps": size.steps, "batch_size": 16, "learning_rate": 1e-4}
+    preferred = {"data": {"from_stage": "previous"}, "steps": size.steps, "batch_size": 16, "learning_rate": 1e-4}
     reinforced = {"steps": size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, **MUON}
     suites = {"development": (), "unseen kind": [f"tasks.kinds={{{UNSEEN}: 1}}"]}
     first: list[Mapping[str, Any]] = [imitated]
@@ -360,7 +360,11 @@ def toolstar(size: Size, seed: int, folder: Path) -> list[Contender]:
     known = ["tasks={source: 'both_tools:BothTools', kinds: [price, product]}", f"supervised.steps={size.warm_up}"]
     model = warmed_up(seed, folder / "warm", *small, *world, *known)
     path = _written(folder / "traces.jsonl", traces(seed, size.rows))
-    shown = {"data": {"path": str(path), "min_reward": 1, "clean": True}, "steps": size.short, "learning_rate": 1e-2}
+    imitation = {
+        "data": {"path": str(path), "min_reward": 1, "well_formed_only": True},
+        "steps": size.short,
+        "learning_rate": 1e-2,
+    }
     paid = {"name": "tool_star", "outcome": "exact_number", "tools": ["look_up", TOOL]}
     begins = [
         *world,
@@ -375,7 +379,7 @@ def toolstar(size: Size, seed: int, folder: Path) -> list[Contender]:
 
     return [
         Contender(
-            "toolstar", "traces, then rewards", [{"supervised": {**shown, **MUON}}, reinforced(size.steps)], begins
+            "toolstar", "traces, then rewards", [{"supervised": {**imitation, **MUON}}, reinforced(size.steps)], begins
         ),
         Contender("toolstar", "rewards alone", [reinforced(size.short + size.steps)], begins),
     ]
@@ -397,7 +401,7 @@ def _written(path: Path, rows: Any) -> Path:
 def recipe_of(contender: Contender, seed: int, size: Size) -> Any:
     """The contender as a recipe."""
     changes = [*COMMON, *contender.changes, f"seed={seed}", f"evaluation.episodes={size.episodes}"]
-    changes += [f"rounds={contender.rounds}"] if contender.rounds > 1 else []
+    changes += [f"repeat_stages={contender.rounds}"] if contender.rounds > 1 else []
     if size is TINY:
         begun = any(change.startswith("policy.path") for change in contender.changes)
         changes += TINY_CHANGES[1:] if begun else TINY_CHANGES

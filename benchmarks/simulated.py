@@ -58,7 +58,7 @@ COMMON = [
     "rollout.stop_strings=['1', '2', '3', '4', '5', '7']",
     "policy.tiny.context_length=1024",
     f"reinforcement.tasks_per_step={GROUPS}",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
     "evaluation.episodes=2",
     "reinforcement.max_mismatch_kl=.inf",
 ]
@@ -142,7 +142,7 @@ def play(setting: Setting, updates: int, folder: Path) -> None:
     ]
     if setting.ahead:
         ahead = (f"admit_ahead={setting.ahead}", f"max_staleness={setting.bound}")
-        overrides += [*(f"reinforcement.{bound}" for bound in ahead), "correction={name: masked, high: 5}"]
+        overrides += [*(f"reinforcement.{bound}" for bound in ahead), "importance_correction={name: masked, high: 5}"]
     with noted() as steps:
         train(load_recipe("demo", overrides), folder, progress=Progress(quiet=True))
     (folder / STEPS).write_text(json.dumps(steps))

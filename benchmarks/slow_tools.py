@@ -31,11 +31,15 @@ COMMON = [
     "rollout.max_in_flight=384",
     "reinforcement.tasks_per_step=16",
     "reinforcement.learning_rate=5.0e-4",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
 ]
 RESULTS = Path(__file__).parent / "results"
-AHEAD = ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=4", "correction={name: masked, high: 5}"]
-ON_RAY = ["scale=local-ray", "scale.environment_workers=1", "scale.start_seconds=250"]
+AHEAD = [
+    "reinforcement.admit_ahead=2",
+    "reinforcement.max_staleness=4",
+    "importance_correction={name: masked, high: 5}",
+]
+ON_RAY = ["scale=local-ray", "scale.environment_workers=1", "scale.start_timeout_seconds=250"]
 SKIPPED = 1
 """Updates in front that do not count."""
 

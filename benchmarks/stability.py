@@ -38,7 +38,7 @@ COMMON = [
     "ablations=null",
     "supervised=null",
     "policy.tiny=null",
-    "reinforcement.checkpoint_every=1000",
+    "reinforcement.checkpoint_interval_steps=1000",
     "reinforcement.minibatches=2",
     # by the number of tokens, fewer episodes would be louder ones
     "aggregation={mode: constant, tokens: 48}",

@@ -42,7 +42,7 @@ SPREAD = [
     f"scale.address={ADDRESSES[0]}:{PORT}",
     "scale.environment_workers=2",
     "scale.engine_replicas=2",
-    "scale.start_seconds=120",
+    "scale.start_timeout_seconds=120",
 ]
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",

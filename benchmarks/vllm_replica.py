@@ -86,7 +86,7 @@ def main() -> None:
         f"engine={{name: vllm, python: '{arguments.python}'{bound}}}",
         "scale=local-ray",
         "scale.environment_workers=1",
-        "scale.start_seconds=900",
+        "scale.start_timeout_seconds=900",
     ]
     with tempfile.TemporaryDirectory() as folder:
         summary = train(

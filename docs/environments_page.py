@@ -44,9 +44,9 @@ used again, replaced after 200 episodes, ended when idle, and killed where someb
 `verdict()`, of an environment, a game, or a class of tools, says what became of the world: `success`, `score` from 0 to
 1, and whatever it counted. It is kept with the trajectory, so the reward `verdict` can be computed again.
 
-`environment.noise` makes any of them slow, failing or out of date (`errors`, `outdated`, `delay_seconds`), by chance
-of the episode's own. `whetstone environments serve sokoban` serves one over HTTP; elsewhere it is
-`{name: remote, url: …}`.
+`environment.fault_injection` adds random failures, stale results and delays (`error_rate`, `stale_rate`,
+`delay_seconds`), seeded by the episode's seed. `whetstone environments serve sokoban` serves one over HTTP; elsewhere
+it is `{name: remote, url: …}`.
 
 With the strategy `self_play` the policy takes every seat of a game with several: a trajectory for each role, each
 compared with its own; `train: [seller]` learns from one of them. Alone at a table, the other seats are scripted.
@@ -65,7 +65,8 @@ def environments_page() -> str:
     lines += [_row(name, part) for name, part in ENVIRONMENTS.items()]
     lines += [
         "",
-        "Options, beside those of every environment (`max_turns`, `timeout_seconds`, `turn_timeout_seconds`, `noise`):",
+        "Options, in addition to those of every environment (`max_turns`, `timeout_seconds`, `turn_timeout_seconds`, "
+        "`fault_injection`):",
         "",
     ]
     lines += [line for name, part in ENVIRONMENTS.items() if (line := _options(name, part))]

@@ -144,13 +144,13 @@ TOP = """# Methods
 A recipe names how rewards become credit and how credit becomes a loss:
 
 ```yaml
-shaping: [overlong]                # reward shaping, before anything is computed
-credit_filters: [void_turns]              # what is not learned from, and whether it still counts in the baseline
+reward_shaping: [overlong]                # reward shaping, applied first
+credit_filters: [void_turns]              # turns and episodes without a loss; some still count in the baseline
 advantage: {name: gigpo, scale: true}
-advantage_transforms: [entropy_modulated]    # advantage transforms, applied last
+advantage_transforms: [entropy_modulated] # advantage transforms, applied last
 objective: {name: clipped, clip_high: 0.28}
-aggregation: token_mean            # what a token's loss counts for
-correction: truncated              # what tokens count for that another policy drew
+aggregation: token_mean                   # weight of a token in the loss
+importance_correction: truncated          # weights of tokens that another policy sampled
 ```
 
 Each is a pure function. Its parameters name the **columns** it reads; its keyword arguments are its options. A recipe
@@ -158,7 +158,7 @@ whose run does not produce a column is refused before anything is sampled. Yours
 
 ## Which estimator?
 
-| what there is | begin with | then try |
+| data | start with | then try |
 | --- | --- | --- |
 | one outcome an episode, groups of the same task | `group_relative` | `leave_one_out` (unbiased), `batch_scaled` \
 (tasks of very different difficulty), `opo` (lengths differ much), `pass_at_k` (only the best will be used) |
@@ -174,8 +174,8 @@ whose run does not produce a column is refused before anything is sampled. Yours
 
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 
-The six pieces they are made of: shape the reward (`shaping`), return (`returns.reward_to_go`), baseline and scale
-over a set (`sets.normalised`), blend two levels (a sum), transform (`advantage_transforms`). Groups of one, equal
+The six pieces of an estimator: reward shaping (`reward_shaping`), return (`returns.reward_to_go`), baseline and
+scale over a set (`sets.normalised`), sum of two levels, transform (`advantage_transforms`). Groups of one, equal
 rewards, sets of one give exactly 0; statistics are in float64 over all trajectories of a step.
 
 """
@@ -197,9 +197,9 @@ def novelty(batch: Columns, *, floor: float = 0.0) -> list[float]:
     return [1.0 if states.count(state) == 1 else floor for state in states]
 ```
 
-`columns: [my_package.signals:novelty]` in the recipe, and an estimator may read `novelty: PerTurn`. The batch gives
-other columns by name, its trajectories as `batch.held` and their turns as `batch.turns()`. What asks for log-probs or
-values says `reads_models=True`; what a run must have for it, `requires=`, a function that says what is missing.
+With `custom_columns: [my_package.signals:novelty]` in the recipe, an estimator can read `novelty: PerTurn`. The batch
+gives other columns by name, its trajectories as `batch.held` and their turns as `batch.turns()`. A column that reads
+log-probs or values has `reads_models=True`. `requires=` is a function that returns the missing requirement of a run.
 
 """
 
@@ -301,7 +301,7 @@ def methods_page() -> str:
     parts = [TOP, _overview()]
     sections: list[tuple[str, str, Mapping[str, Any]]] = [
         ("Estimators", "`advantage:`, from columns to advantages.", ADVANTAGES),
-        ("Shaping", "`shaping:`, a list; each gives what takes the place of the rewards of its level.", SHAPING),
+        ("Shaping", "`reward_shaping:`, a list; each gives what takes the place of the rewards of its level.", SHAPING),
         (
             "Advantage transforms",
             "`advantage_transforms:`, a list, in order; each works on any estimator's advantages.",
@@ -313,7 +313,7 @@ def methods_page() -> str:
             "`objective:`, from log-probs and advantages to a loss per token, or from sums of log-probs to one loss.",
             OBJECTIVES,
         ),
-        ("Corrections", "`correction:`, a weight without gradient on each token's loss.", CORRECTIONS),
+        ("Corrections", "`importance_correction:`, a weight without gradient on each token's loss.", CORRECTIONS),
     ]
     for title, said, functions in sections:
         parts.append(f"## {title}\n\n{said}\n\n")

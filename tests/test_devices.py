@@ -261,7 +261,7 @@ def test_a_whole_run_on_a_device_learns_and_is_evaluated_on_the_cpu(tmp_path, wa
 @pytest.mark.parametrize(("first", "then"), [(DEVICE, "cpu"), ("cpu", DEVICE)])
 @pytest.mark.parametrize("name", ["demo", "ppo"])
 def test_what_stopped_on_one_device_goes_on_on_another(tmp_path, first, then, name):
-    often = "reinforcement.checkpoint_every=1"
+    often = "reinforcement.checkpoint_interval_steps=1"
     with pytest.raises(Stopped):
         train(small(often, name=name, device=first), tmp_path / "run", progress=StopAfter(1, of="reinforcement"))
     run = train(small(often, name=name, device=then), tmp_path / "run", resume=True, progress=Progress(quiet=True))

@@ -31,7 +31,7 @@ TINY = {
     "chat": {"format": "compact"},
     "tasks": {"source": "arithmetic"},
     "rollout": {"group_size": 2, "max_new_tokens": 6},
-    "reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_every": 1},
+    "reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_interval_steps": 1},
     "evaluation": {"episodes": 4},
 }
 
@@ -110,7 +110,7 @@ def test_a_recipe_is_keys_an_object_or_a_file_with_sections_over_it(tmp_path):
         tmp_path / "mine.yaml", ["reinforcement.tasks_per_step=3"], reinforcement={"steps": 5}, seed=7
     ).recipe
     assert (changed.seed, changed.reinforcement.steps, changed.reinforcement.tasks_per_step) == (7, 5, 3)
-    assert changed.reinforcement.checkpoint_every == 1
+    assert changed.reinforcement.checkpoint_interval_steps == 1
     extended = load_recipe({"extends": str(tmp_path / "mine.yaml"), "advantage": above_half}).recipe
     assert extended.advantage.name == name_of(above_half)
     assert extended.tasks == loaded[0].tasks

@@ -263,7 +263,7 @@ class OffPolicy(StrEnum):
     STORED = "stored"
     """The log-probs kept when the tokens were drawn."""
     TRUNCATED = "truncated"
-    """As `recompute`, and each token weighs what the recipe's `correction` makes of the kept log-probs."""
+    """Same as `recompute`, with token weights by the recipe's `importance_correction` and the stored log-probs."""
     CROSS_VIEW = "cross_view"
     """The log-probs kept when the tokens were drawn, under a view that is not trained."""
     MIXTURE = "mixture"

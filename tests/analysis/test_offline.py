@@ -51,7 +51,7 @@ def test_training_losses_are_means_from_look_to_look():
 def test_an_offline_run_is_explained_by_its_looks_and_never_learns_from_what_is_held_out(tmp_path):
     small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=6"]
     train(load_recipe("demo", small), tmp_path / "stored", progress=Progress(quiet=True))
-    settings = {"steps": 4, "tasks_per_step": 2, "held_out": 0.3, "held_out_every": 2}
+    settings = {"steps": 4, "tasks_per_step": 2, "held_out": 0.3, "held_out_interval_steps": 2}
     plain = ["supervised=null", "reinforcement=null", "rollout.group_size=null"]
     offline = load_recipe(
         "demo",

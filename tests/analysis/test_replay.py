@@ -20,11 +20,11 @@ VARIANTS = {
     "ahead": [
         "reinforcement.admit_ahead=2",
         "reinforcement.max_staleness=3",
-        "correction={name: truncated, high: 1.5}",
+        "importance_correction={name: truncated, high: 1.5}",
     ],
     "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
-    "reference": ["reinforcement.reference_kl=0.1", "reinforcement.checkpoint_every=2"],
-    "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
+    "reference": ["reinforcement.reference_kl=0.1", "reinforcement.checkpoint_interval_steps=2"],
+    "process model": ["advantage=oprl", "implicit_prm={learning_rate: 0.01}"],
     "critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
     "epochs": ["reinforcement.epochs=2", "reinforcement.minibatches=2"],
 }

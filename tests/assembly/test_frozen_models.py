@@ -53,7 +53,7 @@ def test_a_folder_speaks_and_is_not_trained(small_demo, speaking_policy):
     [
         ("{a: {}}", "one of path, url and function, got none"),
         ("{a: {path: x, function: 'b:c'}}", "got path and function"),
-        ("{a: {function: 'b:c', model: m}}", "model and key_variable go with a url"),
+        ("{a: {function: 'b:c', model: m}}", "model and api_key_env require url"),
         ("{a: {path: /no/such/folder}}", "models.a.*no such model folder"),
         ("{a: {function: 'tests_endpoint:nobody'}}", "models.a.*has no nobody"),
     ],

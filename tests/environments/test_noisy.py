@@ -50,21 +50,21 @@ def test_without_noise_nothing_changes():
 
 
 def test_what_failed_never_reached_the_tool():
-    said = asyncio.run(ticks(Noisy(counter(), errors=0.5), 40))
-    counted = [int(text) for text in said if text.isdigit()]
+    texts = asyncio.run(ticks(Noisy(counter(), error_rate=0.5), 40))
+    counted = [int(text) for text in texts if text.isdigit()]
     assert counted == list(range(1, len(counted) + 1))
     assert 5 < len(counted) < 35
-    assert all("try again" in text for text in said if not text.isdigit())
+    assert all("try again" in text for text in texts if not text.isdigit())
 
 
 def test_an_outdated_answer_is_the_one_before_though_the_call_was_made():
-    said = [int(text) for text in asyncio.run(ticks(Noisy(counter(), outdated=0.5), 40))]
-    assert any(a == b for a, b in itertools.pairwise(said))
-    assert all(number in (k, *range(1, k)) for k, number in enumerate(said, start=1))
-    assert max(said) > 30  # each call counted, whatever was shown
+    counts = [int(text) for text in asyncio.run(ticks(Noisy(counter(), stale_rate=0.5), 40))]
+    assert any(a == b for a, b in itertools.pairwise(counts))
+    assert all(number in (k, *range(1, k)) for k, number in enumerate(counts, start=1))
+    assert max(counts) > 30  # each call counted, whatever was shown
 
 
-@pytest.mark.parametrize("how", [{"errors": 0.4}, {"outdated": 0.4}, {"errors": 0.2, "outdated": 0.2}])
+@pytest.mark.parametrize("how", [{"error_rate": 0.4}, {"stale_rate": 0.4}, {"error_rate": 0.2, "stale_rate": 0.2}])
 def test_the_same_actions_meet_the_same_noise(how):
     one = asyncio.run(ticks(Noisy(counter(), **how), 30))
     assert asyncio.run(ticks(Noisy(counter(), **how), 30)) == one
@@ -72,7 +72,7 @@ def test_the_same_actions_meet_the_same_noise(how):
 
 def test_an_answer_has_no_noise():
     async def answered():
-        environment = Noisy(counter(), errors=0.99)
+        environment = Noisy(counter(), error_rate=0.99)
         await environment.reset(LAKE, seed=0)
         result = await environment.step(assistant("42"))
         await environment.close()
@@ -82,9 +82,9 @@ def test_an_answer_has_no_noise():
 
 
 def test_a_recipe_makes_any_environment_noisy(small_demo):
-    environment = assemble(small_demo("environment.noise.errors=0.5")).environment()
+    environment = assemble(small_demo("environment.fault_injection.error_rate=0.5")).environment()
     assert isinstance(environment, Noisy)
-    assert environment.errors == 0.5
+    assert environment.error_rate == 0.5
     assert assemble(small_demo()).environment().__class__ is ToolEnvironment
-    with pytest.raises(Exception, match=r"environment.noise.errors"):
-        load_recipe("demo", ["environment.noise.errors=1.5"])
+    with pytest.raises(Exception, match=r"environment.fault_injection.error_rate"):
+        load_recipe("demo", ["environment.fault_injection.error_rate=1.5"])

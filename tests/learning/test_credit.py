@@ -284,7 +284,7 @@ def test_a_seat_of_two_kinds_of_games_is_two_roles_where_the_recipe_says_so():
 
 
 def test_without_a_seat_or_a_tag_there_is_no_role():
-    with pytest.raises(CreditError, match="played no seat"):
+    with pytest.raises(CreditError, match="has no seat"):
         by_trajectory([group(Score(1.0), Score(0.0))], mars)
     with pytest.raises(CreditError, match='task t has no tag "team"'):
         by_trajectory([seats(1.0, 0.0, 1.0, 0.0)], mars, roles="team")

@@ -145,7 +145,7 @@ def test_a_mode_that_needs_log_probs_refuses_what_has_none(sampled):
 
 
 def test_corrections_are_finite_where_nobody_drew(sampled):
-    _assembly, learner, group = sampled("correction=truncated")
+    _assembly, learner, group = sampled("importance_correction=truncated")
     first = with_logprobs(group.trajectories[0], math.nan, Author.PATCHED)
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))
     learned = learner.update(UpdateBatch((changed,)))

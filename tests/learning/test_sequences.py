@@ -194,7 +194,7 @@ def learned(sampled, *changes, budget=4096):
     return found.metrics, [p.detach().clone() for p in assembly.policy.model.parameters()]
 
 
-KEPT = ["correction={name: sequence_truncated, high: 1.3}"]
+KEPT = ["importance_correction={name: sequence_truncated, high: 1.3}"]
 
 
 @pytest.mark.parametrize("changes", [["objective=gspo"], ["objective=gmpo"], ["objective=clipped", *KEPT]])

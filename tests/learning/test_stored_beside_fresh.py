@@ -18,7 +18,7 @@ from whetstone.trajectory import Score
 
 pytestmark = pytest.mark.slow
 CRITIC = ["advantage={name: turn_gae, discount: 0.9}", "critic={weight: 1.0}", "reinforcement.max_grad_norm=1000"]
-STORED = "reinforcement.stored={data: x, use: critic, critic_weight: %s, critic_discount: 0.9}"
+STORED = "reinforcement.offline_mixture={data: x, mode: critic_only, critic_weight: %s, critic_discount: 0.9}"
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_group_stored_beside_its_fresh_twin_counts_as_much(parts):
 
 
 def test_held_smooth_an_update_says_how_far_it_is_apart_and_at_weight_nothing_it_is_the_plain_one(parts):
-    smooth = "reinforcement.smoothness={noise: 0.2, policy: %s, value: %s}"
+    smooth = "reinforcement.consistency_regularization={noise: 0.2, policy: %s, value: %s}"
     (plain, fresh, _), (held, _, _) = parts(*CRITIC), parts(*CRITIC, smooth % (0.5, 0.5))
     (none, _, _) = parts(*CRITIC, smooth % (0, 1e-30))
     plain.update(UpdateBatch(tuple(fresh)))
@@ -145,7 +145,7 @@ def test_an_ensemble_learns_and_weighs_what_is_imitated_by_how_sure_it_is(parts)
 
 
 def test_simulated_values_are_held_down_where_they_part_from_real_ones(parts):
-    more = "reinforcement.stored={data: x, use: critic, critic_weight: 0, simulation_weight: %s}"
+    more = "reinforcement.offline_mixture={data: x, mode: critic_only, critic_weight: 0, simulation_weight: %s}"
     (plain, fresh, stored), (held, _, _) = parts(*CRITIC, more % 0), parts(*CRITIC, more % 1000)
     plain.update(UpdateBatch(tuple(fresh), for_critic=tuple(stored)))
     held.update(UpdateBatch(tuple(fresh), for_critic=tuple(stored)))

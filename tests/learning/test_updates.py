@@ -16,7 +16,7 @@ NOTHING_LEFT = {
     "nothing to imitate": ["credit_filters=[rejection]", "objective=supervised", "advantage=null"],
     "a critic": ["credit_filters=[zero_variance]", "advantage=turn_gae", "critic={}"],
     "slow critics": ["credit_filters=[zero_variance]", "advantage=archer", "critic={}"],
-    "a process model": ["credit_filters=[zero_variance]", "advantage=oprl", "process_model={}"],
+    "a process model": ["credit_filters=[zero_variance]", "advantage=oprl", "implicit_prm={}"],
     "beliefs": ["credit_filters=[zero_variance]", "advantage=igpo"],
     "chance": ["credit_filters=[zero_variance]", "advantage_transforms=[clip_cov]", "objective=kl_cov"],
     "sequences": ["credit_filters=[zero_variance]", "objective=gspo", "aggregation=sequence_mean"],

@@ -240,7 +240,7 @@ def test_a_log_is_learned_from(tmp_path, kind):
         own += ["advantage=reinforce_plus_plus"]
     else:
         own += ["advantage=null", "objective=null", "rollout=null"]
-        own += [f"supervised={{data: {{path: {path}, min_reward: 1, balanced: true}}, steps: 2, batch_size: 2}}"]
+        own += [f"supervised={{data: {{path: {path}, min_reward: 1, balance_tasks: true}}, steps: 2, batch_size: 2}}"]
     summary = train(load_recipe("demo", own), tmp_path / "run", progress=Progress(quiet=True))
     assert kind in summary.seconds
     assert [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()] == [1, 2]
@@ -259,9 +259,7 @@ def trained_turns(episode):
 @pytest.mark.parametrize(("chosen", "turns"), [("all", [0, 1]), ("last", [1]), ("calls", [0]), ("answers", [1])])
 def test_which_turns_of_a_log_are_learned_from_is_said_as_of_a_conversation(tmp_path, made, chosen, turns):
     path = written(tmp_path / "a.jsonl", [{"messages": computed(12, 34), "reward": 1.0}])
-    resolved = made.resolved.with_changes(
-        supervised={"data": {"path": str(path), "min_reward": 1, "learn_from": chosen}}
-    )
+    resolved = made.resolved.with_changes(supervised={"data": {"path": str(path), "min_reward": 1, "train_on": chosen}})
     drawn = demonstrations_of(replace(made, resolved=resolved), resolved.recipe.supervised.data, "supervised.data")
     assert trained_turns(drawn.episode(0)) == turns
 
@@ -281,20 +279,20 @@ def test_turns_of_stored_episodes_that_are_not_learned_from_are_read_and_the_oth
 def test_stored_episodes_of_which_nothing_is_left_to_learn_are_refused_together_and_left_out_alone(tmp_path, made):
     rows = [{"messages": [*computed(12, 34)[:1], {"role": "assistant", "content": "408"}], "reward": 1.0}]
     path = written(tmp_path / "a.jsonl", rows)
-    with pytest.raises(DataError, match=r"a.jsonl: none of its turns is learned from \(learn_from\)"):
-        logged_groups(path, made.chat, learn_from=LEARNED_FROM["calls"])
+    with pytest.raises(DataError, match=r"a.jsonl: train_on selects none of its turns"):
+        logged_groups(path, made.chat, train_on=LEARNED_FROM["calls"])
     path = written(tmp_path / "b.jsonl", [*rows, {"messages": computed(5, 6), "reward": 1.0}])
-    groups = logged_groups(path, made.chat, learn_from=LEARNED_FROM["calls"])
+    groups = logged_groups(path, made.chat, train_on=LEARNED_FROM["calls"])
     drawn = StoredEpisodes(groups, seed=0)
-    assert sorted((drawn.episode(k).error or "")[-12:] for k in range(2)) == ["", "(learn_from)"]
+    assert sorted("train_on" in (drawn.episode(k).error or "") for k in range(2)) == [False, True]
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "preference", "reward_model"])
 def test_where_whole_texts_are_learned_from_choosing_turns_is_refused(tmp_path, made, kind):
     written(tmp_path / "a.jsonl", [{"text": "a", "prompt": "a", "chosen": "b", "rejected": "c"}])
-    given = {kind: {"data": {"path": str(tmp_path / "a.jsonl"), "learn_from": "last"}}}
+    stage = {"data": {"path": str(tmp_path / "a.jsonl"), "train_on": "last"}}
     without = [
         f"{key}=null" for key in ("ablations", "supervised", "reinforcement", "rollout", "advantage", "objective")
     ]
-    with pytest.raises(RecipeError, match=f"{kind}.data.learn_from: has no effect"):
-        check_data(made, load_recipe("demo", without, **given))
+    with pytest.raises(RecipeError, match=f"{kind}.data.train_on: has no effect"):
+        check_data(made, load_recipe("demo", without, **{kind: stage}))

@@ -40,13 +40,13 @@ def test_at_a_half_as_many_stored_groups_come_as_are_sampled():
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.6, 0.9])
 def test_over_many_updates_the_share_is_exact(share):
-    mixed = mixture(share=share, fresh=6)
+    mixed = mixture(fraction=share, fresh=6)
     total = sum(mixed.due(update) for update in range(900))
     assert total / (total + 900 * 6) == pytest.approx(share, abs=1e-3)
 
 
 def test_at_a_share_of_nothing_no_file_is_opened():
-    mixed = StoredMixture(lambda: 1 / 0, StoredMixtureSettings(data="x", share=0), fresh=4, seed=1)
+    mixed = StoredMixture(lambda: 1 / 0, StoredMixtureSettings(data="x", fraction=0), fresh=4, seed=1)
     assert mixed.groups(3) == []
     mixed.load_state(mixed.state())
     assert mixed.read() == []
@@ -57,21 +57,21 @@ def test_each_stored_group_comes_once_before_any_comes_again():
     assert sorted(names) == sorted(str(k) for k in range(10))
 
 
-@pytest.mark.parametrize("prefer", ["even", "reward", "recency", "improvement"])
+@pytest.mark.parametrize("prefer", ["uniform", "reward", "recency", "improvement"])
 def test_an_update_draws_the_same_whenever_it_is_made(prefer):
-    once, again = mixture(prefer=prefer), mixture(prefer=prefer)
-    assert [t.id for g in again.groups(5) for t in g.trajectories] == [
+    once, second = mixture(sampling=prefer), mixture(sampling=prefer)
+    assert [t.id for g in second.groups(5) for t in g.trajectories] == [
         t.id for g in once.groups(5) for t in g.trajectories
     ]
-    assert drawn(mixture(prefer=prefer, seed=2), 3) != drawn(once, 3)
+    assert drawn(mixture(sampling=prefer, seed=2), 3) != drawn(once, 3)
 
 
 def test_what_is_preferred_is_drawn_in_proportion_to_the_exponential_of_its_preference():
     # rewards 0 and 1 at strength ln 3: 1 and 3 of 4
     pair = [group(0.0, 0.0, number=0), group(1.0, 1.0, number=1)]
-    names = Counter(drawn(mixture([pair], prefer="reward", strength=math.log(3)), 100))
+    names = Counter(drawn(mixture([pair], sampling="reward", sampling_strength=math.log(3)), 100))
     assert names["1"] / 400 == pytest.approx(0.75, abs=0.06)
-    flat = Counter(drawn(mixture([pair], prefer="reward", strength=0), 50))
+    flat = Counter(drawn(mixture([pair], sampling="reward", sampling_strength=0), 50))
     assert flat["0"] == flat["1"]
 
 
@@ -128,5 +128,5 @@ def test_a_run_goes_on_with_the_episodes_it_began_with_alone():
     assert len(mixture_again.read()) == 10
     other = mixture([GROUPS[:9]])
     other.load_state(began)
-    with pytest.raises(DataError, match="are not those this run began with"):
+    with pytest.raises(DataError, match="stored episodes have changed"):
         other.groups(0)

@@ -12,7 +12,7 @@ from whetstone.recipe import load_recipe
 from whetstone.recipe.aliases import ALIASES
 
 PLAIN = [change for change in SMALL if not change.startswith("supervised.")]
-BUILT_IN = {"advantage": ADVANTAGES, "objective": OBJECTIVES, "correction": CORRECTIONS}
+BUILT_IN = {"advantage": ADVANTAGES, "objective": OBJECTIVES, "importance_correction": CORRECTIONS}
 
 
 def made(*changes):
@@ -33,7 +33,7 @@ def test_what_people_know_it_by_is_what_they_get():
         "name": "group_relative", "scale": False, "epsilon": 0.1,
     }  # fmt: skip
     assert made("advantage={name: dr_grpo, scale: true}").recipe.advantage.options == {"scale": True}
-    assert made("objective=ppo", "correction=tis").recipe.objective.name == "clipped"
+    assert made("objective=ppo", "importance_correction=tis").recipe.objective.name == "clipped"
     # the run knows it by our name, and goes on under either
     assert "group_relative" in made("advantage=grpo").dump()
     assert made("advantage=grpo").recipe == made("advantage=group_relative").recipe
@@ -83,8 +83,8 @@ def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
     [
         ("advantage={name: group_relative, epsilon: -1}", "greater than or equal to 0"),
         ("advantage={name: group_relative, ddof: 4}", "should be 0 or 1"),
-        ("correction={name: sequence_truncated, high: -1}", "greater than 0"),
-        ("correction={name: sequence_masked, high: .nan}", "finite number"),
+        ("importance_correction={name: sequence_truncated, high: -1}", "greater than 0"),
+        ("importance_correction={name: sequence_masked, high: .nan}", "finite number"),
         ("objective={name: sapo, temperature: 0}", "greater than 0"),
         ("objective={name: kl_cov, share: 9}", "less than or equal to 1"),
         ("reinforcement.learning_rate=.inf", "finite number"),

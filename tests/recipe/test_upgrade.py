@@ -14,6 +14,7 @@ KEYS = {
     "STAGE.norm": "STAGE.max_grad_norm",
     "models.NAME.key": "models.NAME.api_key_env",
     "STAGE.precision": "policy.dtype",
+    "STAGE.data.best": "STAGE.data.top_k",
 }
 
 
@@ -40,6 +41,11 @@ CONVERTED = [
     ("stages: [{supervised: {norm: 2}}]", "stages: [{supervised: {max_grad_norm: 2}}]"),
     ("ablations: {a: {rollout.halt.after: 1}}", "ablations: {a: {rollout.early_stopping.turns: 1}}"),
     ("ablations: {a: {supervised.norm: 2}}", "ablations: {a: {supervised.max_grad_norm: 2}}"),
+    ("ablations: {a: {rollout.halt: {after: 1}}}", "ablations: {a: {rollout.early_stopping: {turns: 1}}}"),
+    ("ablations: {a: {supervised.decay: straight}}", "ablations: {a: {supervised.decay: linear}}"),
+    ("ablations: {a: {supervised.precision: float32}}", "ablations: {a: {policy.dtype: float32}}"),
+    ("ablations: {a: {rollout.halt: null}}", "ablations: {a: {rollout.early_stopping: null}}"),
+    ("supervised: {data: [{best: 1}, {best: 2}]}", "supervised: {data: [{top_k: 1}, {top_k: 2}]}"),
     ("{supervised: null, rollout: {group_size: 4}}", "{supervised: null, rollout: {group_size: 4}}"),
 ]
 
@@ -83,7 +89,8 @@ policy:
   tiny: {vocab_size: 320, hidden_size: 32, num_layers: 2, num_heads: 2, intermediate_size: 48}
   lora: {target_modules: [q_proj]}
   freeze: [a]
-rollout: {stop_strings: [x], early_stopping: [void_turn], budget_allocation: a, start_states: s, context_rewrites: [fold]}
+rollout:
+  {stop_strings: [x], early_stopping: [void_turn], budget_allocation: a, start_states: s, context_rewrites: [fold]}
 supervised: {max_grad_norm: 2.0, prefix_sharing: false, logits_memory_mb: 1, max_nonfinite_updates: 2}
 reinforcement: {max_failures: 3, max_mismatch_kl: 0.5, max_grad_norm: 3.0}
 distillation: {max_failures: 4, max_mismatch_kl: 0.6}
@@ -96,6 +103,63 @@ def test_keys_of_policy_rollout_stages_and_critic_are_converted():
     assert upgrade_recipe(yaml_value(OLD, "")) == yaml_value(NEW, "")
 
 
+STORED = """
+rounds: 2
+memory: [runs/before]
+reinforcement:
+  stored: {data: [{path: a, best: 2}, {path: b, joined: 1}], share: 0.3, use: alternate, prefer: even, strength: 2}
+  smoothness: {noise: 0.1}
+environment: {name: tools, noise: {errors: 0.1, outdated: 0.2}}
+ablations: {critic: {reinforcement.stored.use: critic, offline.data: {path: a, clean: true}}}
+"""
+UPGRADED = """
+repeat_stages: 2
+init_state_from: [runs/before]
+reinforcement:
+  offline_mixture:
+    data: [{path: a, top_k_per_task: 2}, {path: b, stitched: 1}]
+    fraction: 0.3
+    mode: alternating
+    sampling: uniform
+    sampling_strength: 2
+  consistency_regularization: {noise: 0.1}
+environment: {name: tools, fault_injection: {error_rate: 0.1, stale_rate: 0.2}}
+ablations:
+  critic: {reinforcement.offline_mixture.mode: critic_only, offline.data: {path: a, well_formed_only: true}}
+"""
+
+
+def test_stored_names_of_an_earlier_release_are_converted():
+    assert upgrade_recipe(yaml_value(STORED, "")) == yaml_value(UPGRADED, "")
+
+
+@pytest.mark.parametrize(
+    ("stored", "upgraded"),
+    [
+        ("reinforcement.stored.data.0.path", "reinforcement.offline_mixture.data.0.path"),
+        ("stages.1.reinforcement.stored.data.0.path", "stages.1.reinforcement.offline_mixture.data.0.path"),
+        ("memory.0", "init_state_from.0"),
+        ("policy.path", "policy.path"),
+    ],
+)
+def test_keys_of_stored_input_digests_are_converted(stored, upgraded):
+    assert upgrade_key(stored) == upgraded
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reinforcement.stored={data: x}", "reinforcement.stored: renamed to reinforcement.offline_mixture$"),
+        ("reinforcement.offline_mixture={data: [{path: x, best: 1}]}", "renamed to .*data.top_k_per_task$"),
+        ("environment.noise={errors: 0.1}", "environment.noise: renamed to environment.fault_injection$"),
+        ("shaping=null", "shaping: renamed to reward_shaping$"),
+    ],
+)
+def test_old_key_is_refused_before_other_problems(override, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("demo", [override])
+
+
 def test_recipe_of_this_release_is_not_changed():
     keys = load_recipe("demo").recipe.model_dump(mode="json")
     assert upgrade_recipe(keys) == keys
@@ -103,7 +167,7 @@ def test_recipe_of_this_release_is_not_changed():
 
 @pytest.mark.parametrize(("old", "new"), sorted(renames.RECIPE_KEYS.items()))
 def test_old_recipe_key_is_refused_with_the_new_name(old, new):
-    stage, name = ("reinforcement", "judge")
+    stage, name = ("supervised" if old.startswith("STAGE.data.") else "reinforcement", "judge")
     key, renamed = (text.replace("STAGE", stage).replace("NAME", name) for text in (old, new))
     with pytest.raises(RecipeError, match=rf"renamed to {renamed}$"):
         load_recipe("demo", [f"{key}=1"])

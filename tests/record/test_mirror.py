@@ -175,14 +175,14 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_begins(tmp_pa
     def full(self, path, data, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    resolved = load_recipe("demo", [f"scale.mirror={url}"])
+    resolved = load_recipe("demo", [f"scale.mirror_url={url}"])
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", full)
-    with pytest.raises(RecipeError, match=r"scale\.mirror: nothing can be written to memory://.*No space left"):
+    with pytest.raises(RecipeError, match=r"scale\.mirror_url: nothing can be written to memory://.*No space left"):
         mirror_of(resolved, tmp_path, resume=False)
-    with pytest.raises(RecipeError, match=r"scale\.mirror: nothing can be written to nosuch://a: ValueError"):
-        mirror_of(load_recipe("demo", ["scale.mirror=nosuch://a"]), tmp_path, resume=False)
-    with pytest.raises(RecipeError, match=r"scale\.mirror_seconds: has no effect: scale\.mirror is null"):
-        load_recipe("demo", ["scale.mirror_seconds=5"])
+    with pytest.raises(RecipeError, match=r"scale\.mirror_url: nothing can be written to nosuch://a: ValueError"):
+        mirror_of(load_recipe("demo", ["scale.mirror_url=nosuch://a"]), tmp_path, resume=False)
+    with pytest.raises(RecipeError, match=r"scale\.mirror_interval_seconds: has no effect: scale\.mirror_url is null"):
+        load_recipe("demo", ["scale.mirror_interval_seconds=5"])
 
 
 def test_a_name_that_leads_out_of_the_run_directory_is_refused(tmp_path, url):
@@ -262,7 +262,7 @@ class Lost(Exception):
 def goes_on_to_the_same(folder, overrides, url):
     """A run whose files are lost goes on from the store to the weights of the one that was left `alone`."""
     shutil.rmtree(folder / "lost")
-    trained([*overrides, f"scale.mirror={url}"], folder / "elsewhere", resume=True)
+    trained([*overrides, f"scale.mirror_url={url}"], folder / "elsewhere", resume=True)
     crash.accounted(folder / "elsewhere")
     alone, elsewhere = crash.weights(folder / "alone"), crash.weights(folder / "elsewhere")
     assert all(torch.equal(alone[name], elsewhere[name]) for name in alone)
@@ -285,7 +285,9 @@ def test_a_machine_that_is_lost_with_its_files_is_gone_on_with_from_the_store(
 
         patched.setattr(Mirror, "__init__", failing)
         with pytest.raises(Lost):
-            trained([*plain, f"scale.mirror={url}", "scale.mirror_seconds=0.02"], tmp_path / "lost", until=5)
+            trained(
+                [*plain, f"scale.mirror_url={url}", "scale.mirror_interval_seconds=0.02"], tmp_path / "lost", until=5
+            )
     goes_on_to_the_same(tmp_path, plain, url)
     assert "summary.json" in names(url)
 
@@ -321,7 +323,9 @@ def test_a_run_goes_on_from_a_store_that_speaks_s3(tmp_path, speaking_policy, mo
         plain = crash.overrides_of("synchronous", speaking_policy)
         trained(plain, tmp_path / "alone")
         with pytest.raises(Lost):
-            trained([*plain, f"scale.mirror={url}", "scale.mirror_seconds=0.5"], tmp_path / "lost", until=4)
+            trained(
+                [*plain, f"scale.mirror_url={url}", "scale.mirror_interval_seconds=0.5"], tmp_path / "lost", until=4
+            )
         goes_on_to_the_same(tmp_path, plain, url)
     finally:
         server.kill()

@@ -104,8 +104,12 @@ def test_what_trackers_are_told_of_an_evaluation_is_in_it():
     [
         [],
         ["with=gigpo", "advantage=token_gae", "critic={ensemble_size: 2}"],
-        ["correction=truncated", "reinforcement.reference_kl=0.1", "reinforcement.imitation={batch_size: 2}"],
-        ["with=success-replay", "reinforcement.smoothness={}"],
+        [
+            "importance_correction=truncated",
+            "reinforcement.reference_kl=0.1",
+            "reinforcement.imitation={batch_size: 2}",
+        ],
+        ["with=success-replay", "reinforcement.consistency_regularization={}"],
     ],
 )
 def test_every_name_a_small_run_writes_is_in_it(tmp_path, changes):

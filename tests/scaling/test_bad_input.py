@@ -164,10 +164,10 @@ def test_what_is_killed_as_it_begins_is_waited_for_until_it_is_too_late(monkeypa
             raise answer
         return answer
 
-    patient = SimpleNamespace(resolved=load_recipe("demo", ["scale=ray", "scale.start_seconds=0.1"]))
+    patient = SimpleNamespace(resolved=load_recipe("demo", ["scale=ray", "scale.start_timeout_seconds=0.1"]))
     assert asyncio.run(ray_cluster._begun(status, "worker 0", patient)) == "how it stands"
     answers[:] = [Restarting("on its way")]
-    with pytest.raises(EngineError, match=r"worker 0 has not begun after 0\.1 s"):
+    with pytest.raises(EngineError, match=r"worker 0 did not start within 0\.1 s"):
         asyncio.run(ray_cluster._begun(status, "worker 0", patient))
     answers[:] = [Gone("its engine does not start")]
     with pytest.raises(EngineError, match="worker 0 died as it began: its engine does not start"):

@@ -77,9 +77,9 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
         "environment.name=tests_gated:Gated",
         "scale=ray",
         "scale.environment_workers=1",
-        "scale.environment_workers_most=2",
+        "scale.max_environment_workers=2",
         "scale.engine_replicas=1",
-        "scale.engine_replicas_most=2",
+        "scale.max_engine_replicas=2",
     ]
     counts, said, nodes, threads, over = [], [], [], [], threading.Event()
 

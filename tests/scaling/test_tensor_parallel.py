@@ -61,7 +61,7 @@ def test_models_of_other_families_are_shared_as_their_plans_say(four, kind):
 
 @pytest.mark.slow
 def test_noise_on_embeddings_is_that_of_one_process(two):
-    assert_same_update("critic", two, "reinforcement.smoothness={}", tensor_parallel=2)
+    assert_same_update("critic", two, "reinforcement.consistency_regularization={}", tensor_parallel=2)
 
 
 @pytest.mark.slow

@@ -100,16 +100,16 @@ def test_one_that_never_came_is_not_counted_among_those_that_are_gone():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["scale=local-ray", "scale.environment_workers_most=4"], "only a cluster .`ray`. grows"),
-        (["scale=ray", "scale.environment_workers_most=2"], "2 is no more than there are from the start: 2"),
+        (["scale=local-ray", "scale.max_environment_workers=4"], "only a cluster .`ray`. grows"),
+        (["scale=ray", "scale.max_environment_workers=2"], "must be greater than scale.environment_workers .2., got 2"),
         (
             [
                 "scale=ray",
                 "engine={name: vllm, address: 'http://x'}",
                 "scale.engine_addresses=['http://a']",
-                "scale.engine_replicas_most=2",
+                "scale.max_engine_replicas=2",
             ],
-            "replicas at addresses .* cannot be begun later",
+            "servers at scale.engine_addresses cannot be started later",
         ),
     ],
 )

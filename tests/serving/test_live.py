@@ -55,7 +55,7 @@ def copied(store, folder, *, without=""):
         other.add(turn)
 
 
-REPLAYED = ("live.replay=1", "live.reference_kl=0.1", "live.guard={every: 2, drop: 1.0}")
+REPLAYED = ("live.replay_turns=1", "live.reference_kl=0.1", "live.guard={interval_updates: 2, max_drop: 1.0}")
 
 
 def test_an_episode_that_is_unlearned_leaves_the_weights_of_a_run_that_never_saw_it(tmp_path):
@@ -117,7 +117,7 @@ async def state_of(served):
 
 
 def test_where_a_poisoned_judge_ruins_the_policy_the_guard_goes_back(tmp_path):
-    guarded = ["live.guard={every: 1, drop: 0.1}"]
+    guarded = ["live.guard={interval_updates: 1, max_drop: 0.1}"]
 
     async def run():
         async with LiveServed(tmp_path, live_recipe(*guarded)) as served:
@@ -141,7 +141,7 @@ def test_where_a_poisoned_judge_ruins_the_policy_the_guard_goes_back(tmp_path):
 
 def test_nothing_is_learned_before_it_is_approved_and_what_is_rejected_or_deleted_never(tmp_path):
     async def run():
-        async with LiveServed(tmp_path, live_recipe("live.approve=true")) as served:
+        async with LiveServed(tmp_path, live_recipe("live.require_approval=true")) as served:
             before = served.weights()
             for number in range(4):
                 await corrected(served, f"e{number}", seed=number)
@@ -162,7 +162,7 @@ def test_nothing_is_learned_before_it_is_approved_and_what_is_rejected_or_delete
             return served.weights()
 
     after = asyncio.run(run())
-    assert talked(tmp_path, overrides=["live.approve=true"]) == after
+    assert talked(tmp_path, overrides=["live.require_approval=true"]) == after
 
 
 def test_paused_it_shows_what_it_would_learn_and_goes_on_paused_when_started_again(tmp_path):

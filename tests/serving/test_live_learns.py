@@ -46,10 +46,10 @@ def test_what_a_user_corrects_is_learned_within_forty_interactions(guessing, tmp
 
 
 def test_what_a_poisoned_judge_taught_is_gone_again(guessing, tmp_path):
-    _, _, taught = talked(guessing, tmp_path / "honest", 40, guard={"every": 5, "drop": 0.3})
-    assert taught.best == (taught.best[0], 1.0)
-    checkpoint = tmp_path / "honest" / "run" / "checkpoints" / f"step-{taught.best[0]:06d}"
+    _, _, honest = talked(guessing, tmp_path / "honest", 40, guard={"interval_updates": 5, "max_drop": 0.3})
+    assert honest.best == (honest.best[0], 1.0)
+    checkpoint = tmp_path / "honest" / "run" / "checkpoints" / f"step-{honest.best[0]:06d}"
     _, lines, journal = talked(checkpoint, tmp_path / "poisoned", 40, scorer=poisoned, learning_rate=3e-3,
-                               guard={"every": 5, "drop": 0.3})  # fmt: skip
+                               guard={"interval_updates": 5, "max_drop": 0.3})  # fmt: skip
     assert journal.success[0] == 1.0
     assert any("the weights of step 0 are back" in line for line in lines)

@@ -13,7 +13,7 @@ from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-GIVEN = [*SMALL, TEACHING, "reinforcement.steps=4", "reinforcement.checkpoint_every=2", "ablations=null"]
+GIVEN = [*SMALL, TEACHING, "reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=2", "ablations=null"]
 BESIDE = [*GIVEN, "evaluation.interval_steps=1", "evaluation.interval_episodes=3"]
 
 

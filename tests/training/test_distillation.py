@@ -21,15 +21,18 @@ TINY = (
 )
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=1", "rollout.max_new_tokens=6"]  # fmt: skip
-TAUGHT = {"distillation": {"steps": 3, "tasks_per_step": 3, "checkpoint_every": 2}, "teacher": {"hint": "hint"}}
+TAUGHT = {
+    "distillation": {"steps": 3, "tasks_per_step": 3, "checkpoint_interval_steps": 2},
+    "teacher": {"privileged_context": "hint"},
+}
 
 
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ({"distillation": {}}, "distillation: nobody teaches: set teacher"),
-        ({"distillation": {}, "teacher": {}}, "teacher: the policy itself, reading what it reads, teaches nothing"),
-        ({"distillation": {}, "teacher": {"hint": "hint", "offload": True}}, "offload: has no effect"),
+        ({"distillation": {}}, "distillation: requires teacher"),
+        ({"distillation": {}, "teacher": {}}, "teacher: the policy with the same context teaches nothing"),
+        ({"distillation": {}, "teacher": {"privileged_context": "hint", "offload": True}}, "offload: has no effect"),
     ],
 )
 def test_a_teacher_who_could_teach_nothing_is_refused(stage, said):
@@ -39,7 +42,7 @@ def test_a_teacher_who_could_teach_nothing_is_refused(stage, said):
 
 @pytest.mark.slow
 def test_a_task_without_the_hint_is_told_before_anything_is_trained(tmp_path):
-    stage = {**TAUGHT, "teacher": {"hint": "proof"}}
+    stage = {**TAUGHT, "teacher": {"privileged_context": "proof"}}
     with pytest.raises(RecipeError, match=r"stage 1-distillation: .*has no private `proof`; it has answer, "):
         train(load_recipe("demo", PLAIN, stages=[stage]), tmp_path / "run", progress=QUIET)
     assert not (tmp_path / "run" / "stages").exists()

@@ -103,7 +103,12 @@ def test_a_warm_up_that_ends_by_itself_is_a_stage_of_its_own():
 
 @pytest.mark.slow
 def test_a_run_killed_anywhere_ends_where_it_would_have(tmp_path):
-    changes = ["ablations=null", "supervised=null", "reinforcement.steps=9", "reinforcement.checkpoint_every=2"]
+    changes = [
+        "ablations=null",
+        "supervised=null",
+        "reinforcement.steps=9",
+        "reinforcement.checkpoint_interval_steps=2",
+    ]
     until = "reinforcement.until={plateau: 2, window: 2, min_delta: 0.6}"
     resolved = load_recipe("demo", [*SMALL, *changes, until, "reward=tests_small:parity"])
     lines = []

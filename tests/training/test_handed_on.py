@@ -57,17 +57,22 @@ def test_the_same_part_goes_on_and_one_that_is_written_otherwise_begins_anew(tmp
     path = remembered(tmp_path / "run", with_lessons(), {"context_transforms.lessons": {"library": ["add"]}})
     said = []
     method, position = gone_on(
-        Method(context_transforms={"lessons": Lessons(most=4)}), with_lessons(memory=str(path)), Position("", {}, 0),
+        Method(context_transforms={"lessons": Lessons(most=4)}),
+        with_lessons(init_state_from=str(path)),
+        Position("", {}, 0),
         say=said.append,
-    )  # fmt: skip
+    )
     assert method.state() == {"context_transforms.lessons": {"library": ["add"]}}
     assert position.steps_before == method.steps_before == 5
     assert said == [f"context_transforms.lessons: goes on from what {path} remembers"]
     assert remembering(with_lessons(), [tmp_path / "run"]) == [str(path)]
     other = load_recipe("demo", ["ablations=null"], rollout={"context_transforms": [{"name": "lessons", "most": 2}]})
     assert remembering(other, [tmp_path / "run"]) == []
-    with pytest.raises(RecipeError, match=r"memory.0: .* remembers nothing that a part of this recipe, written alike"):
-        gone_on(Method(), other.with_changes(memory=[str(path)]), Position("", {}, 0), say=said.append)
+    with pytest.raises(
+        RecipeError,
+        match=r"init_state_from.0: .* has no state of a component that this recipe has with the same options",
+    ):
+        gone_on(Method(), other.with_changes(init_state_from=[str(path)]), Position("", {}, 0), say=said.append)
 
 
 def test_each_part_goes_on_from_the_last_run_that_had_it(tmp_path):
@@ -79,7 +84,7 @@ def test_each_part_goes_on_from_the_last_run_that_had_it(tmp_path):
     runs = [tmp_path / name for name in "abc"]
     assert remembering(with_lessons(), runs) == [str(first), str(last)]
     parts = Method(context_transforms={"lessons": Lessons()}, replay={"success_replay": SuccessReplay()})
-    resolved = with_lessons(memory=remembering(with_lessons(), runs))
+    resolved = with_lessons(init_state_from=remembering(with_lessons(), runs))
     method, position = gone_on(parts, resolved, Position("", {}, 0), say=lambda line: None)
     assert method.state() == lessons | replay
     assert position.steps_before == 6  # of the longest there was: 4 + 2
@@ -105,9 +110,9 @@ def test_dates_go_on_counting_and_versions_of_another_run_are_forgotten():
 
 
 def test_a_stage_may_begin_with_nothing_and_what_the_whole_goes_on_from_is_the_first_stages():
-    stages = [{"reinforcement": {}}, {"reinforcement": {}}, {"reinforcement": {}, "memory": "new"}]
-    made = stages_of(load_recipe("demo", PLAIN, stages=stages, memory="runs/before", **REMEMBERS))
-    assert [stage.resolved.recipe.memory for stage in made] == [["runs/before"], [], ["new"]]
+    stages = [{"reinforcement": {}}, {"reinforcement": {}}, {"reinforcement": {}, "init_state_from": "new"}]
+    chain = stages_of(load_recipe("demo", PLAIN, stages=stages, init_state_from="runs/before", **REMEMBERS))
+    assert [stage.resolved.recipe.init_state_from for stage in chain] == [["runs/before"], [], ["new"]]
 
 
 def told(position):
@@ -122,10 +127,10 @@ def told(position):
 @pytest.mark.slow
 def test_rounds_remember_and_a_chain_killed_anywhere_remembers_the_same(tmp_path):
     stages = [
-        {"reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_every": 1}},
-        {"supervised": {"data": {"stage": "previous", "best": 1}, "steps": 1, "batch_size": 2}},
+        {"reinforcement": {"steps": 2, "tasks_per_step": 2, "checkpoint_interval_steps": 1}},
+        {"supervised": {"data": {"from_stage": "previous", "top_k_per_task": 1}, "steps": 1, "batch_size": 2}},
     ]
-    resolved = load_recipe("demo", PLAIN, stages=stages, rounds=2, **REMEMBERS)
+    resolved = load_recipe("demo", PLAIN, stages=stages, repeat_stages=2, **REMEMBERS)
     train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
     ends = [
         position_of(latest_checkpoint(tmp_path / "whole" / "stages" / name))

@@ -16,10 +16,10 @@ from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
 USES = {
-    "together": "use: together",
-    "by reward": "use: together, prefer: reward, share: 0.4",
-    "critic": "use: critic",
-    "alternate": "use: alternate, inner_updates: 2, outer_rate: 0.5",
+    "together": "mode: joint",
+    "by reward": "mode: joint, sampling: reward, fraction: 0.4",
+    "critic": "mode: critic_only",
+    "alternate": "mode: alternating, inner_updates: 2, outer_rate: 0.5",
 }
 CRITIC = ["advantage=turn_gae", "critic={}"]
 
@@ -33,7 +33,7 @@ def stored_run(tmp_path, small_demo):
 
 def with_stored(run, use, *, data=None):
     more = CRITIC if "critic" in use else []
-    return [TEACHING, *more, f"reinforcement.stored={{data: {data or run}, {use}}}"]
+    return [TEACHING, *more, f"reinforcement.offline_mixture={{data: {data or run}, {use}}}"]
 
 
 def weights(run_dir):
@@ -52,7 +52,7 @@ def rows(run_dir):
 @pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_killed_and_resumed_it_comes_to_the_same_weights_and_replays(tmp_path, small_demo, stored_run, use):
-    more = ["reinforcement.steps=4", "reinforcement.checkpoint_every=2", "supervised.steps=1"]
+    more = ["reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=2", "supervised.steps=1"]
     resolved = small_demo(*with_stored(stored_run, USES[use]), *more)
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
@@ -64,20 +64,20 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_replays(tmp_path, s
 
 @pytest.mark.slow
 def test_tasks_chosen_by_what_is_stored_are_chosen_alike_behind_a_kill(tmp_path, small_demo, stored_run):
-    more = ["reinforcement.steps=4", "reinforcement.checkpoint_every=2", "supervised.steps=1"]
-    covered = small_demo(*with_stored(stored_run, "share: 0"), *more, "curriculum={name: coverage, size: 6}")
+    more = ["reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=2", "supervised.steps=1"]
+    covered = small_demo(*with_stored(stored_run, "fraction: 0"), *more, "curriculum={name: coverage, size: 6}")
     train(covered, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(covered, tmp_path / "killed", progress=StopAfter(2, of="reinforcement"))
     train(covered, tmp_path / "killed", resume=True, progress=QUIET)
     assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
     assert 0 < rows(tmp_path / "whole")[-1]["curriculum/need"] <= 1
-    with pytest.raises(RecipeError, match=r"set reinforcement\.stored"):
+    with pytest.raises(RecipeError, match=r"set reinforcement\.offline_mixture"):
         train(small_demo(TEACHING, "curriculum={name: coverage, size: 6}"), tmp_path / "none", progress=QUIET)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", ["use: together, share: 0", "use: critic, critic_weight: 0"])
+@pytest.mark.parametrize("use", ["mode: joint, fraction: 0", "mode: critic_only, critic_weight: 0"])
 def test_without_a_share_or_a_weight_it_is_the_run_without_them(tmp_path, small_demo, stored_run, use):
     plain = small_demo(TEACHING, *(CRITIC if "critic" in use else []))
     train(plain, tmp_path / "plain", progress=QUIET)
@@ -87,7 +87,7 @@ def test_without_a_share_or_a_weight_it_is_the_run_without_them(tmp_path, small_
 
 @pytest.mark.slow
 def test_stored_episodes_are_explained_and_replayed_like_fresh_ones(tmp_path, small_demo, stored_run):
-    train(small_demo(*with_stored(stored_run, "use: together")), tmp_path / "run", progress=QUIET)
+    train(small_demo(*with_stored(stored_run, "mode: joint")), tmp_path / "run", progress=QUIET)
     names = [f"stored-1-0/{t}" for t in ("group-0", "group-1", "group-2", "group-3")]
     explainer = Explainer(tmp_path / "run")
     assembly = explainer.replay.before
@@ -103,7 +103,7 @@ def test_stored_episodes_are_explained_and_replayed_like_fresh_ones(tmp_path, sm
 
 @pytest.mark.slow
 def test_stored_episodes_that_changed_between_a_kill_and_its_resume_are_refused(tmp_path, small_demo, stored_run):
-    resolved = small_demo(*with_stored(stored_run, "share: 0.5"), "reinforcement.checkpoint_every=1")
+    resolved = small_demo(*with_stored(stored_run, "fraction: 0.5"), "reinforcement.checkpoint_interval_steps=1")
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "run", progress=StopAfter(1, of="reinforcement"))
     train(
@@ -113,28 +113,37 @@ def test_stored_episodes_that_changed_between_a_kill_and_its_resume_are_refused(
     )
     stored_run.rename(tmp_path / "gone")
     (tmp_path / "other").rename(stored_run)
-    with pytest.raises(RunDirectoryError, match=r"reinforcement\.stored\.data\S+ is not what this run began"):
+    with pytest.raises(RunDirectoryError, match=r"reinforcement\.offline_mixture\.data\S+ is not"):
         train(resolved, tmp_path / "run", resume=True, progress=QUIET)
 
 
 @pytest.mark.slow
 def test_stored_episodes_that_are_not_there_are_told_before_anything_is_played(tmp_path, small_demo):
     with pytest.raises(DataError, match="nowhere: no such file"):
-        train(small_demo(*with_stored("nowhere", "share: 0.5")), tmp_path / "run", progress=QUIET)
+        train(small_demo(*with_stored("nowhere", "fraction: 0.5")), tmp_path / "run", progress=QUIET)
     assert not (tmp_path / "run" / "evaluations").exists()
 
 
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        ("use: critic", "reinforcement.stored.use: critics alone would learn from them, and there are none"),
-        ("critic_weight: 0.3", "reinforcement.stored.critic_weight: has no effect: .*use is together, not critic"),
-        ("outer_rate: 0.3", "reinforcement.stored.outer_rate: has no effect: .*use is together, not alternate"),
-        ("strength: 2", "reinforcement.stored.strength: has no effect: reinforcement.stored.prefer is even"),
-        ("off_policy: truncated", "truncated weighs by correction"),
-        ("share: 1", "reinforcement.stored.share"),
+        ("mode: critic_only", "reinforcement.offline_mixture.mode: critic_only requires a critic"),
+        (
+            "critic_weight: 0.3",
+            "reinforcement.offline_mixture.critic_weight: has no effect: .*mode is joint, not critic_only",
+        ),
+        (
+            "outer_rate: 0.3",
+            "reinforcement.offline_mixture.outer_rate: has no effect: .*mode is joint, not alternating",
+        ),
+        (
+            "sampling_strength: 2",
+            "sampling_strength: has no effect: reinforcement.offline_mixture.sampling is uniform",
+        ),
+        ("off_policy: truncated", "truncated requires importance_correction"),
+        ("fraction: 1", "reinforcement.offline_mixture.fraction"),
     ],
 )
 def test_what_a_mixture_cannot_mean_is_refused_in_a_line(use, said):
     with pytest.raises(RecipeError, match=said):
-        load_recipe("demo", [f"reinforcement.stored={{data: x, {use}}}"])
+        load_recipe("demo", [f"reinforcement.offline_mixture={{data: x, {use}}}"])

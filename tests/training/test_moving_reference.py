@@ -86,7 +86,7 @@ def test_what_would_have_no_effect_is_refused(changes, said):
 
 @pytest.mark.slow
 def test_a_killed_run_comes_to_the_same_weights(tmp_path):
-    small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=7", "reinforcement.checkpoint_every=1"]
+    small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=7", "reinforcement.checkpoint_interval_steps=1"]
     resolved = load_recipe("demo", [*small, *MOVES])
     train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
     for steps in (3, 2):

@@ -82,7 +82,7 @@ def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["by recipe", "by recipe, far"], quick=["by recipe, far"]))
 def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):
-    resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_every=2")
+    resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_interval_steps=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(stopped, of="reinforcement"))
@@ -94,7 +94,9 @@ def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_pat
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["asynchronous", "in flight"], quick=["in flight"]))
 def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
-    resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_every=10", "reward=tests_small:slowly")
+    resolved = small_demo(
+        *LONGER, *AHEAD[name], "reinforcement.checkpoint_interval_steps=10", "reward=tests_small:slowly"
+    )
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "run", progress=StopAfter(stopped, of="reinforcement"))
     before = metrics(tmp_path / "run")
@@ -141,7 +143,11 @@ def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
 @pytest.mark.parametrize("name", ["truncated", "masked"])
 def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name):
     far = ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=2", "reinforcement.learning_rate=0.05"]
-    train(small_demo(*LONGER, *far, f"correction={{name: {name}, high: 1.05}}"), tmp_path / "run", progress=QUIET)
+    train(
+        small_demo(*LONGER, *far, f"importance_correction={{name: {name}, high: 1.05}}"),
+        tmp_path / "run",
+        progress=QUIET,
+    )
     rows = metrics(tmp_path / "run")
     assert rows[0]["correction/weight"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
     stale = [row for row in rows if row["policy/staleness_max"] >= 1]

@@ -84,7 +84,7 @@ def test_a_scorer_of_ones_own_pairs_rewards_the_stage_behind_it(tmp_path):
 @pytest.mark.slow
 def test_a_scorer_of_what_was_sampled_is_the_same_after_kills(tmp_path):
     sampled = {"sampling": {"steps": 2, "tasks_per_step": 16}}
-    scored = {"reward_model": {"data": {"stage": "sampling"}, "objective": "outcomes", "steps": 20}}
+    scored = {"reward_model": {"data": {"from_stage": "sampling"}, "objective": "outcomes", "steps": 20}}
     resolved = recipe(sampled, scored, USED)
     train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
     for steps in itertools.chain((2, 1), itertools.repeat(9)):

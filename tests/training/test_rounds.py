@@ -25,8 +25,14 @@ TINY = (
 )
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
          "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
-SAMPLED = {"sampling": {"steps": 2, "tasks_per_step": 4, "checkpoint_every": 1}}
-IMITATED = {"supervised": {"data": {"stage": "previous", "best": 2, "min_reward": 1.0}, "steps": 2, "batch_size": 4}}
+SAMPLED = {"sampling": {"steps": 2, "tasks_per_step": 4, "checkpoint_interval_steps": 1}}
+IMITATED = {
+    "supervised": {
+        "data": {"from_stage": "previous", "top_k_per_task": 2, "min_reward": 1.0},
+        "steps": 2,
+        "batch_size": 4,
+    }
+}
 
 
 def chain(*stages, **more):
@@ -43,22 +49,22 @@ def alike(one, other):
 
 def test_a_stage_reads_the_last_before_it_that_sampled_or_the_last_of_that_name():
     tried = {"sampling": {}, "name": "tried"}
-    again = {"supervised": {"data": {"stage": "tried"}}}
-    made = stages_of(chain(tried, IMITATED, {"reinforcement": {}}, IMITATED, again, rounds=2))
-    reads = [stage.reads.get("supervised.data", "") for stage in made]
+    later = {"supervised": {"data": {"from_stage": "tried"}}}
+    stages = stages_of(chain(tried, IMITATED, {"reinforcement": {}}, IMITATED, later, repeat_stages=2))
+    reads = [stage.reads.get("supervised.data", "") for stage in stages]
     assert reads == ["", "1-tried", "", "3-reinforcement", "1-tried", "", "6-tried", "", "8-reinforcement", "6-tried"]
-    again["supervised"]["data"]["stage"] = "tired"
+    later["supervised"]["data"]["from_stage"] = "tired"
     with pytest.raises(
         RecipeError, match='no stage "tired" samples before it; known are previous, tried; did you mean'
     ):
-        stages_of(chain(tried, again))
+        stages_of(chain(tried, later))
 
 
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
         ([IMITATED, SAMPLED], r"no stage before it samples \(sampling or distillation or reinforcement\)"),
-        ([SAMPLED, {"supervised": {"data": {"path": "x", "stage": "previous"}}}], "set either path"),
+        ([SAMPLED, {"supervised": {"data": {"path": "x", "from_stage": "previous"}}}], "set either path"),
         ([SAMPLED, {"preference": {"data": {}}}], "set either path"),
         ([{"sampling": {"learning_rate": 0.1}}], "learning_rate: has no effect: a sampling stage learns nothing"),
         ([{"sampling": {"until": {"success": 0.5}}}], "until: has no effect: a sampling stage learns nothing"),
@@ -71,7 +77,7 @@ def test_what_no_round_could_learn_from_is_refused(stages, said):
 
 def test_a_recipe_of_one_stage_has_no_stage_before_it():
     alone = [*PLAIN[:-3], "rollout=null", "advantage=null", "objective=null"]
-    one = load_recipe("demo", alone[:2] + alone[3:], supervised={"data": {"stage": "previous"}})
+    one = load_recipe("demo", alone[:2] + alone[3:], supervised={"data": {"from_stage": "previous"}})
     with pytest.raises(RecipeError, match="there is no stage before it; put both into stages"):
         stages_of(one)
 
@@ -83,7 +89,7 @@ def test_rounds_of_methods_have_their_stages_and_the_worlds_warm_up_once():
         assert names == ["1-supervised", *(f"{2 + k}-{('sampling', 'imitation')[k % 2]}" for k in range(6))]
         assert made[0].resolved.recipe.supervised.data is None
         imitated = [stage.resolved.recipe.supervised.data for stage in made if stage.name.endswith("imitation")]
-        assert {each.best for each in imitated} == {best}
+        assert {each.top_k_per_task for each in imitated} == {best}
         assert [stage.reads.get("supervised.data") for stage in made][2::2] == names[1::2]
     without = stages_of(load_recipe("demo", ["supervised=null"], with_="star"))
     assert [stage.kind for stage in without] == ["sampling", "supervised"] * 3
@@ -109,7 +115,7 @@ def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(t
 @pytest.mark.parametrize("method", ["star", "expert-iteration"])
 def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tmp_path, method):
     small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=1",
-             "sampling.tasks_per_step=4", "rounds=2"]  # fmt: skip
+             "sampling.tasks_per_step=4", "repeat_stages=2"]  # fmt: skip
     resolved = load_recipe("demo", small, with_=method)
     summary = train(resolved, tmp_path / "run", progress=QUIET)
     assert list(summary.evaluations) == ["untrained", "1-sampling", "2-imitation", "3-sampling", "4-imitation"]
@@ -154,7 +160,10 @@ async def computed_again(folder, **how):
 @pytest.mark.slow
 def test_rounds_killed_anywhere_come_to_the_same_weights(tmp_path):
     resolved = chain(
-        SAMPLED, IMITATED, {"preference": {"data": {"stage": "previous"}, "steps": 1, "batch_size": 2}}, rounds=2
+        SAMPLED,
+        IMITATED,
+        {"preference": {"data": {"from_stage": "previous"}, "steps": 1, "batch_size": 2}},
+        repeat_stages=2,
     )
     whole = train(resolved, tmp_path / "whole", progress=QUIET)
     assert [stage["name"] for stage in whole.written["stages"]][3:] == ["4-sampling", "5-supervised", "6-preference"]
@@ -183,7 +192,7 @@ def test_imitation_of_the_best_sees_no_episode_that_failed(tmp_path):
 @pytest.mark.slow
 def test_where_sampled_episodes_part_the_better_turn_is_preferred_to_the_worse(tmp_path):
     forked = {**SAMPLED, "rollout": {"strategy": "forked"}}
-    steps = {"data": {"stage": "previous"}, "steps": 2, "batch_size": 2, "objective": "step_dpo"}
+    steps = {"data": {"from_stage": "previous"}, "steps": 2, "batch_size": 2, "objective": "step_dpo"}
     train(chain(forked, {"preference": steps}), tmp_path / "run", progress=QUIET)
     told = [json.loads(line) for line in (tmp_path / "run/stages/2-preference/metrics.jsonl").read_text().splitlines()]
     assert all(row["preference/pairs"] > 0 for row in told)

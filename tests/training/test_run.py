@@ -24,7 +24,7 @@ from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
 from whetstone.training.supervised import describe_groups
 
-CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_every=1", "reinforcement.checkpoint_every=1"]
+CHECKPOINT_EVERY_STEP = ["supervised.checkpoint_interval_steps=1", "reinforcement.checkpoint_interval_steps=1"]
 
 
 QUIET = Progress(quiet=True)
@@ -222,7 +222,7 @@ VARIANTS = {
     "token critic": ["advantage=token_gae", "critic={detach_backbone: false, clip: 0.2}"],
     "slow critics": ["advantage=archer", "critic={}", "objective=policy_gradient"],
     "success critics": ["advantage=digirl", "critic={loss: success}", "objective=policy_gradient"],
-    "process model": ["advantage=oprl", "process_model={learning_rate: 0.01}"],
+    "process model": ["advantage=oprl", "implicit_prm={learning_rate: 0.01}"],
     "entropy band": ["reinforcement.entropy={weight: 0.01, band: 0.2, phase: decay}"],
     "preference": ["objective=dpo", "advantage=null"],
     "regression": ["objective=refuel", "advantage=null", "reinforcement.minibatches=2"],
@@ -237,7 +237,7 @@ VARIANTS = {
         "reinforcement.epochs=2",
     ],
     "stale tokens": ["advantage_transforms=[{name: second_moment, bound: 0.01}]"],
-    "penalty": ["advantage=reinforce_plus_plus", "shaping=[{name: kl_penalty, weight: 0.5}]"],
+    "penalty": ["advantage=reinforce_plus_plus", "reward_shaping=[{name: kl_penalty, weight: 0.5}]"],
     "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
     "one by one": [
         "reinforcement.prefix_sharing=false",
@@ -250,7 +250,13 @@ VARIANTS = {
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs"]))
 def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
-    changes += ["ablations=null", "reinforcement.checkpoint_every=1", TEACHING, "rollout.group_size=4", *VARIANTS[name]]
+    changes += [
+        "ablations=null",
+        "reinforcement.checkpoint_interval_steps=1",
+        TEACHING,
+        "rollout.group_size=4",
+        *VARIANTS[name],
+    ]
     resolved = load_recipe("demo", changes)
     train(resolved, tmp_path / "whole", progress=QUIET)
     warm_up = 0 if resolved.recipe.supervised is None else 2

@@ -80,7 +80,7 @@ def test_a_stage_may_have_a_method_of_its_own():
 
 
 def test_rounds_go_through_all_stages_again(data):
-    names = [stage.name for stage in stages_of(four(data, rounds=2))]
+    names = [stage.name for stage in stages_of(four(data, repeat_stages=2))]
     assert names[4:] == ["5-pretraining", "6-supervised", "7-preference", "8-reinforcement"]
 
 
@@ -150,8 +150,8 @@ def test_what_a_stage_with_kept_adapters_holds_on_to_is_the_policy_it_began_with
 def test_a_stage_beside_stages_and_rounds_without_are_refused(data):
     with pytest.raises(RecipeError, match="beside them supervised has no place"):
         load_recipe("demo", [k for k in PLAIN if not k.startswith("supervised")], stages=[{"reinforcement": {}}])
-    with pytest.raises(RecipeError, match="rounds: has no effect: there are no stages"):
-        load_recipe("demo", ["rounds=3"])
+    with pytest.raises(RecipeError, match="repeat_stages: has no effect: there are no stages"):
+        load_recipe("demo", ["repeat_stages=3"])
 
 
 def test_what_the_recipe_says_of_a_kind_all_stages_of_it_have_in_common():
@@ -173,7 +173,7 @@ def test_score_is_a_warm_up_and_two_stages_that_differ_in_what_is_paid_and_held(
     assert [stage.name for stage in (warm, first, second)] == ["1-supervised", "2-first-attempt-held", "3-both-paid"]
     one, two = first.resolved.recipe, second.resolved.recipe
     assert (one.reinforcement.first_attempt_kl, two.reinforcement.first_attempt_kl) == (0.1, 0.0)
-    assert (one.shaping[0].name, two.shaping[0].name) == ("second_attempt_alone", "self_correction")
+    assert (one.reward_shaping[0].name, two.reward_shaping[0].name) == ("second_attempt_alone", "self_correction")
     assert (one.advantage_transforms[0].name, two.advantage_transforms) == ("behind_first_attempt", [])
     assert one.reinforcement.tasks_per_step == two.reinforcement.tasks_per_step == 32
 

@@ -68,7 +68,7 @@ def same(ours, theirs):
 )
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["replay"]))
 def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_demo, name, ahead):
-    resolved = small_demo(*BASE, *METHODS[name], *ahead, "reinforcement.checkpoint_every=2")
+    resolved = small_demo(*BASE, *METHODS[name], *ahead, "reinforcement.checkpoint_interval_steps=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(3, of="reinforcement"))
@@ -86,7 +86,9 @@ def test_whatever_is_faster_a_deterministic_run_is_the_same(tmp_path, small_demo
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["branching", "replay"]))
 def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
-    train(small_demo(*BASE, *METHODS[name], "reinforcement.checkpoint_every=2"), tmp_path / "run", progress=QUIET)
+    train(
+        small_demo(*BASE, *METHODS[name], "reinforcement.checkpoint_interval_steps=2"), tmp_path / "run", progress=QUIET
+    )
 
     async def replayed():
         return [each async for each in Replay(tmp_path / "run").everything(updates=True)]
@@ -114,7 +116,11 @@ def test_what_is_replayed_is_learned_from_and_told(tmp_path, small_demo):
 
 
 def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, small_demo):
-    train(small_demo(*BASE, *METHODS["replay"], "reinforcement.checkpoint_every=1"), tmp_path / "run", progress=QUIET)
+    train(
+        small_demo(*BASE, *METHODS["replay"], "reinforcement.checkpoint_interval_steps=1"),
+        tmp_path / "run",
+        progress=QUIET,
+    )
     update = next(k for k, row in enumerate(metrics(tmp_path / "run")) if row["replay/injected"] == 2)
     explainer = Explainer(tmp_path / "run")
     for id, *_ in explainer.trajectories(update + 1):
@@ -208,7 +214,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["rollout.dynamic_sampling={name: informative, when_exhausted: continue}", *AHEAD],
             "which reinforcement.deterministic forbids",
         ),
-        (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "so set correction: truncated"),
+        (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "so set importance_correction: truncated"),
         (
             ["rollout.context_transforms=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"],
             "the steps before have no value",

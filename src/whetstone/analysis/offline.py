@@ -93,14 +93,17 @@ def advice(looks: Sequence[Look]) -> Advice:
         return Advice(
             "unknown",
             f"{len(looks)} looks at held-out groups, 3 or more tell a trend: set offline.held_out above 0, "
-            "offline.held_out_every lower, or more steps",
+            "offline.held_out_interval_steps lower, or more steps",
         )
     first, last = looks[0], looks[-1]
     best = min(looks, key=lambda look: look.held_out)
     fall, risen, learned = first.held_out - best.held_out, last.held_out - best.held_out, first.train - last.train
     trend = f"held-out loss {first.held_out:.3g} → {best.held_out:.3g} (step {best.step}) → {last.held_out:.3g}"
     trend += f", training loss {first.train:.3g} → {last.train:.3g}"
-    holding = "a smaller learning_rate, offline.reference_kl, offline.smoothness or adapters (policy.lora) hold it back"
+    holding = (
+        "a smaller learning_rate, offline.reference_kl, offline.consistency_regularization or adapters (policy.lora) "
+        "hold it back"
+    )
     if last.divergence is not None and last.divergence > _FAR:
         said = f"the policy is {last.divergence:.3g} nats a token from whoever drew the episodes; {holding} ({trend})"
         return Advice("regularise", said)

@@ -212,7 +212,7 @@ def _attempt(bottleneck: str, waits: Waits | None, admit_ahead: int, max_in_flig
         "stragglers": "reinforcement.max_staleness above admit_ahead lets quick groups go ahead of slow ones; "
         "environment.turn_timeout_seconds and rollout.group_timeout_seconds end the slowest",
         "transfer": "a quicker link, policy.lora (adapters alone travel), in_flight: continue",
-        "between": "a larger checkpoint_every, evaluation.interval_steps less often or beside",
+        "between": "a larger checkpoint_interval_steps or evaluation.interval_steps, or evaluation in the background",
         "workers": "more scale.environment_workers, or a larger rollout.max_in_flight",
         "sampling": ahead,
     }

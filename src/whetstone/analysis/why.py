@@ -209,7 +209,7 @@ def _credit_of(
         return [*chain, ExplanationStep("advantage", None, f"in no statistic and in no loss: {why}")], []
     columns, row = given.columns, _Row(given.columns, place)
     for level in LEVELS:
-        for part, shape in zip(assembly.resolved.recipe.shaping, assembly.credit.shaping, strict=True):
+        for part, shape in zip(assembly.resolved.recipe.reward_shaping, assembly.credit.shaping, strict=True):
             if level_of(shape) == level:
                 name = REWARDS_OF[level]
                 chain.append(ExplanationStep(f"shaped {name}", row.of(columns[name], level), f"by {part.name}"))

@@ -201,7 +201,7 @@ class Assembly:
             critic=recipe.critic,
             temperature=recipe.rollout.temperature,
             seed=recipe.seed,
-            roles=recipe.roles,
+            roles=recipe.role_tag,
             chat=self.chat,
             teacher_reads=self.teacher_reads,
             columns=self.columns,
@@ -320,7 +320,7 @@ def assemble(
             raise resolved.error(f"credit_filters.{k}", f'"{part.name}" is listed twice')
     credit = CreditParts(
         advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
-        shaping=_functions(resolved, "shaping", recipe.shaping, SHAPING),
+        shaping=_functions(resolved, "reward_shaping", recipe.reward_shaping, SHAPING),
         advantage_transforms=_functions(
             resolved, "advantage_transforms", recipe.advantage_transforms, ADVANTAGE_TRANSFORMS
         ),
@@ -333,9 +333,11 @@ def assemble(
         ),
     )
     objective = function_of(resolved, "objective", recipe.objective, OBJECTIVES)
-    correction = function_of(resolved, "correction", recipe.correction, CORRECTIONS) if recipe.correction else None
-    if correction is not None:
-        try_on_nothing(resolved, "correction", correction)
+    key, correction = "importance_correction", None
+    if recipe.importance_correction is not None:
+        kind = "importance correction"
+        correction = function_of(resolved, key, recipe.importance_correction, CORRECTIONS, kind=kind)
+        try_on_nothing(resolved, key, correction)
     added = added_columns(resolved, provided_by(reward))
     if recipe.reinforcement is not None:
         run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))

@@ -40,7 +40,7 @@ def learner_for(
     if wanted and not (began_without_adapters(assembly.resolved, policy) and warmed_up is None):
         began = load(warmed_up) if warmed_up is not None else assemble(assembly.resolved).policy
         reference = placed(began, places.home("reference")).model.requires_grad_(False)
-    teacher, process = recipe.teacher, recipe.process_model
+    teacher, process = recipe.teacher, recipe.implicit_prm
     taught = None
     if teacher is not None and teacher.path is not None:
         taught = load(teacher.path, device=places.home("teacher")).model.requires_grad_(False)

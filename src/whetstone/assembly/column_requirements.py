@@ -39,7 +39,7 @@ def unmet(
 
 def _unknown(name: str, run: RunCapabilities) -> str | None:
     said = from_reward(name)(run)
-    return None if said is None else f"{said}; or a column of yours, columns: [my_package.my_module:{name}]"
+    return None if said is None else f"{said}; or add a column, custom_columns: [my_package.my_module:{name}]"
 
 
 def added_columns(resolved: Resolved, of_reward: Collection[str]) -> tuple[Callable[..., Any], ...]:
@@ -52,11 +52,11 @@ def added_columns(resolved: Resolved, of_reward: Collection[str]) -> tuple[Calla
         RecipeError: One is not declared a column, or its name means something already.
     """
     found: dict[str, Callable[..., Any]] = {}
-    for k, part in enumerate(resolved.recipe.columns):
-        key = f"columns.{k}"
+    for k, part in enumerate(resolved.recipe.custom_columns):
+        key = f"custom_columns.{k}"
         if ":" not in part.name and part.name in COLUMN_BUILDERS:
-            raise resolved.error(key, f'"{part.name}" is a column of every recipe; name it where it is read')
-        function = function_of(resolved, key, part, {}, kind="column of yours (my_package.my_module:name)")
+            raise resolved.error(key, f'"{part.name}" is a built-in column; it needs no entry')
+        function = function_of(resolved, key, part, {}, kind="custom column (my_package.my_module:name)")
         declared = declaration_of(function)
         if declared is None:
             said = f'{part.name} is not declared a column: write @column("turn") above it'

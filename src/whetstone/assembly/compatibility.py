@@ -94,9 +94,9 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
     recipe = resolved.recipe
     for key, is_set, read in (
         ("teacher", recipe.teacher is not None, {"teacher_logprobs"}),
-        ("process_model", recipe.process_model is not None, {"implicit", "model_logprobs"}),
-        ("roles", recipe.roles is not None, {"roles"}),
-        ("columns", bool(columns), set(columns)),
+        ("implicit_prm", recipe.implicit_prm is not None, {"implicit", "model_logprobs"}),
+        ("role_tag", recipe.role_tag is not None, {"roles"}),
+        ("custom_columns", bool(columns), set(columns)),
     ):
         if is_set and not reads & read:
             raise resolved.error(key, f"has no effect: neither credit nor objective reads {', '.join(sorted(read))}")
@@ -143,13 +143,13 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
         ):
             if is_set:
                 raise resolved.error(key, f'has no effect: objective "{name}" reads no advantages')
-    if recipe.correction is None:
+    if recipe.importance_correction is None:
         return
     if sums_level(objective) is not None:
         said = f'objective "{name}" is on sums of log-probs, which have no weights'
-        raise resolved.error("correction", said)
+        raise resolved.error("importance_correction", said)
     if has_ratio_to_sampler(objective):
-        raise resolved.error("correction", f'the ratio of objective "{name}" carries the mismatch already')
+        raise resolved.error("importance_correction", f'the ratio of objective "{name}" carries the mismatch already')
 
 
 def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
@@ -164,10 +164,10 @@ def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
     recipe = resolved.recipe
     if not heads:
         raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
-    stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
-    if stored is not None and stored.use == "critic" and not set(STATE_VALUES) & set(heads):
+    stored = recipe.reinforcement.offline_mixture if recipe.reinforcement is not None else None
+    if stored is not None and stored.mode == "critic_only" and not set(STATE_VALUES) & set(heads):
         said = f'has no effect: the critics of advantage "{recipe.advantage.name}" say no value of a state'
-        raise resolved.error("reinforcement.stored.use", said)
+        raise resolved.error("reinforcement.offline_mixture.mode", said)
 
 
 def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:

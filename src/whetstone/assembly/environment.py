@@ -32,9 +32,9 @@ def environment_of(resolved: Resolved) -> Callable[[], Environment]:
         raise resolved.error(
             "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
         )
-    if settings.noise is None:
+    if settings.fault_injection is None:
         return made
-    return functools.partial(_noisy, made, settings.noise.model_dump())
+    return functools.partial(_noisy, made, settings.fault_injection.model_dump())
 
 
 def _made(

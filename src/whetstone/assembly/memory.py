@@ -119,7 +119,7 @@ def _beside(
         yield MemoryShare(f"the {name}", taken, places.home(name))
         if name in places.offloaded:
             yield MemoryShare(f"the {name} in its pass", taken, places.computed[name], held=False)
-    if recipe.process_model is not None:
+    if recipe.implicit_prm is not None:
         yield MemoryShare("the process model", 16 * size.parameters, device)
 
 

@@ -112,17 +112,17 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: Store
 def _stored(resolved: Resolved, reader: StoredReader) -> StoredMixture | None:
     """What stored episodes come beside fresh ones; their files are opened when they are first read."""
     reinforcement = resolved.recipe.reinforcement
-    if reinforcement is None or reinforcement.stored is None:
+    if reinforcement is None or reinforcement.offline_mixture is None:
         return None
-    settings = reinforcement.stored
+    settings = reinforcement.offline_mixture
 
     def read() -> list[list[Group]]:
-        return [reader.groups(data, f"reinforcement.stored.data.{k}") for k, data in enumerate(settings.data)]
+        return [reader.groups(data, f"reinforcement.offline_mixture.data.{k}") for k, data in enumerate(settings.data)]
 
     for k, data in enumerate(settings.data):
-        if data.balanced:
-            said = "has no effect: an update draws whole tasks"
-            raise resolved.error(f"reinforcement.stored.data.{k}.balanced", said)
+        if data.balance_tasks:
+            key = f"reinforcement.offline_mixture.data.{k}.balance_tasks"
+            raise resolved.error(key, "has no effect: an update samples whole tasks")
     return StoredMixture(read, settings, fresh=reinforcement.tasks_per_step, seed=resolved.recipe.seed)
 
 
@@ -138,7 +138,7 @@ def check_method(
     for name, part in (("strategy", strategy), *method.parts()):
         kind, dot, own = name.partition(".")
         of_rollout = f"rollout.{ROLLOUT_KEYS.get(kind, kind)}{dot}{own}"
-        key = {"curriculum": name, "stored": "reinforcement.stored"}.get(name, of_rollout)
+        key = {"curriculum": name, "stored": "reinforcement.offline_mixture"}.get(name, of_rollout)
         try:
             if fulfils(part, ChecksSource):
                 part.check(source, 0)
@@ -184,9 +184,9 @@ def check_method(
             said = f"{name} depends on which of a group's episodes is faster, which reinforcement.deterministic forbids"
             raise resolved.error("rollout.early_stopping", said)
     for name, injection in (method.replay or {}).items():
-        if injection.off_policy is OffPolicy.TRUNCATED and recipe.correction is None:
-            said = f"{name} says off_policy: truncated, so set correction: truncated, which weighs what is replayed"
-            raise resolved.error("rollout.replay", said)
+        if injection.off_policy is OffPolicy.TRUNCATED and recipe.importance_correction is None:
+            message = f"{name} has off_policy: truncated, which requires importance_correction: truncated"
+            raise resolved.error("rollout.replay", message)
 
 
 def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environment) -> None:

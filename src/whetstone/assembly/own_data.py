@@ -79,7 +79,7 @@ def _shown(episode: Trajectory) -> Trajectory:
     """What is chosen from a log is what is to be imitated, whether or not somebody says that it solved anything."""
     score = episode.score
     if score is not None and not episode.segments():
-        why = f"{episode.id}  none of its turns is learned from (learn_from)"
+        why = f"{episode.id}  train_on selects none of its turns"
         return replace(episode, score=None, ended=EndReason.ERROR, error=why)
     return episode if score is None else replace(episode, score=replace(score, success=True))
 
@@ -152,15 +152,17 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
 
     Raises:
         DataError: A row is wrong; the message has file, line and reason.
-        RecipeError: `learn_from` names nothing.
+        RecipeError: `train_on` names nothing.
     """
     path, seed = Path(settings.path), assembly.resolved.recipe.seed
     if is_stored(path) or settings.chooses:
         try:
-            return StoredEpisodes(assembly.stored_reader.groups(settings, key), seed=seed, balanced=settings.balanced)
+            return StoredEpisodes(
+                assembly.stored_reader.groups(settings, key), seed=seed, balanced=settings.balance_tasks
+            )
         except DataError as error:
             raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
-    chosen = found(assembly.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
+    chosen = found(assembly.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
     rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
     conversations = [conversation_of(row, offered) for row in rows]
@@ -232,8 +234,8 @@ def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
 
 def _tasks_of(assembly: Assembly, settings: DataSettings, key: str) -> list[Group]:
     """Stored episodes for who draws whole tasks."""
-    if settings.balanced:
-        raise assembly.resolved.error(f"{key}.balanced", "has no effect: whole tasks are drawn")
+    if settings.balance_tasks:
+        raise assembly.resolved.error(f"{key}.balance_tasks", "has no effect: whole tasks are sampled")
     return assembly.stored_reader.groups(settings, key)
 
 
@@ -301,8 +303,8 @@ def _refuse_filters(resolved: Resolved, settings: DataSettings, key: str) -> Non
 
 
 def _refuse_turns(resolved: Resolved, settings: DataSettings, key: str, why: str) -> None:
-    if settings.learn_from != "all":
-        raise resolved.error(f"{key}.learn_from", f"has no effect: {why}")
+    if settings.train_on != "all":
+        raise resolved.error(f"{key}.train_on", f"has no effect: {why}")
 
 
 def with_learning(resolved: Resolved) -> Resolved:
@@ -328,8 +330,12 @@ def with_learning(resolved: Resolved) -> Resolved:
         changes |= {"objective": stage.objective.model_dump(), "aggregation": None}
         shared["tasks_per_step"] = stage.batch_size
     elif isinstance(stage, OfflineSettings):
-        smooth = stage.smoothness.model_dump() if stage.smoothness is not None else None
-        shared |= {"tasks_per_step": stage.tasks_per_step, "reference_kl": stage.reference_kl, "smoothness": smooth}
+        smooth = stage.consistency_regularization
+        shared |= {
+            "tasks_per_step": stage.tasks_per_step,
+            "reference_kl": stage.reference_kl,
+            "consistency_regularization": smooth.model_dump() if smooth is not None else None,
+        }
     made = {name: value for name, value in shared.items() if not _is_default(name, value)}
     return resolved.with_changes({**changes, "reinforcement": made})
 

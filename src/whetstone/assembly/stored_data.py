@@ -44,7 +44,7 @@ class StoredReader:
             RecipeError: A key has no effect on them.
         """
         path, choice = Path(settings.path), choice_of(settings)
-        learn_from = found(self.resolved, f"{key}.learn_from", "turn filter", settings.learn_from, LEARNED_FROM)
+        train_on = found(self.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
         if is_stored(path):
             if settings.reward is not None:
                 raise self.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
@@ -53,7 +53,7 @@ class StoredReader:
                 relabel = found(self.resolved, f"{key}.relabel", "function", settings.relabel, {})
             tools = tools_shown(self.environment())
             return stored_groups(
-                path, self.chat, choice, learn_from=learn_from, joined=settings.joined, relabel=relabel, tools=tools
+                path, self.chat, choice, train_on=train_on, joined=settings.stitched, relabel=relabel, tools=tools
             )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
@@ -61,8 +61,8 @@ class StoredReader:
             path,
             self.chat,
             choice,
-            learn_from=learn_from,
-            joined=settings.joined,
+            train_on=train_on,
+            joined=settings.stitched,
             split=settings.split,
             reward=settings.reward,
             offered=tuple(tools_shown(self.environment())),
@@ -72,4 +72,10 @@ class StoredReader:
 
 def choice_of(settings: DataSettings) -> Choice:
     """Which of the stored episodes are taken."""
-    return Choice(settings.min_reward, settings.best, settings.max_tokens, settings.clean, settings.distinct)
+    return Choice(
+        settings.min_reward,
+        settings.top_k_per_task,
+        settings.max_tokens,
+        settings.well_formed_only,
+        settings.deduplicate,
+    )

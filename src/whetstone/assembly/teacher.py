@@ -21,12 +21,12 @@ def teacher_reads(
     Raises:
         RecipeError: Nothing gives the hint: there is no such function, or tasks have no such column.
     """
-    named = resolved.recipe.teacher.hint if resolved.recipe.teacher is not None else None
+    named = resolved.recipe.teacher.privileged_context if resolved.recipe.teacher is not None else None
     if named is None:
         return None
-    hint = found(resolved, "teacher.hint", "function", named, {}) if ":" in named else named
+    hint = found(resolved, "teacher.privileged_context", "function", named, {}) if ":" in named else named
     reads, task = WithHint(hint, chat, tuple(tools_shown(environment()))), source.task(0)
     if isinstance(hint, str) and hint not in task.private:
         known = ", ".join(sorted(task.private)) or "nothing"
-        raise resolved.error("teacher.hint", f"task {task.id} has no private `{hint}`; it has {known}")
+        raise resolved.error("teacher.privileged_context", f"task {task.id} has no private `{hint}`; it has {known}")
     return reads

@@ -34,14 +34,17 @@ def data() -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--split", default="train", show_default=True, help="Of a dataset that has several.")
 @click.option(
-    "--learn-from", default="all", show_default=True, help="all, last, calls, answers, or package.module:name."
+    "--train-on",
+    default="all",
+    show_default=True,
+    help="Assistant turns to train: all, last, calls, answers, or package.module:name.",
 )
 @click.option(
     "-n", "show", type=click.IntRange(min=0), default=1, show_default=True, help="How many to show in tokens."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
-    file: Path, recipe: str, overrides: tuple[str, ...], split: str, learn_from: str, show: int, as_json: bool
+    file: Path, recipe: str, overrides: tuple[str, ...], split: str, train_on: str, show: int, as_json: bool
 ) -> None:
     """Say what of FILE would be trained by RECIPE: a name, a YAML file.
 
@@ -54,7 +57,7 @@ def check(
         assembly.chat,
         split=split,
         offered=tuple(tools_shown(assembly.environment())),
-        chosen=find_part("turn filter", learn_from, LEARNED_FROM),
+        chosen=find_part("turn filter", train_on, LEARNED_FROM),
         context_length=assembly.policy.context_length,
         held_out=assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes),
         show=show,
@@ -99,13 +102,13 @@ def _show(segment: Segment, tokenizer: object) -> None:
 @data.command("from-run")
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A file to write.")
-@click.option("--best", type=click.IntRange(min=1), help="At most so many episodes of a task, the best first.")
+@click.option("--top-k-per-task", type=click.IntRange(min=1), help="Maximum episodes per task, highest reward first.")
 @click.option("--min-reward", type=float, help="Only episodes with at least this reward.")
 @click.option(
     "--max-tokens", type=click.IntRange(min=1), help="Only episodes whose policy wrote at most so many tokens."
 )
-@click.option("--clean", is_flag=True, help="Only episodes that ended by themselves, every call answered, no loops.")
-@click.option("--distinct", is_flag=True, help="Of episodes of a task that said and called the same, one alone.")
+@click.option("--well-formed-only", is_flag=True, help="Only finished episodes with answered calls and without loops.")
+@click.option("--deduplicate", is_flag=True, help="One of several episodes of a task with the same messages and calls.")
 @click.option(
     "--as",
     "kind",
@@ -117,11 +120,11 @@ def _show(segment: Segment, tokenizer: object) -> None:
 def from_run(
     run_dir: Path,
     output: Path,
-    best: int | None,
+    top_k_per_task: int | None,
     min_reward: float | None,
     max_tokens: int | None,
-    clean: bool,
-    distinct: bool,
+    well_formed_only: bool,
+    deduplicate: bool,
     kind: str,
 ) -> None:
     """Write episodes that RUN_DIR sampled in reinforcement, for a `data` of another recipe."""
@@ -130,7 +133,8 @@ def from_run(
     assembly = whetstone.assembly.assemble(
         whetstone.record.run_recipe(run_dir), whetstone.training.final_policy(run_dir)
     )
-    choice = Choice(min_reward, None if kind == "pairs" else best, max_tokens, clean, distinct)
+    top_k = None if kind == "pairs" else top_k_per_task
+    choice = Choice(min_reward, top_k, max_tokens, well_formed_only, deduplicate)
     groups = stored_groups(run_dir, assembly.chat, choice)
     tools = [spec.to_openai() for spec in tools_shown(assembly.environment())]
     lines: list[bytes] = []

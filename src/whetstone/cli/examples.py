@@ -21,7 +21,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone completion fish > ~/.config/fish/completions/whetstone.fish",
     ),
     "data check": ("whetstone data check chats.jsonl demo",),
-    "data from-run": ("whetstone data from-run runs/demo -o solved.jsonl --best 4 --min-reward 1",),
+    "data from-run": ("whetstone data from-run runs/demo -o solved.jsonl --top-k-per-task 4 --min-reward 1",),
     "doctor": (
         "whetstone doctor",
         "whetstone doctor shop.yaml",

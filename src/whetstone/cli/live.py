@@ -56,7 +56,7 @@ def live(
 
     \b
     whetstone live runs/demo live.turns_per_update=4 live.reference_kl=0.05
-    whetstone live runs/demo 'live.guard={every: 5, drop: 0.1}' live.approve=true
+    whetstone live runs/demo 'live.guard={interval_updates: 5, max_drop: 0.1}' live.require_approval=true
     curl localhost:8000/v1/live                          # what is learned from next, and why
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """

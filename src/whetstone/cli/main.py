@@ -62,6 +62,10 @@ RENAMED = {
     "rewards fit": "rewards train-model",
     "--into": "--output-dir",
     "--key-variable": "--api-key-env",
+    "--learn-from": "--train-on",
+    "--best": "--top-k-per-task",
+    "--clean": "--well-formed-only",
+    "--distinct": "--deduplicate",
 }
 """Commands and options of the release before, and what they are called now."""
 

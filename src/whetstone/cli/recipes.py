@@ -99,7 +99,7 @@ def _row(name: str) -> dict[str, Any]:
         "advantage": recipe.advantage.name,
         "objective": recipe.objective.name,
     }
-    keys = ("shaping", "credit_filters", "advantage_transforms", "columns")
+    keys = ("reward_shaping", "credit_filters", "advantage_transforms", "custom_columns")
     lists = {key: getattr(recipe, key) for key in keys}
     parts |= {key: ", ".join(part.name for part in listed) for key, listed in lists.items() if listed}
     rollout = recipe.rollout
@@ -114,9 +114,9 @@ def _row(name: str) -> dict[str, Any]:
         for key in ("budget_allocation", "start_states", "environment_wrapper", "dynamic_sampling")
     }
     parts |= {key: part.name for key, part in single.items() if part is not None}
-    if recipe.correction is not None:
-        parts["correction"] = recipe.correction.name
-    parts |= {key: "yes" for key in ("critic", "process_model", "teacher") if getattr(recipe, key) is not None}
+    if recipe.importance_correction is not None:
+        parts["importance_correction"] = recipe.importance_correction.name
+    parts |= {key: "yes" for key in ("critic", "implicit_prm", "teacher") if getattr(recipe, key) is not None}
     if recipe.aggregation.mode != "token_mean":
         parts["aggregation"] = recipe.aggregation.mode
     return {"name": name, "kind": "world", "title": recipe.title, "paper": recipe.paper, "parts": parts, "needs": needs}

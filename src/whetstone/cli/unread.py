@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import click
 
 LEARNING = (
-    "reinforcement", "supervised", "ablations", "curriculum", "advantage", "shaping", "advantage_transforms",
-    "credit_filters", "columns", "roles", "objective", "aggregation", "correction", "critic", "teacher",
-    "process_model",
+    "reinforcement", "supervised", "ablations", "curriculum", "advantage", "reward_shaping", "advantage_transforms",
+    "credit_filters", "custom_columns", "role_tag", "objective", "aggregation", "importance_correction", "critic",
+    "teacher",
+    "implicit_prm",
 )  # fmt: skip
 """Keys that decide what is learned, and nothing of how the policy acts."""
 

@@ -73,7 +73,7 @@ def written(
         return _left_out(conversation, str(error).partition("\n")[0])
     episode = _episode(conversation, turns)
     if not episode.segments():
-        return _left_out(conversation, "none of its turns is learned from (learn_from)")
+        return _left_out(conversation, "train_on selects none of its turns")
     longest = max(map(len, episode.segments()))
     if longest > context_length:
         return _left_out(conversation, f"it has {longest:,} tokens, the context {context_length:,.0f}")

@@ -41,7 +41,7 @@ def stored_groups(
     chat: Chat,
     choice: Choice = _ALL,
     *,
-    learn_from: Chosen = everything,
+    train_on: Chosen = everything,
     joined: int = 0,
     relabel: Relabel | None = None,
     tools: Sequence[ToolSpec] = (),
@@ -52,7 +52,7 @@ def stored_groups(
         path: A run directory, or a file of trajectories as runs write them.
         chat: Whose tokenizer they must be of.
         choice: Which of them are taken.
-        learn_from: Which turns of them are learned from; the others are read.
+        train_on: Which turns of them are learned from; the others are read.
         joined: At most so many new ones of each group, see `with_joined`.
         relabel: Says what episodes that did not solve their task did instead; they solved that.
         tools: On offer in them; for `relabel`.
@@ -66,7 +66,7 @@ def stored_groups(
         groups = [replace(group, trajectories=tuple(map(told, group.trajectories))) for group in groups]
     chosen = _chosen(path, [with_joined(group, joined) for group in groups], choice)
     _check_tokens(path, chat, [t for group in chosen for t in group.trajectories][:_TRIED])
-    return _learned(path, chosen, learn_from)
+    return _learned(path, chosen, train_on)
 
 
 def logged_groups(
@@ -74,7 +74,7 @@ def logged_groups(
     chat: Chat,
     choice: Choice = _ALL,
     *,
-    learn_from: Chosen = everything,
+    train_on: Chosen = everything,
     joined: int = 0,
     split: str = "train",
     reward: str | Sequence[str] | None = None,
@@ -86,7 +86,7 @@ def logged_groups(
     Args:
         path: A file, as `rows_of` reads it.
         choice: Which of them are taken.
-        learn_from: Which turns of them are learned from; the others are read.
+        train_on: Which turns of them are learned from; the others are read.
         joined: At most so many new ones of each group, see `with_joined`.
         split: Of a dataset that has several.
         reward: The column with the reward, or several that are added up; None: the usual ones.
@@ -110,7 +110,7 @@ def logged_groups(
             tasks.setdefault(episode.task, []).append(scored)
     groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
     left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
-    chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), learn_from)
+    chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), train_on)
     return [replace(group, trajectories=(*group.trajectories, *left_out[group.number])) for group in chosen]
 
 
@@ -124,29 +124,29 @@ def _chosen(path: Path, groups: Sequence[Group], choice: Choice) -> list[Group]:
     return chosen
 
 
-def learned(episode: Trajectory, learn_from: Chosen) -> Trajectory:
+def learned(episode: Trajectory, train_on: Chosen) -> Trajectory:
     """The episode with the turns that are not chosen as something to read: nobody's, without log-probs, in no loss.
 
     Args:
-        learn_from: Given a turn's message, its number from 0, and all messages of the episode.
+        train_on: Given a turn's message, its number from 0, and all messages of the episode.
     """
     messages = episode.messages
     turns = tuple(
         turn
-        if learn_from(turn.message, number, messages)
+        if train_on(turn.message, number, messages)
         else replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED))
         for number, turn in enumerate(episode.turns)
     )
     return replace(episode, turns=turns)
 
 
-def _learned(path: Path, groups: Sequence[Group], learn_from: Chosen) -> list[Group]:
-    if learn_from is everything:
+def _learned(path: Path, groups: Sequence[Group], train_on: Chosen) -> list[Group]:
+    if train_on is everything:
         return list(groups)
-    found = [replace(g, trajectories=tuple(learned(t, learn_from) for t in g.trajectories)) for g in groups]
-    if not any(t.segments() for group in found for t in group.trajectories):
-        raise DataError(f"{path}: none of its turns is learned from (learn_from)")
-    return found
+    masked = [replace(g, trajectories=tuple(learned(t, train_on) for t in g.trajectories)) for g in groups]
+    if not any(t.segments() for group in masked for t in group.trajectories):
+        raise DataError(f"{path}: train_on selects none of its turns")
+    return masked
 
 
 def _read(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:

@@ -40,7 +40,7 @@ class StoredMixture:
     ) -> None:
         self.settings, self._read, self._seed = settings, read, seed
         self.off_policy = OffPolicy(settings.off_policy) if settings.off_policy is not None else None
-        self._per_update = fresh * settings.share / (1 - settings.share)
+        self._per_update = fresh * settings.fraction / (1 - settings.fraction)
         self._groups: list[Group] | None = None
         self._expected: str | None = None
 
@@ -60,8 +60,8 @@ class StoredMixture:
             self._digest = digest_of(groups)
             if self._expected not in (None, self._digest):
                 raise DataError(
-                    "reinforcement.stored.data: the stored episodes are not those this run began with; bring those "
-                    "back, or begin another run"
+                    "reinforcement.offline_mixture.data: the stored episodes have changed since the start of this run; "
+                    "restore them, or start another run"
                 )
             self._order = Shuffled(max(1, len(groups)), seed=derive_seed(self._seed, "stored"))
             self._bounds = list(accumulate(_weights(histories, self.settings)))
@@ -88,12 +88,12 @@ class StoredMixture:
 
     def _until(self, update: int) -> int:
         """Groups drawn before an update."""
-        if self.settings.use == "alternate":
+        if self.settings.mode == "alternating":
             return update * round(self._per_update * self.settings.inner_updates)
         return math.floor(update * self._per_update + 1e-9)  # the share is rarely exact in binary
 
     def _place(self, draw: int) -> int:
-        if self.settings.prefer == "even" or self.settings.strength == 0:
+        if self.settings.sampling == "uniform" or self.settings.sampling_strength == 0:
             return self._order[draw]
         chance = derive_random(self._seed, "stored", draw).random()
         return min(bisect(self._bounds, chance * self._bounds[-1]), len(self._bounds) - 1)
@@ -165,4 +165,4 @@ def improvement(rewards: Sequence[float]) -> float:
 
 def _weights(histories: Sequence[Sequence[Group]], settings: StoredMixtureSettings) -> list[float]:
     rewards = [[fmean(group.rewards) for group in history] for history in histories]
-    return [math.exp(settings.strength * preferred) for preferred in preferences(rewards, settings.prefer)]
+    return [math.exp(settings.sampling_strength * preferred) for preferred in preferences(rewards, settings.sampling)]

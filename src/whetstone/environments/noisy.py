@@ -27,9 +27,9 @@ class Noisy:
 
     Args:
         environment: The other.
-        errors: The probability that an action fails and never gets there.
-        outdated: The probability that what comes back is what came back the last time, though the action was carried
-            out. Not where it ends the episode.
+        error_rate: Probability that an action fails and is not executed.
+        stale_rate: Probability that the observation of the previous action is returned, although the action was
+            executed. Never for the last action of an episode.
         delay_seconds: The median of how long each action takes besides.
         delay_sigma: Of the delays' log-normal distribution; 0 makes them all alike.
     """
@@ -40,12 +40,12 @@ class Noisy:
         self,
         environment: Environment,
         *,
-        errors: float = 0.0,
-        outdated: float = 0.0,
+        error_rate: float = 0.0,
+        stale_rate: float = 0.0,
         delay_seconds: float = 0.0,
         delay_sigma: float = 1.0,
     ) -> None:
-        self.environment, self.errors, self.outdated = environment, errors, outdated
+        self.environment, self.error_rate, self.stale_rate = environment, error_rate, stale_rate
         self.delay_seconds, self.delay_sigma = delay_seconds, delay_sigma
         self.keeps = False
         self.failed = self.late = 0
@@ -60,7 +60,7 @@ class Noisy:
         self._draw, self._last = derive_random(seed, "noise"), None
         self.failed = self.late = 0
         first = await self.environment.reset(task, seed=seed)
-        declared = (*first.declared, ("noise", f"errors {self.errors:g}, outdated {self.outdated:g}"))
+        declared = (*first.declared, ("noise", f"errors {self.error_rate:g}, outdated {self.stale_rate:g}"))
         return replace(first, declared=declared)
 
     async def step(self, action: Message) -> StepResult:
@@ -71,11 +71,11 @@ class Noisy:
             return await self.environment.step(action)
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds * math.exp(self.delay_sigma * slow))
-        if fails < self.errors:
+        if fails < self.error_rate:
             self.failed += 1
             return _failure(action)
         result = await self.environment.step(action)
-        if late < self.outdated and self._last is not None and result.ended is None:
+        if late < self.stale_rate and self._last is not None and result.ended is None:
             self.late += 1
             return replace(result, observation=_as_before(result.observation, self._last.observation))
         self._last = result

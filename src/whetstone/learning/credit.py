@@ -46,10 +46,10 @@ class CreditParts:
 
     def every(self) -> list[tuple[str, Callable[..., Any]]]:
         """(key of the recipe, function) of each."""
-        found = [("advantage", self.advantage)]
-        found += [(f"shaping.{k}", each) for k, each in enumerate(self.shaping)]
-        found += [(f"advantage_transforms.{k}", each) for k, each in enumerate(self.advantage_transforms)]
-        return found + [(f"credit_filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
+        functions = [("advantage", self.advantage)]
+        functions += [(f"reward_shaping.{k}", each) for k, each in enumerate(self.shaping)]
+        functions += [(f"advantage_transforms.{k}", each) for k, each in enumerate(self.advantage_transforms)]
+        return functions + [(f"credit_filters.{k}", each) for k, each in enumerate((self.filters or {}).values())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,11 +89,11 @@ class LocalLearner:
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
             given = give_credit(spec.credit, held, len(batch.groups), columns)
             taught: list[list[CreditedSegment]] = []
-            if stored and settings.stored is not None:
-                discount = settings.stored.critic_discount
+            if stored and settings.offline_mixture is not None:
+                discount = settings.offline_mixture.critic_discount
                 taught = value_lessons(columns(stored), len(batch.for_critic), discount=discount)
             gaps = None
-            if taught and settings.stored is not None and settings.stored.simulation_weight > 0:
+            if taught and settings.offline_mixture is not None and settings.offline_mixture.simulation_weight > 0:
                 gaps = dynamics_gaps(given.columns.held, stored)
             count = settings.minibatches
             return given, minibatches_of(spec, trainer, given, batch.demonstrations, count, taught, gaps)
@@ -226,7 +226,7 @@ def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | N
 
 def _noises(spec: LearningSpec, step: int) -> Iterator[EmbeddingNoise | None]:
     """For each update of a step that of its second pass; None where there is none."""
-    smooth = spec.settings.smoothness
+    smooth = spec.settings.consistency_regularization
     for number in counting():
         seed = derive_seed(spec.seed, "smoothness", step, number)
         yield None if smooth is None else EmbeddingNoise(smooth.noise, seed)

@@ -131,7 +131,7 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
 def _flat_without_credit(spec: LearningSpec) -> bool:
     """Whether what has no credit has no gradient either."""
     settings = spec.settings
-    others = (settings.entropy, settings.smoothness, spec.critic)
+    others = (settings.entropy, settings.consistency_regularization, spec.critic)
     beside = settings.holds_on or any(other is not None for other in others)
     return not beside and is_flat_without_advantage(spec.objective)
 
@@ -222,7 +222,7 @@ class Minibatch:
             reference_weight=settings.reference_kl,
             first_attempt=self.first_attempt,
             reference_estimator=settings.reference_estimator,
-            smoothness=settings.smoothness,
+            smoothness=settings.consistency_regularization,
             entropy=entropy,
             band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
             if entropy
@@ -231,7 +231,7 @@ class Minibatch:
             values=self._with_shown([each.value for each in learned if each.value is not None], 0.0),
             critic=critic,
             value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
-            value_shares=self._value_shares(settings.stored),
+            value_shares=self._value_shares(settings.offline_mixture),
             value_slopes=self.value_slopes,
             slope_weight=self._slope_weight(spec),
             imitation_weight=shown * self.per(self.imitated),
@@ -266,7 +266,7 @@ class Minibatch:
 
     def _slope_weight(self, spec: LearningSpec) -> float:
         """What a penalty on values counts for, beside being divided by the divisor."""
-        stored = spec.settings.stored
+        stored = spec.settings.offline_mixture
         if stored is None or spec.critic is None:
             return 0.0
         return stored.simulation_weight * spec.critic.weight * self.divisor

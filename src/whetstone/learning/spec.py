@@ -55,7 +55,7 @@ class UpdateBatch:
     budget_share: float = 0.0
     """How much of what the stage may spend is spent, from 0 to 1; schedules follow it."""
     for_critic: tuple[Group, ...] = ()
-    """Stored groups that critics learn from beside it, and nothing else does; see `reinforcement.stored`."""
+    """Stored groups on which only the critics are trained; see `reinforcement.offline_mixture`."""
     minibatches: int | None = None
     """Updates to make, each with its share of the groups; None: as the recipe says."""
     outer_rate: float = 1.0

@@ -35,7 +35,7 @@ ALIASES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "geo_mean": {"name": "gmpo"},
         "opd": {"name": "distilled"},
     },
-    "correction": {
+    "importance_correction": {
         "tis": {"name": "truncated"},
         "mis": {"name": "masked"},
         "icepop": {"name": "masked", "low": 0.5},

@@ -38,15 +38,15 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.distillation is not None and recipe.teacher is None:
         yield (
             "distillation",
-            "nobody teaches: set teacher: {path: FOLDER}, or teacher: {hint: COLUMN} for the policy itself",
+            "requires teacher: {path: FOLDER}, or teacher: {privileged_context: COLUMN} for self-distillation",
         )
-    if recipe.teacher is not None and recipe.teacher.path is None and recipe.teacher.hint is None:
-        yield "teacher", "the policy itself, reading what it reads, teaches nothing: set path or hint"
+    if recipe.teacher is not None and recipe.teacher.path is None and recipe.teacher.privileged_context is None:
+        yield "teacher", "the policy with the same context teaches nothing: set path or privileged_context"
     if recipe.aggregation.mode == "constant" and recipe.aggregation.tokens is None:
         yield "aggregation.tokens", "aggregation.mode: constant divides by a number of tokens; set it"
-    noise = recipe.environment.noise
-    if noise is not None and not (noise.errors or noise.outdated or noise.delay_seconds):
-        yield "environment.noise", "nothing goes wrong: set errors, outdated or delay_seconds"
+    faults = recipe.environment.fault_injection
+    if faults is not None and not (faults.error_rate or faults.stale_rate or faults.delay_seconds):
+        yield "environment.fault_injection", "injects no faults: set error_rate, stale_rate or delay_seconds"
     rollout = recipe.rollout
     for number, tracker in enumerate(recipe.trackers):
         if tracker.name in (other.name for other in recipe.trackers[:number]):
@@ -68,14 +68,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if reinforcement is not None and reinforcement.max_staleness < reinforcement.admit_ahead:
         said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
         yield "reinforcement.max_staleness", said
-    stored = reinforcement.stored if reinforcement is not None else None
-    if stored is not None and stored.use == "critic" and recipe.critic is None:
-        yield "reinforcement.stored.use", "critics alone would learn from them, and there are none; set critic: {}"
-    smooth = reinforcement.smoothness if reinforcement is not None else None
+    stored = reinforcement.offline_mixture if reinforcement is not None else None
+    if stored is not None and stored.mode == "critic_only" and recipe.critic is None:
+        yield "reinforcement.offline_mixture.mode", "critic_only requires a critic; set critic: {}"
+    smooth = reinforcement.consistency_regularization if reinforcement is not None else None
     if smooth is not None and smooth.policy == 0 and (recipe.critic is None or smooth.value == 0):
-        yield "reinforcement.smoothness", "nothing is held: set policy, or value beside a critic, above 0"
-    if stored is not None and stored.off_policy == "truncated" and recipe.correction is None:
-        yield "reinforcement.stored.off_policy", "truncated weighs by correction; set correction: truncated"
+        yield "reinforcement.consistency_regularization", "has no effect: set policy, or value with a critic, above 0"
+    if stored is not None and stored.off_policy == "truncated" and recipe.importance_correction is None:
+        yield "reinforcement.offline_mixture.off_policy", "truncated requires importance_correction: truncated"
 
 
 def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -93,11 +93,11 @@ def _scale(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if scale.engine_addresses and engine == "local":
         yield "scale.engine_addresses", "engine local is no server; name engine: vllm or sglang"
     for kind in ("environment_workers", "engine_replicas"):
-        count, most = getattr(scale, kind), getattr(scale, f"{kind}_most")
+        count, most = getattr(scale, kind), getattr(scale, f"max_{kind}")
         if most is not None and most <= count:
-            yield f"scale.{kind}_most", f"{most} is no more than there are from the start: {count} (scale.{kind})"
+            yield f"scale.max_{kind}", f"must be greater than scale.{kind} ({count}), got {most}"
     if scale.late_replicas and scale.engine_addresses:
-        yield "scale.engine_replicas_most", "replicas at addresses (scale.engine_addresses) cannot be begun later"
+        yield "scale.max_engine_replicas", "servers at scale.engine_addresses cannot be started later"
     if scale.colocated and scale.replica_gpus:
         yield "scale.replica_gpus", "with scale.colocated replicas are on the learner's GPUs; leave it out"
     if recipe.live is not None:
@@ -131,8 +131,8 @@ def _stages(recipe: Recipe) -> Iterator[tuple[str, str]]:
     own = recipe.own_stages
     for kind, settings in own.items():
         data = data_of(settings)
-        if data is not None and bool(data.path) == bool(data.stage):
-            yield f"{kind}.data", "set either path (a file, or a run) or stage (one before it whose episodes are taken)"
+        if data is not None and bool(data.path) == bool(data.from_stage):
+            yield f"{kind}.data", "set either path (a file or a run) or from_stage (an earlier stage with episodes)"
     if not own and not recipe.stages and recipe.live is None:
         yield "reinforcement", "neither supervised nor reinforcement is set, so there is nothing to do"
     apart = [kind for kind in own if recipe.stages and not any(kind in stage for stage in recipe.stages)]
@@ -169,7 +169,7 @@ def _advantage_needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
         for key in CREDIT_KEYS if recipe.offline is None else ():
             yield key, "there is no reinforcement stage (training is not set)"
     if not recipe.stages:
-        yield "rounds", "there are no stages to go through again"
+        yield "repeat_stages", "there are no stages to repeat"
     if recipe.aggregation.mode != "constant":
         yield "aggregation.tokens", "only aggregation.mode: constant divides by it"
     if recipe.critic is not None and recipe.critic.ensemble_size == 1:
@@ -200,7 +200,7 @@ def _until_needs_a_plateau(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _some_learn_otherwise(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    own = SamplingSettings.__annotations__.keys() | {"checkpoint_every", "keep_last", "keep_every"}
+    own = SamplingSettings.__annotations__.keys() | {"checkpoint_interval_steps", "keep_last", "keep_interval_steps"}
     for name in SamplingSettings.model_fields if recipe.sampling is not None else ():
         if name not in own:
             yield f"sampling.{name}", "a sampling stage learns nothing"
@@ -290,20 +290,26 @@ def _ahead_needs_a_distance(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _stored_options_need_their_use(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    stored = recipe.reinforcement.stored if recipe.reinforcement is not None else None
+    stored = recipe.reinforcement.offline_mixture if recipe.reinforcement is not None else None
     if stored is None:
         return
-    for use, keys in {
-        "critic": ("critic_weight", "critic_discount", "simulation_weight"),
-        "alternate": ("inner_updates", "outer_rate"),
+    for mode, keys in {
+        "critic_only": ("critic_weight", "critic_discount", "simulation_weight"),
+        "alternating": ("inner_updates", "outer_rate"),
     }.items():
-        if stored.use != use:
+        if stored.mode != mode:
             for key in keys:
-                yield f"reinforcement.stored.{key}", f"reinforcement.stored.use is {stored.use}, not {use}"
-    if stored.prefer == "even":
-        yield "reinforcement.stored.strength", "reinforcement.stored.prefer is even"
-    if stored.use == "critic":
-        yield "reinforcement.stored.off_policy", "the policy does not learn from them (use: critic)"
+                yield (
+                    f"reinforcement.offline_mixture.{key}",
+                    f"reinforcement.offline_mixture.mode is {stored.mode}, not {mode}",
+                )
+    if stored.sampling == "uniform":
+        yield "reinforcement.offline_mixture.sampling_strength", "reinforcement.offline_mixture.sampling is uniform"
+    if stored.mode == "critic_only":
+        yield (
+            "reinforcement.offline_mixture.off_policy",
+            "reinforcement.offline_mixture.mode is critic_only: only critics are trained on stored groups",
+        )
 
 
 def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -316,11 +322,11 @@ def _places_need_ray(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if scale.backend != "ray":
         yield "scale.address", f"scale.backend is {scale.backend}, and only `ray` joins a cluster that is there"
         for kind in ("environment_workers", "engine_replicas"):
-            yield f"scale.{kind}_most", f"scale.backend is {scale.backend}, and only a cluster (`ray`) grows"
+            yield f"scale.max_{kind}", f"scale.backend is {scale.backend}, and only a cluster (`ray`) grows"
     if scale.learner_processes == 1:
         yield "scale.learner_tensor_parallel", "scale.learner_processes is 1: one process computes all of a layer"
-    if scale.mirror is None:
-        yield "scale.mirror_seconds", "scale.mirror is null: nothing is sent"
+    if scale.mirror_url is None:
+        yield "scale.mirror_interval_seconds", "scale.mirror_url is null: nothing is copied"
     if scale.backend != "local-ray":
         yield "scale.object_store_mib", f"scale.backend is {scale.backend}, and only `local-ray` makes a store"
 
@@ -331,8 +337,8 @@ SAMPLING_KEYS = (
 )  # fmt: skip
 """What only a stage reads that samples; the rest of `rollout` evaluations read as well."""
 CREDIT_KEYS = (
-    "advantage", "shaping", "advantage_transforms", "credit_filters", "columns", "roles", "objective", "aggregation",
-    "correction", "critic",
+    "advantage", "reward_shaping", "advantage_transforms", "credit_filters", "custom_columns", "role_tag", "objective",
+    "aggregation", "importance_correction", "critic",
 )  # fmt: skip
 """What only a stage reads that gives credit."""
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (

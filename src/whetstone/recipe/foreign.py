@@ -228,7 +228,7 @@ _TRL: Mapping[str, Rule] = {
     "warmup_ratio": "reinforcement.warmup_fraction",
     "lr_scheduler_type": _schedule,
     "gradient_checkpointing": "reinforcement.activation_checkpointing",
-    "save_steps": "reinforcement.checkpoint_every",
+    "save_steps": "reinforcement.checkpoint_interval_steps",
     "save_total_limit": "reinforcement.keep_last",
     "per_device_train_batch_size": _trl_tasks,
     "gradient_accumulation_steps": _trl_tasks,
@@ -365,7 +365,9 @@ _VERL: Mapping[str, Rule] = {
     "algorithm.lam": lambda value, keys: {},
     "algorithm.norm_adv_by_std_in_grpo": lambda value, keys: {},
     "trainer.total_training_steps": "reinforcement.steps",
-    "trainer.save_freq": lambda value, keys: {"reinforcement.checkpoint_every": value if value and value > 0 else None},
+    "trainer.save_freq": lambda value, keys: {
+        "reinforcement.checkpoint_interval_steps": value if value and value > 0 else None
+    },
     "trainer.test_freq": lambda value, keys: {"evaluation.interval_steps": value if value and value > 0 else None},
 }
 _VERL_UNNEEDED = (

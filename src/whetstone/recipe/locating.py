@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _KEYS = frozenset(
-    {"answers", "corpus", "data", "database", "file", "folder", "index", "memory", "path", "story", "url"}
+    {"answers", "corpus", "data", "database", "file", "folder", "index", "init_state_from", "path", "story", "url"}
 )
 """Options that name a file or folder, or list some, whatever part they are of."""
 _ELSEWHERE = frozenset({"folder", "index", "url"})

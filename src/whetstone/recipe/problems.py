@@ -22,11 +22,24 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
     *above, last = problem["loc"]
     said = plain_problem(problem)
     if problem["type"] == "extra_forbidden":
-        new = renamed_key(".".join(map(str, problem["loc"])))
+        new = renamed_key(".".join(part for part in problem["loc"] if isinstance(part, str)))  # no indices of lists
         said = f"renamed to {new}" if new else f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
     elif problem["type"] == "model_type":
         said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
     return OptionError(".".join(map(str, problem["loc"])), said)
+
+
+def renamed_keys(keys: Any, above: tuple[str, ...] = ()) -> Iterator[OptionError]:
+    """Yield an error for each key of an earlier release; keys that are open to any option are checked too."""
+    for each in keys if isinstance(keys, list) else ():
+        yield from renamed_keys(each, above)
+    for key, value in keys.items() if isinstance(keys, Mapping) else ():
+        path = (*above, str(key))
+        new = renamed_key(".".join(path))
+        if new is None:
+            yield from renamed_keys(value, path)
+        else:
+            yield OptionError(".".join(path), f"renamed to {new}")
 
 
 def unknown_nulls(
@@ -40,9 +53,7 @@ def unknown_nulls(
         path = (*above, key)
         field = model.model_fields.get(key)
         if field is None and value is None:
-            new = renamed_key(".".join(path))
-            said = f"renamed to {new}" if new else f"no such key{did_you_mean(key, model.model_fields)}"
-            yield OptionError(".".join(path), said)
+            yield OptionError(".".join(path), f"no such key{did_you_mean(key, model.model_fields)}")
         elif field is not None and isinstance(value, Mapping):
             for below in models_in(field.annotation):
                 yield from unknown_nulls(below, value, path)

@@ -21,7 +21,7 @@ from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, remarks, without_effect
 from whetstone.recipe.locating import located
 from whetstone.recipe.methods import Laid, with_methods
-from whetstone.recipe.problems import unknown_nulls
+from whetstone.recipe.problems import renamed_keys, unknown_nulls
 from whetstone.recipe.reading import (
     WORLD,
     Keys,
@@ -207,7 +207,7 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
 def _resolved(
     name: str, keys: Keys, places: Places, worlds: tuple[str, ...], laid: Laid, notes: tuple[str, ...]
 ) -> Resolved:
-    for wrong in unknown_nulls(Recipe, keys):
+    for wrong in (*renamed_keys(keys), *unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{place_of(places, wrong.key, name)}  {wrong}")
     keys = canonical(located(_without_nulls(keys), None))
     for dotted, said in _unsayable(keys, ""):

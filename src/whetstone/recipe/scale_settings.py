@@ -21,15 +21,16 @@ class ScaleSettings(Settings):
     environment_workers: int = Field(2, ge=1)
     """Processes in which episodes are played, each many at once, with environments and tools of its own; they share
     `rollout.max_in_flight`."""
-    environment_workers_most: int | None = Field(None, ge=1)
-    """Up to how many there may be: those above `environment_workers` join a run that goes on, where and when the
-    cluster has room, and leave it with their nodes. null: none joins."""
+    max_environment_workers: int | None = Field(None, ge=1)
+    """Maximum number of environment workers. Workers beyond `environment_workers` join the run when the cluster has
+    free resources, and leave it with their nodes. null: no worker joins later."""
     reward_workers: int = Field(0, ge=0)
     """Processes that judge finished episodes; 0: those that played them do."""
     engine_replicas: int = Field(1, ge=1)
     """Engines that sample, each with all weights; an episode stays with one as long as it lives."""
-    engine_replicas_most: int | None = Field(None, ge=1)
-    """Up to how many there may be, as of `environment_workers_most`; one that joins is given the weights of now."""
+    max_engine_replicas: int | None = Field(None, ge=1)
+    """Maximum number of engine replicas, analogous to `max_environment_workers`. A replica that joins receives the
+    current weights. null: no replica joins later."""
     routing: Literal["prefix", "load"] = "prefix"
     """Which replica draws. `prefix`: an episode stays where its keys are, and a new one goes where it has least to wait
     for, siblings to the replica that has their beginning unless its queue is longer than that is worth. `load`: every
@@ -53,23 +54,23 @@ class ScaleSettings(Settings):
     """Of an engine replica, for each of `tensor_parallel`; 0: it computes on CPUs."""
     object_store_mib: int | None = Field(None, ge=76)
     """Shared memory `local-ray` holds weights and trajectories in, in MiB; null: what the weights take, with room."""
-    mirror: str | None = None
-    """Where the run is kept as well, for another machine to go on with: a folder as fsspec names it
-    (`s3://bucket/run`, `file:///shared/run`). `--resume` in an empty run directory fetches it from there."""
-    mirror_seconds: float = Field(30.0, gt=0)
-    """Between two looks at what is new for it."""
-    start_seconds: float = Field(300.0, gt=0)
-    """How long workers and replicas may take to begin, and to come back where they died."""
+    mirror_url: str | None = None
+    """Directory to which the run is copied, so that another machine can resume it; an fsspec URL (`s3://bucket/run`,
+    `file:///shared/run`). `--resume` in an empty run directory downloads the run from it. null: no copy."""
+    mirror_interval_seconds: float = Field(30.0, gt=0)
+    """Time between two uploads of new files to `mirror_url`."""
+    start_timeout_seconds: float = Field(300.0, gt=0)
+    """Timeout for starting or restarting a worker or an engine replica."""
 
     @property
     def late_workers(self) -> int:
         """That may join later."""
-        return max(0, (self.environment_workers_most or 0) - self.environment_workers)
+        return max(0, (self.max_environment_workers or 0) - self.environment_workers)
 
     @property
     def late_replicas(self) -> int:
         """That may join later."""
-        return max(0, (self.engine_replicas_most or 0) - self.engine_replicas)
+        return max(0, (self.max_engine_replicas or 0) - self.engine_replicas)
 
     @property
     def on_ray(self) -> bool:
@@ -91,8 +92,8 @@ def backend_alone() -> BeforeValidator:
 
 
 KEYS_OF_RAY = (
-    "environment_workers", "environment_workers_most", "reward_workers", "engine_replicas", "engine_replicas_most",
+    "environment_workers", "max_environment_workers", "reward_workers", "engine_replicas", "max_engine_replicas",
     "routing", "tensor_parallel", "engine_addresses", "colocated", "worker_cpus", "replica_cpus", "replica_gpus",
-    "start_seconds",
+    "start_timeout_seconds",
 )  # fmt: skip
 """What nothing reads where all is in one process."""

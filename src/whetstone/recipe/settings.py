@@ -125,8 +125,8 @@ class EnvironmentSettings(BaseModel):
     """From reset to end of an episode, waiting included."""
     turn_timeout_seconds: float | None = Field(None, gt=0)
     """One action and the answer to it, waiting included; null: as long as the episode may take."""
-    noise: NoiseSettings | None = None
-    """Tools that are slow, fail or answer out of date; null: none of it."""
+    fault_injection: NoiseSettings | None = None
+    """Random failures, stale results and delays of actions; null injects none."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class ModelSettings(Settings):
     client of one's own."""
     model: str = ""
     """Its name at `url`."""
-    key_variable: str = ""
-    """The environment variable that holds the key of `url`."""
+    api_key_env: str = ""
+    """Environment variable with the API key for `url`."""
     price: float = Field(0.0, ge=0)
     """Of one question, in the unit of `cost`."""
     seconds: float | None = Field(None, ge=0)
@@ -164,18 +164,18 @@ class ModelSettings(Settings):
         given = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(f"a model is one of path, url and function, got {' and '.join(given) or 'none'}")
-        if self.url is None and (self.model or self.key_variable):
-            raise ValueError("model and key_variable go with a url")
+        if self.url is None and (self.model or self.api_key_env):
+            raise ValueError("model and api_key_env require url")
         return self
 
 
 class NoiseSettings(Settings):
-    """What goes wrong with tools, by chance that comes from the episode's seed."""
+    """Fault injection: random failures, stale results and delays of actions, seeded by the episode's seed."""
 
-    errors: float = Field(0.0, ge=0, lt=1)
-    """The probability that an action fails and is not carried out."""
-    outdated: float = Field(0.0, ge=0, lt=1)
-    """The probability that the answer is the one of before."""
+    error_rate: float = Field(0.0, ge=0, lt=1)
+    """Probability that an action fails and is not executed."""
+    stale_rate: float = Field(0.0, ge=0, lt=1)
+    """Probability that the result of the previous action is returned."""
     delay_seconds: float = Field(0.0, ge=0)
     """The median of how long an action takes besides."""
     delay_sigma: float = Field(1.0, ge=0)
@@ -274,11 +274,11 @@ class TeacherSettings(Settings):
     """A model whose log-probs of what the policy said are learned from."""
 
     path: str | None = None
-    """A frozen one with the policy's own tokenizer, named as `policy.path` is; a checkpoint is one. Null: the policy
-    itself, as it is before each step's updates, who reads a `hint` then."""
-    hint: str | None = None
-    """What the teacher reads in front of the task and the policy does not: a private column of tasks, such as
-    `solution`, or `package.module:function` of (task, trajectory) → text or None; null: nothing."""
+    """Frozen teacher model with the policy's tokenizer, named like `policy.path`; can be a checkpoint. Null: the policy
+    with its weights before each step's updates; requires `privileged_context`."""
+    privileged_context: str | None = None
+    """Text inserted before the task that only the teacher reads: a private column of tasks, such as `solution`, or
+    `package.module:function` of (task, trajectory) → text or None; null inserts none."""
     device: str | None = None
     """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
     offload: bool = False
@@ -286,7 +286,8 @@ class TeacherSettings(Settings):
 
 
 class ProcessModelSettings(Settings):
-    """A second model that learns, from which episodes succeeded, which turns were good; begins as the policy."""
+    """Implicit process reward model: a second model, initialized from the policy, that is trained on the outcomes of
+    episodes and scores turns by log-ratios."""
 
     learning_rate: float = Field(1e-4, gt=0)
     """Of its own optimiser."""
@@ -320,7 +321,7 @@ _IMITATION = 10
 """Imitation bears as many times the rate."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 MEMORY_NEW = "new"
-"""Of `memory`: what remembers begins with nothing."""
+"""Value of `init_state_from` for components that start without state."""
 STAGE_KINDS = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
     "distillation",     "reinforcement",
@@ -408,43 +409,44 @@ class Recipe(Settings):
     """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
-    memory: Annotated[list[str], several()] = []
-    """Runs or checkpoints from whose memory parts that remember (lessons, stored successes, a curriculum) go on, where
-    this recipe has the same part, written alike; of several the later goes before. Of `stages` each goes on from those
-    before it unless this says otherwise; `new`: with nothing."""
+    init_state_from: Annotated[list[str], several()] = []
+    """Runs or checkpoints from which stateful components (lessons, replay buffers, a curriculum) load their initial
+    state, if this recipe has the same component with the same options; later entries take precedence. By default,
+    each of `stages` loads the state of the stages before it; `new` starts without state."""
     live: LiveSettings | None = None
     """How a policy learns while it is served, by `whetstone live`; no stage of a run. See `docs/agents.md`."""
     stages: list[dict[str, Any]] = []
     """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
     the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in
     common. See `docs/stages.md`."""
-    rounds: int = Field(1, ge=1)
-    """How often all of `stages` are gone through, each round with what the one before left."""
+    repeat_stages: int = Field(1, ge=1)
+    """Number of passes over all of `stages`; each pass continues from the result of the previous one."""
     advantage: Annotated[Part, named("group_relative")] = DEFAULT_ADVANTAGE
     """How much better than expected each token, turn or episode was, such as `group_relative`, `token_gae`."""
-    shaping: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What is done to rewards before credit, such as `overlong`, `gated`, `kl_penalty`."""
+    reward_shaping: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Transformations of the rewards before advantages are computed, such as `overlong`, `gated`, `kl_penalty`."""
     advantage_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
     credit_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
-    columns: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """Columns of yours that credit or objective reads by name, `package.module:name` each; see `docs/methods.md`."""
-    roles: str | None = None
-    """The task tag that names the role an episode is played in, for estimators that compare within a role; a seat of
-    self-play is a role without it."""
+    custom_columns: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """User-defined columns, `package.module:name` each, that estimators and objectives read by name; see
+    `docs/methods.md`."""
+    role_tag: str | None = None
+    """Task tag with the role of an episode, for estimators that compare episodes of the same role. Self-play does not
+    need the tag: each seat is a role."""
     objective: Annotated[Part, named("clipped")] = Part(name="clipped")
     """The loss, such as `clipped`, `gspo`."""
     aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
     """What a token's loss counts for."""
-    correction: Annotated[Part | None, named()] = None
-    """What tokens count for that an older policy drew: `masked`, `truncated`; null counts all alike."""
+    importance_correction: Annotated[Part | None, named()] = None
+    """Importance weights of off-policy tokens, such as `masked`, `truncated`; null weighs all tokens equally."""
     critic: CriticSettings | None = None
     """Critics, where `advantage` asks for values."""
     teacher: TeacherSettings | None = None
     """A model to distil from, where `objective` asks for it."""
-    process_model: ProcessModelSettings | None = None
-    """A model of turns, where `advantage` asks for implicit rewards."""
+    implicit_prm: ProcessModelSettings | None = None
+    """Implicit process reward model, for estimators that read implicit rewards of turns."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How success is measured on held-out tasks."""
     trackers: Annotated[list[Annotated[Part, named()]], listed()] = []

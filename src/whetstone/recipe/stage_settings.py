@@ -74,12 +74,12 @@ class OptimizerSettings(Settings):
     8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
     max_nonfinite_updates: int = Field(10, ge=1)
     """Number of consecutive updates with a non-finite gradient after which the run stops. None of them is applied."""
-    checkpoint_every: int = Field(25, ge=1)
-    """Steps between two checkpoints; a kill loses at most what is between."""
+    checkpoint_interval_steps: int = Field(25, ge=1)
+    """Steps between two checkpoints; a killed run loses at most these steps."""
     keep_last: int = Field(2, ge=1)
-    """Checkpoints kept, beside those at the ends of stages."""
-    keep_every: int | None = Field(None, ge=1)
-    """Checkpoints at multiples of so many steps are kept as well."""
+    """Number of latest checkpoints to keep, in addition to those at the ends of stages."""
+    keep_interval_steps: int | None = Field(None, ge=1)
+    """Steps between checkpoints that are kept permanently; null keeps only the latest ones."""
 
 
 class DataSettings(Settings):
@@ -88,52 +88,52 @@ class DataSettings(Settings):
     path: str = ""
     """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
     folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
-    stage: str = ""
-    """Instead of a path, a stage before this one whose episodes are learned from: by its kind or name the last of
-    those, or `previous`, the last that sampled."""
+    from_stage: str = ""
+    """Earlier stage whose episodes are the data, instead of a path: the last stage of this kind or name, or `previous`
+    for the last stage that sampled."""
     reward: str | list[str] | None = None
-    """Of rows with an episode each, the column with its reward, or several that are added up; null: `reward`, `score`,
-    or what the log of a tool that is known has."""
+    """Column with the reward of the episode, or several columns that are summed, for rows with one episode each; null:
+    `reward`, `score`, or the reward column of a known tool's log."""
     split: str = "train"
-    """Of a dataset that has several."""
-    learn_from: str = "all"
-    """Which turns of the assistant in a conversation are learned from: `all`, the `last`, those with `calls`, those
-    that are `answers`, or `package.module:function` of (message, its number among the assistant's, all messages)."""
+    """Split of a dataset with several splits."""
+    train_on: str = "all"
+    """Assistant turns that are trained: `all`, the `last`, those with `calls`, those that are `answers`, or
+    `package.module:function` of (message, index among the assistant's messages, all messages)."""
     min_reward: float | None = None
-    """Of stored episodes, those with at least this reward alone; null: all."""
-    best: int | None = Field(None, ge=1)
-    """Of stored episodes of one task, at most so many, the best first; null: all."""
+    """Minimum reward of stored episodes; null keeps all."""
+    top_k_per_task: int | None = Field(None, ge=1)
+    """Maximum number of stored episodes per task, those with the highest reward; null keeps all."""
     relabel: str | None = None
-    """Of stored episodes that did not solve their task, `package.module:function` of (the trajectory) → the task it did
-    solve, as the text of the opening's last user message, or None; null: none is relabelled."""
+    """Hindsight relabeling of stored episodes that did not solve their task: `package.module:function` of (trajectory)
+    → text of the last user message of the opening for the task that was solved instead, or None; null relabels none."""
     max_tokens: int | None = Field(None, ge=1)
-    """Of stored episodes, those whose policy wrote at most so many tokens; null: all."""
-    clean: bool = False
-    """Of stored episodes, those alone that ended by themselves, every call well-formed and answered, without loops."""
-    distinct: bool = False
-    """Of stored episodes of one task that said and called the same, one alone."""
-    joined: int = Field(0, ge=0)
-    """Of stored episodes of one task, at most so many new ones, the beginning of one with the end of another where both
-    read the same; they are there to be chosen from, too."""
-    balanced: bool = False
-    """Whether each task is drawn as often as any other, however many episodes are stored of it."""
+    """Maximum number of tokens that the policy wrote in a stored episode; null keeps all."""
+    well_formed_only: bool = False
+    """Keep only stored episodes that finished, with well-formed and answered calls and without loops."""
+    deduplicate: bool = False
+    """Keep one of several stored episodes of a task with the same messages and calls."""
+    stitched: int = Field(0, ge=0)
+    """Maximum number of stitched episodes per task: the start of one stored episode followed by the end of another,
+    if both have the same context at the seam. Filters apply to them too."""
+    balance_tasks: bool = False
+    """Sample each task equally often, regardless of its number of stored episodes."""
 
     OF_EPISODES: ClassVar = (
         "reward",
         "min_reward",
-        "best",
+        "top_k_per_task",
         "max_tokens",
-        "clean",
-        "distinct",
-        "joined",
-        "balanced",
+        "well_formed_only",
+        "deduplicate",
+        "stitched",
+        "balance_tasks",
         "relabel",
     )
-    """Keys that say something of stored episodes alone."""
+    """Keys that apply only to stored episodes."""
 
     @property
     def chooses(self) -> tuple[str, ...]:
-        """The keys that are set of those that say something of stored episodes alone."""
+        """Return the keys that are set and apply only to stored episodes."""
         own = type(self).model_fields
         return tuple(name for name in self.OF_EPISODES if getattr(self, name) != own[name].default)
 
@@ -190,15 +190,15 @@ class PreferenceSettings(OptimizerSettings):
 
 
 class SmoothnessSettings(Settings):
-    """What is said of a state is to be said of states a little beside it: a second pass, over noisy embeddings."""
+    """Consistency regularization: a penalty on differences between two forward passes, one with noisy embeddings."""
 
     noise: float = Field(0.05, gt=0)
-    """Its deviation, in multiples of the size of a word's embedding; a word is moved alike wherever it stands in an
-    update, and otherwise in the next."""
+    """Standard deviation of the noise, relative to the size of a token's embedding; the noise of a token id is the same
+    everywhere in an update and differs between updates."""
     policy: float = Field(0.1, ge=0)
     """Weight of half the squared difference of log-probs."""
     value: float = Field(0.1, ge=0)
-    """Weight of half the squared difference of values beside the critics' error; nothing without a critic."""
+    """Weight of half the squared difference of values, added to the critics' loss; no effect without a critic."""
 
 
 class OfflineSettings(OptimizerSettings):
@@ -214,48 +214,51 @@ class OfflineSettings(OptimizerSettings):
     """As of reinforcement."""
     reference_offload: bool = False
     """As of reinforcement."""
-    smoothness: SmoothnessSettings | None = None
-    """As of reinforcement."""
+    consistency_regularization: SmoothnessSettings | None = None
+    """Same as `reinforcement.consistency_regularization`."""
     held_out: float = Field(0.1, ge=0, lt=1)
     """The share of tasks whose episodes are never learned from: `whetstone why` compares the loss on them with that of
     training, and says whether to stop, regularise or get more data."""
-    held_out_every: int = Field(5, ge=1)
-    """Steps between looks at them, at as many groups as a step has; the first and the last step have one."""
+    held_out_interval_steps: int = Field(5, ge=1)
+    """Steps between evaluations of the loss on held-out tasks, each on `tasks_per_step` groups; the first and the last
+    step are evaluated too."""
 
 
 class StoredMixtureSettings(Settings):
-    """Stored episodes beside the fresh ones of reinforcement."""
+    """Offline mixture: stored episodes that are mixed with the sampled ones of reinforcement."""
 
     data: Annotated[list[Annotated[DataSettings, _data()]], several()] = Field(min_length=1)
-    """A run directory, or a file of trajectories as runs write them; or several, each a history of its own."""
-    share: float = Field(0.5, ge=0, lt=1)
-    """Of an update's groups, those that are stored: at 0.5 as many come beside the fresh ones (`tasks_per_step`) as
-    there are of them; at 0 nothing is read, and the run is the one without them."""
-    use: Literal["together", "critic", "alternate"] = "together"
-    """Who learns from them: `together`, all that learns from fresh ones, in the same updates; `critic`, critics alone,
-    one step ahead (HNPG); `alternate`, everything, in updates of their own between those on fresh ones (MOORL)."""
-    prefer: Literal["even", "reward", "recency", "improvement"] = "even"
-    """Which are drawn more often: none, and each comes once before any comes again; those of higher reward; those
-    sampled later in their history; those of histories that improved, and steadily."""
-    strength: float = Field(1.0, ge=0)
-    """How much more often: `exp(strength · preference)`, the preference from 0 to 1 (of `improvement` from -1); at 0
-    all are drawn alike."""
+    """Run directory or file of trajectories as runs write them, or a list of them; each is a separate history."""
+    fraction: float = Field(0.5, ge=0, lt=1)
+    """Fraction of stored groups in an update: 0.5 adds as many stored groups as there are sampled ones
+    (`tasks_per_step`); 0 reads no data and gives the same run as without the mixture."""
+    mode: Literal["joint", "critic_only", "alternating"] = "joint"
+    """Use of the stored groups: `joint`, in the same updates as sampled groups; `critic_only`, one-step TD targets for
+    the critics, no policy loss (HNPG); `alternating`, in separate updates between those on sampled groups (MOORL)."""
+    sampling: Literal["uniform", "reward", "recency", "improvement"] = "uniform"
+    """Sampling distribution over stored groups: `uniform`, each group once per epoch; `reward`, `recency` or
+    `improvement`, more often for a higher reward, a later position in the history, or a steadily improving history."""
+    sampling_strength: float = Field(1.0, ge=0)
+    """Coefficient of the sampling weights `exp(sampling_strength · preference)`, with a preference in [0, 1] (of
+    `improvement` in [-1, 1]); 0 samples uniformly."""
     off_policy: Literal["stored", "recompute", "truncated"] | None = None
-    """What ratios of their tokens compare with: the log-probs kept from when they were drawn; the policy before the
-    update, so that ratios begin at 1; or that, and weights by `correction`. Null: `stored` where log-probs were kept,
-    else `recompute`."""
+    """Denominator of the ratios of stored tokens: `stored`, the stored log-probs; `recompute`, the policy before the
+    update, so that ratios start at 1; `truncated`, the same with weights by `importance_correction`. Null: `stored` if
+    the data have log-probs, otherwise `recompute`."""
     critic_weight: float = Field(0.5, ge=0)
-    """With `use: critic`: of their error beside that on fresh turns, each a mean; at 0 the run is the one without."""
+    """Weight of the critics' mean error on stored turns relative to sampled turns; requires `mode: critic_only`. 0
+    gives the same run as without the mixture."""
     critic_discount: float = Field(1.0, ge=0, le=1)
-    """With `use: critic`: what the value one step ahead counts for."""
+    """Discount of the next value in one-step TD targets of stored turns; requires `mode: critic_only`."""
     simulation_weight: float = Field(0.0, ge=0)
-    """With `use: critic`, where fresh episodes are of a simulated or noisy world and stored ones of the real one: how
-    much fresh values are held down where the two part, and stored ones up (H2O); 0 leaves it out."""
+    """Weight of the penalty that lowers values of sampled turns and raises those of stored turns if their dynamics
+    differ (H2O), for a simulated environment with stored data of the real one; requires `mode: critic_only`. 0 disables
+    the penalty."""
     inner_updates: int = Field(1, ge=1)
-    """With `use: alternate`: updates on stored groups behind each step's fresh ones."""
+    """Updates on stored groups after each step's updates on sampled groups; requires `mode: alternating`."""
     outer_rate: float = Field(1.0, gt=0, le=1)
-    """With `use: alternate`: how far weights go from where they were toward where a step's updates of one kind led
-    them; at 1 all the way."""
+    """Interpolation factor from the old weights to the weights after a step's updates of one kind (1: no
+    interpolation); requires `mode: alternating`."""
 
 
 class RewardModelSettings(OptimizerSettings):
@@ -347,8 +350,8 @@ class ReinforcementSettings(OptimizerSettings):
     R1-Code-Interpreter). Nobody drew these tokens, so they have no log-prob from sampling: their ratio is to the
     learner's own log-probs before the step and begins at 1, no correction weighs them, and they are in no measure of
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
-    smoothness: SmoothnessSettings | None = None
-    """Hold policy and critics to saying much the same a little beside a state (RO2O); null leaves it out."""
+    consistency_regularization: SmoothnessSettings | None = None
+    """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
     max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
     the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.
@@ -356,8 +359,8 @@ class ReinforcementSettings(OptimizerSettings):
     max_failures: int = Field(100, ge=0)
     """Maximum number of episodes among the last 1,000 that end with an infrastructure failure (server, sandbox, reward
     or internal error); above it the run stops."""
-    stored: StoredMixtureSettings | None = None
-    """Stored episodes beside the fresh ones; null leaves them out. See `docs/stages.md`."""
+    offline_mixture: StoredMixtureSettings | None = None
+    """Stored episodes mixed with the sampled ones; null uses none. See `docs/stages.md`."""
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
     budget: BudgetSettings | None = None
@@ -384,12 +387,12 @@ class BudgetSettings(Settings):
 
 
 class GuardSettings(Settings):
-    """An evaluation on held-out tasks now and then, and the way back; as many as `evaluation.interval_episodes`."""
+    """Periodic evaluation on `evaluation.interval_episodes` held-out tasks, with rollback of the weights."""
 
-    every: int = Field(10, ge=1)
+    interval_updates: int = Field(10, ge=1)
     """Updates between two evaluations."""
-    drop: float = Field(0.1, gt=0, le=1)
-    """By how much success may fall below the best there was; beyond that the weights that had it come back."""
+    max_drop: float = Field(0.1, gt=0, le=1)
+    """Maximum drop of the success rate below the best evaluation; a larger drop restores the best weights."""
 
 
 class LiveSettings(OptimizerSettings):
@@ -404,8 +407,8 @@ class LiveSettings(OptimizerSettings):
     `package.module:function` of what followed (`Followed`) → `Judgement`."""
     turns_per_update: int = Field(8, ge=1)
     """Judged answers that make an update."""
-    replay: int = Field(0, ge=0)
-    """Earlier answers that are learned from again beside them, drawn by chance; fewer where there are fewer."""
+    replay_turns: int = Field(0, ge=0)
+    """Number of earlier answers, sampled at random, that are added to each update."""
     reward_weight: float = Field(1.0, ge=0)
     """What an answer's reward counts for; 0: rewards teach nothing."""
     hint_weight: float = Field(1.0, ge=0)
@@ -419,17 +422,17 @@ class LiveSettings(OptimizerSettings):
     """What that counts for beside rewards."""
     reference_kl: float = Field(0.0, ge=0)
     """Weight of the divergence from the weights it began with."""
-    approve: bool = False
-    """Whether nothing is learned from an episode before somebody approved it."""
+    require_approval: bool = False
+    """Train only on episodes that a person approved."""
     in_flight: Literal["drain", "continue", "recompute"] = "recompute"
     """What becomes of answers under way when weights change, as of reinforcement."""
     guard: GuardSettings | None = None
-    """Go back where success on held-out tasks falls; null: nobody looks."""
+    """Rollback of the weights if the success rate on held-out tasks falls; null disables it."""
     redact: str | None = None
     """`package.module:function`, a text → as it may be kept: what is taken out of words and tokens before a turn is
     stored and learned from, and of what people wrote; null: nothing."""
-    checkpoint_every: int = Field(10, ge=1)
-    """Updates between two checkpoints."""
+    checkpoint_interval_steps: int = Field(10, ge=1)
+    """Updates between two checkpoints; a step of live learning is one update."""
 
 
 class EntropySettings(Settings):

@@ -61,7 +61,7 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
         given = [{kind: {}} for kind in recipe.own_stages]
     given = [stage for stage in given if not _left_out(resolved, stage)]
     found: list[NamedStage] = []
-    for turn in range(recipe.rounds):
+    for turn in range(recipe.repeat_stages):
         for number, stage in enumerate(given):
             if turn and stage.get("once", False):
                 continue
@@ -71,7 +71,7 @@ def stages_of(resolved: Resolved) -> list[NamedStage]:
                 raise resolved.error(f"stages.{number}.name", f'"{one.name}" is the name of two stages')
             named = dict(_stages_named(one.resolved))
             reads = {key: _found(resolved, f"stages.{number}.{key}", name, found) for key, name in named.items()}
-            if number == len(given) - 1 and one.kind == REWARD_MODEL and turn == recipe.rounds - 1:
+            if number == len(given) - 1 and one.kind == REWARD_MODEL and turn == recipe.repeat_stages - 1:
                 raise resolved.error(f"stages.{number}", _UNUSED)
             found.append(replace(one, reads=reads))
     return found
@@ -89,8 +89,8 @@ def _stages_named(resolved: Resolved) -> Iterator[tuple[str, str]]:
     yield from _scorers_named("reward", {"name": reward.name, **reward.options})
     for kind, settings in resolved.recipe.own_stages.items():
         data = data_of(settings)
-        if data is not None and data.stage:
-            yield f"{kind}.data", data.stage
+        if data is not None and data.from_stage:
+            yield f"{kind}.data", data.from_stage
 
 
 def _scorers_named(key: str, part: Any) -> Iterator[tuple[str, str]]:
@@ -131,14 +131,14 @@ def _stage(resolved: Resolved, stage: Mapping[str, Any], key: str, place: int) -
     if adapters != "kept" and resolved.recipe.policy.lora is None:
         raise resolved.error(f"{key}.adapters", "has no effect: there are no adapters (policy.lora)")
     without: dict[str, Any] = {other: None for other in STAGE_KINDS if other != kind}
-    without |= {"stages": None, "rounds": None, "ablations": None}
+    without |= {"stages": None, "repeat_stages": None, "ablations": None}
     without |= dict.fromkeys(SAMPLING_KEYS if kind not in SAMPLES else ())
     without |= dict.fromkeys(CREDIT_KEYS if kind not in ("reinforcement", "offline") else ())
-    without |= {"process_model": None} if kind not in ("reinforcement", "offline") else {}
+    without |= {"implicit_prm": None} if kind not in ("reinforcement", "offline") else {}
     without |= {"teacher": None} if kind not in ("reinforcement", "offline", "distillation") else {}
     # what the whole goes on from is what its first stage does; later ones go on from those before them
-    if place and "memory" not in stage and resolved.recipe.memory != [MEMORY_NEW]:
-        without["memory"] = None
+    if place and "init_state_from" not in stage and resolved.recipe.init_state_from != [MEMORY_NEW]:
+        without["init_state_from"] = None
     sections = {name: value for name, value in stage.items() if name not in _OWN}
     for name in sections if kind not in ("reinforcement", "offline") else ():
         if name in CREDIT_KEYS:

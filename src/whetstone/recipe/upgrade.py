@@ -21,9 +21,15 @@ def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
 
     The stages of `stages` and the changes of `ablations` are converted as well.
     """
-    upgraded: dict[str, Any] = _copy(keys)
+    upgraded: dict[str, Any] = {}
+    for key, value in keys.items():
+        if "." in key:  # an ablation can have dotted keys
+            new = upgrade_key(key)
+            upgraded[new] = _value_at(upgrade_recipe(_nested(key, value)), new)
+        else:
+            upgraded[key] = _copy(value)
     for old, new in RECIPE_KEYS.items():
-        _move(upgraded, old.split("."), new.split("."))
+        _move(upgraded, upgraded, old.split("."), new.split("."), {})
     for key, values in RECIPE_VALUES.items():
         _replace_value(upgraded, key.split("."), values)
     for key, kind in COMPONENT_KEYS.items():
@@ -37,6 +43,9 @@ def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def upgrade_key(dotted: str) -> str:
     """Return a dotted key of a stored recipe, or one below it, with the names of this release."""
+    if dotted.startswith("stages."):
+        stages, number, *below = dotted.split(".", 2)
+        return ".".join([stages, number, *map(upgrade_key, below)])
     for old, new in RECIPE_KEYS.items():
         dotted = _renamed(dotted, old.split("."), new.split("."))
     return dotted
@@ -65,24 +74,33 @@ def _children(keys: dict[str, Any], part: str) -> list[str]:
     return [part] if part in keys else []
 
 
-def _move(keys: dict[str, Any], old: list[str], new: list[str]) -> None:
-    """Move the value of an old key, nested or written with dots, to the new key."""
-    _move_nested(keys, keys, old, new, {})
-    for key in [key for key in keys if "." in key]:  # an ablation can write its changes with dots
-        if (renamed := _renamed(key, old, new)) != key:
-            _rename(keys, key, renamed)
+def _nested(dotted: str, value: Any) -> dict[str, Any]:
+    """Return the nested mapping of one dotted key."""
+    for part in reversed(dotted.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
 
 
-def _move_nested(
+def _value_at(keys: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        keys = keys[part]
+    return keys
+
+
+def _move(
     root: dict[str, Any], node: Any, old: list[str], new: list[str], values: dict[str, str], path: tuple[str, ...] = ()
 ) -> None:
+    """Move the value of an old key below `node`, whose path is given, to the new key; each element of a list too."""
+    for each in node if isinstance(node, list) else ():
+        _move(root, each, old, new, values, path)
     if not isinstance(node, dict):
         return
     part, *rest = old
     for key in _children(node, part):
         known = {**values, part: key} if part in ("STAGE", "NAME") else values
         if rest:
-            _move_nested(root, node[key], rest, new, known, (*path, key))
+            _move(root, node[key], rest, new, known, (*path, key))
             continue
         target = tuple(known.get(each, each) for each in new)
         if target[:-1] == path:

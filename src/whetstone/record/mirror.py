@@ -48,17 +48,17 @@ def mirror_of(
         RecipeError: Nothing can be written there.
         RunDirectoryError: Another run is there, or this one and it is not to be resumed.
     """
-    url = resolved.recipe.scale.mirror
+    url = resolved.recipe.scale.mirror_url
     if url is None:
         return None
     try:
-        mirror = Mirror(run_dir, url, seconds=resolved.recipe.scale.mirror_seconds, say=say)
+        mirror = Mirror(run_dir, url, seconds=resolved.recipe.scale.mirror_interval_seconds, say=say)
         mirror.probe()
     except ImportError as error:
         hint = install_command("s3") if url.startswith(("s3:", "s3a:")) else "install what fsspec needs for it"
-        raise resolved.error("scale.mirror", f"{url} cannot be reached: {error}; {hint}") from None
+        raise resolved.error("scale.mirror_url", f"{url} cannot be reached: {error}; {hint}") from None
     except Exception as error:  # each kind of store has its own
-        raise resolved.error("scale.mirror", f"nothing can be written to {url}: {_in_a_line(error)}") from None
+        raise resolved.error("scale.mirror_url", f"nothing can be written to {url}: {_in_a_line(error)}") from None
     mirror.begin(resume=resume)
     return mirror
 
@@ -255,7 +255,7 @@ class Mirror:
             RunDirectoryError: It is not.
         """
         if self._store.cat_file(self._at(_RECIPE)) != (self.run_dir / _RECIPE).read_bytes():
-            raise RunDirectoryError(f"{self.url}: holds another run than {self.run_dir}; name another scale.mirror")
+            raise RunDirectoryError(f"{self.url}: holds another run than {self.run_dir}; name another scale.mirror_url")
         for name in (name for name in self._names() if name.endswith(_JOURNALS[0])):
             there, here = self._store.cat_file(self._at(name)), b""
             with contextlib.suppress(FileNotFoundError):

@@ -189,7 +189,7 @@ METRICS = _rows({
         ("sampler/mismatch_kl", "nats per token",
          "How far they disagree (k3). Rounding only: near 0 all along; growth is a fault."),
     ),
-    "`correction`": (
+    "`importance_correction`": (
         ("correction/weight", "", "Mean weight of tokens an older policy or another computation drew."),
         ("correction/changed_fraction", "share", "Tokens whose weight was truncated or masked."),
         ("importance/effective_sample_fraction", "share", "(Σw)² / (n Σw²): 1 where all tokens count alike."),
@@ -218,10 +218,10 @@ METRICS = _rows({
     "`critic.ensemble_size` above 1": (
         ("value/deviation", "", "Mean standard deviation of the values of a critic ensemble."),
     ),
-    "`reinforcement.smoothness`": (
+    "`reinforcement.consistency_regularization`": (
         ("smoothness/policy", "", "How far the policy is apart from itself under noise."),
     ),
-    "`reinforcement.smoothness` beside `critic`": (
+    "`reinforcement.consistency_regularization` with `critic`": (
         ("smoothness/value", "", "How far critics are apart from themselves under noise."),
     ),
     "objectives that ask a teacher": (
@@ -238,7 +238,7 @@ METRICS = _rows({
     "`objective: kto`": (
         ("preference/reference_point", "nats", "What desirable and undesirable ones are measured against."),
     ),
-    "`process_model`": (
+    "`implicit_prm`": (
         ("process_model/loss", "", "Loss of the model of turns."),
         ("process_model/pairs", "pairs", "Pairs the model of turns learned from."),
         ("process_model/accuracy", "share", "Pairs the model of turns puts in order."),
@@ -265,11 +265,11 @@ METRICS = _rows({
     "`offline.held_out` beside `critic`": (
         ("held_out/value_error", "", "Error of the critics on stored episodes that are held out."),
     ),
-    "`reinforcement.stored`": (
+    "`reinforcement.offline_mixture`": (
         ("stored/groups", "groups", "Stored groups beside fresh ones."),
         ("stored/reward", "", "Mean reward of the stored groups beside fresh ones."),
     ),
-    "`reinforcement.stored.use: alternate`": (
+    "`reinforcement.offline_mixture.mode: alternating`": (
         ("stored/NAME", "",
          "Of updates on stored groups alone: `loss`, `update/tokens`, `update/gradient_norm`, `policy/clip_fraction`."),
     ),

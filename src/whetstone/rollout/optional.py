@@ -85,7 +85,7 @@ class LearnsAgain(Protocol):
 
 @runtime_checkable
 class KeepsDrawn(Protocol):
-    """A part that remembers trajectories of the policy, and may go on in another run (`memory`)."""
+    """A component that stores trajectories of the policy; another run can load its state (`init_state_from`)."""
 
     def forget_versions(self) -> None:
         """What was drawn so far was drawn by weights that have no number here: it is older than every version."""

@@ -71,7 +71,7 @@ class WithHint:
         try:
             return reread(trajectory, noted(trajectory.opening, text), self.chat, self.tools)
         except ValueError as error:
-            raise CreditError(f"teacher.hint: {error}") from None
+            raise CreditError(f"teacher.privileged_context: {error}") from None
 
     def told(self, task: Task, trajectory: Trajectory) -> str:
         """The hint; empty: none.
@@ -83,6 +83,8 @@ class WithHint:
             return self.hint(task, trajectory) or ""
         if self.hint not in task.private:
             known = ", ".join(sorted(task.private)) or "nothing"
-            raise CreditError(f"teacher.hint: task {task.id} has no private `{self.hint}`; it has {known}")
+            raise CreditError(
+                f"teacher.privileged_context: task {task.id} has no private `{self.hint}`; it has {known}"
+            )
         said = task.private[self.hint]
         return "" if said is None else str(said)

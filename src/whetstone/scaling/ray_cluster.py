@@ -152,14 +152,14 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
             published,
             late=making.late,
             abilities=abilities,
-            patience_seconds=scale.start_seconds,
+            patience_seconds=scale.start_timeout_seconds,
             say=say,
             routing=scale.routing,
         )
         undone.push_async_callback(engine.close)
         engine.start()
         for replica in replicas:
-            await check_replica(replica, assembly, timeout_seconds=scale.start_seconds)
+            await check_replica(replica, assembly, timeout_seconds=scale.start_timeout_seconds)
         pool = await _workers(assembly, replicas, making.late, judges, statuses[0], placed, say)
         for judge in judges:
             await _begun(judge.status, judge.name, assembly)
@@ -261,7 +261,7 @@ async def _workers(
         tuple(judges),
         status.abilities,
         places,
-        patience_seconds=scale.start_seconds,
+        patience_seconds=scale.start_timeout_seconds,
         routing=scale.routing,
         folders=tuple(searched()),
         isolation=strongest(),
@@ -281,7 +281,7 @@ async def _workers(
         late=[worker(k) for k in range(first, first + scale.late_workers)],
         places=places,
         total=recipe.rollout.max_in_flight if scale.late_workers else None,
-        patience_seconds=scale.start_seconds,
+        patience_seconds=scale.start_timeout_seconds,
         say=say,
     )
 
@@ -319,7 +319,7 @@ async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: Asse
     Raises:
         EngineError: It does not begin, or not in time.
     """
-    seconds = assembly.resolved.recipe.scale.start_seconds
+    seconds = assembly.resolved.recipe.scale.start_timeout_seconds
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -328,8 +328,8 @@ async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: Asse
                 except Restarting:
                     await asyncio.sleep(_RESTARTING_SECONDS)
     except TimeoutError:
-        said = f"{name} has not begun after {seconds:g} s (scale.start_seconds): Ray may lack room to place it"
-        raise EngineError(f"scale: {said}") from None
+        limit = f"{seconds:g} s (scale.start_timeout_seconds)"
+        raise EngineError(f"scale: {name} did not start within {limit}: Ray may lack resources to place it") from None
     except Gone as gone:
         raise EngineError(f"scale: {name} died as it began: {gone}") from None
 

@@ -225,7 +225,7 @@ class ReplicatedEngine:
             if self._closed or left <= 0:
                 raise InfrastructureError(
                     f"none of {len(self.seats)} engine replicas can be asked, for {self.patience_seconds:g} s "
-                    "(scale.start_seconds)"
+                    "(scale.start_timeout_seconds)"
                 )
             self._changed.clear()
             try:

@@ -54,7 +54,7 @@ class SpreadReward:
                 if time.perf_counter() - began > self.patience_seconds:
                     raise InfrastructureError(
                         f"none of {len(self._benches)} reward workers answered within {self.patience_seconds:g} s "
-                        "(scale.start_seconds)"
+                        "(scale.start_timeout_seconds)"
                     )
                 await asyncio.sleep(_LOOK_SECONDS)
                 gone.clear()

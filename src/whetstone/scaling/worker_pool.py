@@ -140,7 +140,7 @@ class WorkerPool:
                 joined = sum(post.joined for post in self.posts)
                 raise InfrastructureError(
                     f"none of {joined} environment workers came back within {self.patience_seconds:g} s "
-                    "(scale.start_seconds)"
+                    "(scale.start_timeout_seconds)"
                 )
             self._changed.clear()
             try:

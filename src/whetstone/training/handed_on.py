@@ -27,14 +27,16 @@ _BESIDE_ROLLOUT = ("curriculum", "reward")
 def gone_on(
     method: Method, resolved: Resolved, position: Position, *, say: Callable[[str], None]
 ) -> tuple[Method, Position]:
-    """(the method, the position) of a run whose parts know what they knew at its last checkpoint; in front of its first
-    step what those of the runs knew that `memory` of the recipe names, of several the later before the earlier.
+    """Return the method and position of a run with the state of its components loaded.
+
+    The state is that of the run's last checkpoint. Before the first step it is that of the runs in `init_state_from` of
+    the recipe; later entries take precedence.
 
     Args:
-        say: Told which part goes on from where.
+        say: Called with a line that has the names of the components and the source of their state.
 
     Raises:
-        RecipeError: What it names remembers nothing that a part of this recipe could go on from.
+        RecipeError: An entry of `init_state_from` has no state of a component of this recipe.
         RunDirectoryError: There is no checkpoint that can be read.
     """
     if position.done:
@@ -42,7 +44,7 @@ def gone_on(
         return replace(method, steps_before=position.steps_before), position
     memory: dict[str, Any] = {}
     steps = 0
-    for number, written in enumerate(resolved.recipe.memory):
+    for number, written in enumerate(resolved.recipe.init_state_from):
         if written == MEMORY_NEW:
             continue
         path = Path(written)
@@ -52,8 +54,8 @@ def gone_on(
         there = position_of(checkpoint)
         same = _the_same(checkpoint, there, resolved.recipe)
         if not same:
-            said = f"{path} remembers nothing that a part of this recipe, written alike, could go on from"
-            raise resolved.error(f"memory.{number}", said)
+            problem = f"{path} has no state of a component that this recipe has with the same options"
+            raise resolved.error(f"init_state_from.{number}", problem)
         say(f"{', '.join(same)}: goes on from what {checkpoint} remembers")
         memory |= {name: (there.memory or {})[name] for name in same}
         steps = max(steps, there.steps_before + there.steps)

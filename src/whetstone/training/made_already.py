@@ -97,7 +97,7 @@ def take_first_evaluation(
 def _remembers_alike(began: Path, resolved: Resolved) -> bool:
     """Whether what stands beside the policy when it is evaluated knows what it knew then."""
     known = {name.partition(".")[0] for name in position_of(began).memory or {}}
-    return str(began) in resolved.recipe.memory or not known & _AT_EVALUATION
+    return str(began) in resolved.recipe.init_state_from or not known & _AT_EVALUATION
 
 
 def _evaluated(resolved: Resolved) -> dict[str, Any]:

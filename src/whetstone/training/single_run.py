@@ -255,7 +255,7 @@ class SingleRun:
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
             share, ended = self._standing(name, settings, work.done)
-            if work.done % settings.checkpoint_every == 0 or ended is not None:
+            if work.done % settings.checkpoint_interval_steps == 0 or ended is not None:
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -280,7 +280,7 @@ class SingleRun:
             return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
         if isinstance(settings, OfflineSettings):
             stored = stored_of(self.assembly, settings)
-            looks = Looks(stored.held_out, settings.held_out_every, settings.steps)
+            looks = Looks(stored.held_out, settings.held_out_interval_steps, settings.steps)
             return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
         learns = not isinstance(settings, SamplingSettings)
         sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
@@ -367,7 +367,7 @@ class SingleRun:
             learner.state_dict(),
             self.position,
             last=settings.keep_last,
-            every=settings.keep_every,
+            every=settings.keep_interval_steps,
         )
 
     def _watch(self, collector: Collector | None) -> None:

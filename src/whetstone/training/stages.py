@@ -78,8 +78,8 @@ def run_stages(
             else:
                 progress.say(f"stage {stage.name}  ({folder})")
                 resolved = _behind(stage, before, made, run_dir)
-                if not resolved.recipe.memory and (known := remembering(resolved, policies)):
-                    resolved = resolved.with_changes({"memory": known})
+                if not resolved.recipe.init_state_from and (known := remembering(resolved, policies)):
+                    resolved = resolved.with_changes({"init_state_from": known})
                 if stage.kind == REWARD_MODEL:
                     _score(resolved, folder, stage.name, progress)
                 else:

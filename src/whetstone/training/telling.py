@@ -61,8 +61,9 @@ def _without_sampling(recipe: Recipe) -> dict[str, str]:
     stage, settings = list(recipe.own_stages.items())[-1]
     told = {"stage": stage, "paper": recipe.paper}
     if isinstance(settings, DistillationSettings) and recipe.teacher is not None:
-        told |= {"teacher": recipe.teacher.path or "the policy itself", "hint": recipe.teacher.hint or "none"}
-        told |= {"objective": settings.objective.name}
+        told["teacher"] = recipe.teacher.path or "the policy itself"
+        told["privileged context"] = recipe.teacher.privileged_context or "none"
+        told["objective"] = settings.objective.name
     if isinstance(settings, SamplingSettings):
         told |= {
             "strategy": recipe.rollout.strategy.name,

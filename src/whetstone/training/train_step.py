@@ -73,7 +73,7 @@ def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: i
     """The groups credit is given to together: those of an update with what is injected, what is not selected removed,
     and stored ones beside them."""
     groups = _selected(method, sampled, seed=seed, update=update)
-    if method.stored is None or method.stored.settings.use != "together":
+    if method.stored is None or method.stored.settings.mode != "joint":
         return groups
     return [*groups, *method.stored.groups(update)]
 
@@ -87,9 +87,9 @@ def _learned(
     settings = method.stored.settings
     rewards = [reward for group in stored for reward in group.rewards]
     said = {"stored/groups": float(len(stored)), "stored/reward": fmean(rewards)}
-    if settings.use == "together":
+    if settings.mode == "joint":
         return learner.update(replace(batch, groups=(*batch.groups, *stored))), said
-    if settings.use == "critic":
+    if settings.mode == "critic_only":
         return learner.update(replace(batch, for_critic=stored)), said
     learned = learner.update(replace(batch, outer_rate=settings.outer_rate))
     inner = UpdateBatch(

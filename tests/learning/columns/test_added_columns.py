@@ -18,7 +18,7 @@ from whetstone.recipe import ReinforcementSettings, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
-NOVEL = ["columns=['tests_columns:novelty']", "advantage=tests_columns:by_novelty"]
+NOVEL = ["custom_columns=['tests_columns:novelty']", "advantage=tests_columns:by_novelty"]
 
 
 def small(*overrides):
@@ -28,7 +28,7 @@ def small(*overrides):
 @pytest.mark.slow
 def test_an_estimator_of_a_run_reads_it_and_it_is_explained_from_the_record_alone(tmp_path):
     yours.made.clear()
-    resolved = small("columns=[{name: 'tests_columns:novelty', floor: 0.25}]", NOVEL[1])
+    resolved = small("custom_columns=[{name: 'tests_columns:novelty', floor: 0.25}]", NOVEL[1])
     train(resolved, tmp_path / "run", progress=Progress(quiet=True))
     assert len(yours.made) == 2  # once a step
     said = {number for batch in yours.made for number in batch}
@@ -40,7 +40,7 @@ def test_an_estimator_of_a_run_reads_it_and_it_is_explained_from_the_record_alon
 
 
 def test_an_objective_reads_one_of_tokens_and_one_that_costs_a_pass_is_given_it(tmp_path):
-    both = "columns=['tests_columns:surprise', 'tests_columns:first_of_turn']"
+    both = "custom_columns=['tests_columns:surprise', 'tests_columns:first_of_turn']"
     named = ["advantage=tests_columns:by_surprise", "objective=tests_columns:on_first", "reinforcement.minibatches=2"]
     train(small(both, *named), tmp_path, progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -54,35 +54,50 @@ def test_an_objective_reads_one_of_tokens_and_one_that_costs_a_pass_is_given_it(
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["columns=['tests_columns:undeclared']"], "columns.0: .*undeclared is not declared a column: write @column"),
-        (["columns=['tests_columns:novelt']"], 'columns.0: .*no novelt; did you mean "novelty"'),
-        (["columns=[novelty]"], "columns.0: no column of yours"),
-        (["columns=[rewards]"], '"rewards" is a column of every recipe; name it where it is read'),
-        (["columns=['tests_columns:rewards']"], 'columns.0: there is a column named "rewards" already'),
-        (["columns=['tests_columns:process_rewards']"], 'there is a column named "process_rewards" already'),
-        (["columns=['tests_columns:learner_logprobs']"], 'there is a column named "learner_logprobs" already'),
-        (["columns=['tests_columns:matched']", "reward=matched_calls"], 'there is a column named "matched" already'),
-        (["columns=['tests_columns:novelty', 'tests_columns:novelty']"], 'columns.1: "novelty" is listed twice'),
-        (["columns=['tests_columns:novelty']"], "columns: has no effect: neither credit nor objective reads novelty"),
         (
-            ["columns=[{name: 'tests_columns:novelty', flor: 1}]"],
-            'columns.0.flor: no such option; did you mean "floor"',
+            ["custom_columns=['tests_columns:undeclared']"],
+            "custom_columns.0: .*undeclared is not declared a column: write @column",
         ),
-        (["columns=[{name: 'tests_columns:novelty', floor: a}]"], "columns.0.floor: input should be a valid number"),
+        (["custom_columns=['tests_columns:novelt']"], 'custom_columns.0: .*no novelt; did you mean "novelty"'),
+        (["custom_columns=[novelty]"], "custom_columns.0: no custom column"),
+        (["custom_columns=[rewards]"], '"rewards" is a built-in column; it needs no entry'),
+        (["custom_columns=['tests_columns:rewards']"], 'custom_columns.0: there is a column named "rewards" already'),
+        (["custom_columns=['tests_columns:process_rewards']"], 'there is a column named "process_rewards" already'),
+        (["custom_columns=['tests_columns:learner_logprobs']"], 'there is a column named "learner_logprobs" already'),
+        (
+            ["custom_columns=['tests_columns:matched']", "reward=matched_calls"],
+            'there is a column named "matched" already',
+        ),
+        (
+            ["custom_columns=['tests_columns:novelty', 'tests_columns:novelty']"],
+            'custom_columns.1: "novelty" is listed twice',
+        ),
+        (
+            ["custom_columns=['tests_columns:novelty']"],
+            "custom_columns: has no effect: neither credit nor objective reads novelty",
+        ),
+        (
+            ["custom_columns=[{name: 'tests_columns:novelty', flor: 1}]"],
+            'custom_columns.0.flor: no such option; did you mean "floor"',
+        ),
+        (
+            ["custom_columns=[{name: 'tests_columns:novelty', floor: a}]"],
+            "custom_columns.0.floor: input should be a valid number",
+        ),
         ([NOVEL[0], "advantage=tests_columns:mistaken"], "advantage: reads novelty as one number a token.* PerTurn"),
         (
-            ["columns=['tests_columns:elsewhere']", "advantage=tests_columns:by_elsewhere"],
+            ["custom_columns=['tests_columns:elsewhere']", "advantage=tests_columns:by_elsewhere"],
             "by_elsewhere reads elsewhere, which this run does not produce; play somewhere else",
         ),
         (
             ["advantage=tests_columns:by_unknown"],
-            r"by_unknown reads unheard_of.*@provides\(\"unheard_of\"\); or a column of yours, columns: \[",
+            r"by_unknown reads unheard_of.*@provides\(\"unheard_of\"\); or add a column, custom_columns: \[",
         ),
         (
-            ["columns=['tests_columns:twice_rewarded']", "objective=tests_columns:on_turns"],
+            ["custom_columns=['tests_columns:twice_rewarded']", "objective=tests_columns:on_turns"],
             "objective: reads twice_rewarded as one number a token, and it is one a turn",
         ),
-        (["columns=['tests_columns:bad_level']"], "no level 'step'"),
+        (["custom_columns=['tests_columns:bad_level']"], "no level 'step'"),
     ],
 )
 def test_what_is_wrong_with_one_is_said_before_anything_is_sampled(overrides, said):

@@ -226,7 +226,7 @@ def small(*overrides):
 @pytest.mark.slow
 def test_a_run_tells_a_tracker_of_ones_own_and_goes_on_with_it_after_a_stop(tmp_path):
     path, run_dir = tmp_path / "told.jsonl", tmp_path / "demo"
-    resolved = small(NAMED % path, "reinforcement.checkpoint_every=1")
+    resolved = small(NAMED % path, "reinforcement.checkpoint_interval_steps=1")
     with pytest.raises(Stopped):
         train(resolved, run_dir, progress=StopAfter(2, of="reinforcement"))
     train(resolved, run_dir, progress=QUIET, resume=True)

@@ -114,7 +114,7 @@ def scored(said, right):
 def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
     reward = f"reward={{name: learned, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
     recipe = load_recipe(
-        "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_every=1", "ablations=null"]
+        "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=1", "ablations=null"]
     )
     train(recipe, tmp_path / "whole", progress=Progress(quiet=True))
     with pytest.raises(Stopped):

@@ -55,7 +55,7 @@ def oprl(
 
     Args:
         outcomes: [N] of each trajectory.
-        implicit: [M] implicit rewards of the process model (`process_model`).
+        implicit: [M] implicit rewards of the process model (`implicit_prm`).
         trajectory: [M] which trajectory the turn belongs to.
         group: [N] which task a trajectory belongs to.
         step_weight: α.

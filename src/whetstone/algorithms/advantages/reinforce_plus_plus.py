@@ -20,11 +20,11 @@ def reinforce_plus_plus(token_rewards: PerToken, token_trajectory: PerToken, *, 
 
     One action token, or equal returns everywhere, give zeros. Statistics are over tokens: long episodes count more.
 
-    Use it with one episode a task, or a penalty per token (`shaping: kl_penalty`).
+    Use it with one episode a task, or a penalty per token (`reward_shaping: kl_penalty`).
 
     Args:
         token_rewards: [K] a turn's reward on its last action token, the outcome on the last of all, with what
-            `shaping` adds.
+            `reward_shaping` adds.
         token_trajectory: [K] which trajectory the token belongs to.
         discount: γ, an action token.
 

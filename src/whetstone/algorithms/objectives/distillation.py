@@ -46,9 +46,9 @@ def distilled(
 
         a = ℓ_T − ℓ_old;   A ← w_T a + w_R A
 
-    An unbiased estimate of the reverse KL's gradient of each next token. No reward is needed. The teacher reads what
-    the policy read; with `teacher.hint` it reads more, and may be the policy itself (privileged, hindsight-guided or
-    self-distillation).
+    An unbiased estimate of the reverse KL's gradient of each next token. No reward is needed. The teacher reads
+    the same context as the policy, with `teacher.privileged_context` also additional text; the teacher can be the
+    policy itself (privileged, hindsight-guided or self-distillation).
 
     Args:
         learner_logprobs: [T] with gradient.
@@ -90,7 +90,7 @@ def distilled_now(
         a = sg[ℓ_T − ℓ];   L = −a exp(ℓ − ℓ_sampler) + τ (ℓ − ℓ_sampler)²
 
     Tokens whose probability fell by more than `low` below the sampler's keep the second term alone. The ratio carries
-    the mismatch: no `correction` beside it.
+    the mismatch, so it excludes `importance_correction`.
 
     Args:
         learner_logprobs: [T] with gradient.

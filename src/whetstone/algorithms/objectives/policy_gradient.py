@@ -13,7 +13,7 @@ def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> Advanta
 
         L = −A ℓ
 
-    With `correction` it is importance-weighted. It has no trust region: one update a batch.
+    With `importance_correction` it is importance-weighted. It has no trust region: one update a batch.
 
     Args:
         learner_logprobs: [T] with gradient.

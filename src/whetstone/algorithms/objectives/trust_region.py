@@ -33,7 +33,8 @@ def probability_difference(
         u = π − μ;   dropped: u > δ_hi with A > 0, u < −δ_lo with A < 0;   else −A exp(ℓ − ℓ_sampler)
         + τ (ℓ − ℓ_sampler)² on all tokens
 
-    No pass for old log-probs is needed, and no `correction` may be used with it: the ratio carries the mismatch.
+    No pass for old log-probs is needed. The ratio carries the mismatch, so the objective excludes
+    `importance_correction`.
 
     Args:
         learner_logprobs: [T] with gradient.

@@ -320,7 +320,7 @@ class Audit:
             return Check(
                 "turns added up", Verdict.GOOD, "with what its turns are paid, no bad episode has as much as a good one"
             )
-        mend = "fine where the estimator compares turns with turns; where it adds them up, use shaping: gated"
+        mend = "fine if the estimator compares turns with turns; if it sums their rewards, use reward_shaping: gated"
         return Check("turns added up", Verdict.NOTE, f"with what turns are paid, {_some(faults)}", mend)
 
     def _names(self) -> Check | None:

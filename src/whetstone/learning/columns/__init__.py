@@ -3,7 +3,7 @@
     @column("turn", provided_by="…", requires=…)
     def novelty(batch: Columns) -> Iterable[float]: ...
 
-Ours are listed in `built_in.py`; yours is named in a recipe, `columns: [my_package.signals:novelty]`.
+`built_in.py` lists the built-in columns; a recipe adds others by `custom_columns: [my_package.signals:novelty]`.
 """
 
 from typing import TYPE_CHECKING

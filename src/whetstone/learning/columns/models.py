@@ -32,12 +32,16 @@ def _gold_answer(run: RunCapabilities) -> str | None:
 
 
 def _process_model(run: RunCapabilities) -> str | None:
-    return None if run.recipe.process_model is not None else "a second model would say it: set process_model: {}"
+    return None if run.recipe.implicit_prm is not None else "requires a second model: set implicit_prm: {}"
 
 
 def _teacher(run: RunCapabilities) -> str | None:
-    asked = "set teacher: {path: FOLDER} with the same tokenizer, or teacher: {hint: COLUMN} for the policy itself"
-    return None if run.recipe.teacher is not None else asked
+    if run.recipe.teacher is not None:
+        return None
+    return (
+        "set teacher: {path: FOLDER} for a model with the same tokenizer, or teacher: {privileged_context: COLUMN} "
+        "for self-distillation"
+    )
 
 
 @column("token", reads_models=True)
@@ -83,20 +87,20 @@ def _actions(held: IndexedTrajectory) -> list[tuple[int, int]]:
     return list(zip(held.turn.tolist(), ids, strict=True))
 
 
-_SECOND = "`process_model`, a second model that learns"
+_SECOND = "`implicit_prm`, a second model that learns"
 
 
 @column("token", reads_models=True, provided_by=_SECOND, requires=_process_model)
 def model_logprobs(batch: Columns) -> Tensor:
     """Under the process model."""
     if batch.scorer is None:
-        raise CreditError("implicit: the recipe has no process_model")
+        raise CreditError("implicit: the recipe has no implicit_prm")
     return batch.in_order(batch.scorer.logprobs(batch.segments(), temperature=batch.temperature))
 
 
 @column("turn", reads_models=True, provided_by=_SECOND, requires=_process_model)
 def implicit(batch: Columns) -> Tensor:
-    """How much likelier the process model finds a turn than the policy does."""
+    """Implicit process reward: β times the log-ratio of the process model to the policy, summed over the turn."""
     return implicit_rewards(batch["model_logprobs"], batch["old_logprobs"], batch["turn"], len(batch["trajectory"]))
 
 

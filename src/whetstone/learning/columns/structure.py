@@ -23,15 +23,15 @@ def _forks(run: RunCapabilities) -> str | None:
 
 
 def _seats_or_tag(run: RunCapabilities) -> str | None:
-    tag = run.recipe.roles
+    tag = run.recipe.role_tag
     if tag is None:
         if "roles" in run.strategy:
             return None
-        return "play in seats (rollout.strategy: self_play), or set roles: TAG to the task tag that names the role"
+        return "play in seats (rollout.strategy: self_play), or set role_tag: TAG to the task tag with the role"
     tags = run.first_task().tags
     if tag in tags:
         return None
-    return f'roles: no tag "{tag}" on tasks of "{run.recipe.tasks.source}", which have {", ".join(sorted(tags))}'
+    return f'role_tag: no tag "{tag}" on tasks of "{run.recipe.tasks.source}", which have {", ".join(sorted(tags))}'
 
 
 def _difficulty(run: RunCapabilities) -> str | None:
@@ -69,21 +69,21 @@ def lengths(batch: Columns) -> Iterable[float]:
 @column(
     "trajectory",
     index=True,
-    provided_by="`rollout.strategy: self_play`, the seat; or `roles: TAG`, a tag of the tasks; or both",
+    provided_by="`rollout.strategy: self_play`, the seat; or `role_tag: TAG`, a tag of the tasks; or both",
     requires=_seats_or_tag,
 )
 def roles(batch: Columns) -> Iterable[int]:
-    """By the seat it played, where there are several, and the tag of the task, where the recipe names one."""
+    """Index of the role: the seat of the trajectory in a game with several, and the task's tag of `role_tag`."""
     known: dict[tuple[str, str], int] = {}
     for held in batch.held:
         tag, tags, seat = batch.roles, held.group.task.tags, held.trajectory.role
         if tag is None and not seat:
             raise CreditError(
-                f"roles: {held.trajectory.id} played no seat (rollout.strategy: self_play), and the recipe does "
-                "not say which tag of a task names them (roles: TAG)"
+                f"roles: {held.trajectory.id} has no seat (rollout.strategy: self_play), and the recipe sets no task "
+                "tag with the role (role_tag: TAG)"
             )
         if tag is not None and tag not in tags:
-            raise CreditError(f'roles: task {held.group.task.id} has no tag "{tag}"')
+            raise CreditError(f'role_tag: task {held.group.task.id} has no tag "{tag}"')
         yield known.setdefault((seat, tags[tag] if tag is not None else ""), len(known))
 
 

@@ -17,7 +17,7 @@ from whetstone.rollout.protocol import Judge
 class SecondAttempt:
     """A first answer is answered by a fixed instruction, the second ends the episode (SCoRe).
 
-    The reward `attempts` pays each; the shaping `self_correction` pays what the second adds.
+    The reward `attempts` scores each; the reward shaping `self_correction` adds the improvement of the second.
 
     Source: SCoRe 2024, arXiv:2409.12917
     """

@@ -204,7 +204,7 @@ class Live:
 
     def _admit(self, episode: str, number: int) -> None:
         """Let a turn be learned from, if it may."""
-        if self.journal.decided.get(episode, not self.settings.approve):
+        if self.journal.decided.get(episode, not self.settings.require_approval):
             self.journal.add({"turn": number, "episode": episode})
             self._wake()
 
@@ -372,7 +372,7 @@ class Live:
         fresh = list(journal.waiting)[: self.settings.turns_per_update]
         earlier = [number for number in journal.learned if number in self.turns]
         draw = derive_random(self.assembly.resolved.recipe.seed, "live replay", step)
-        places = sorted(draw.sample(range(len(earlier)), min(self.settings.replay, len(earlier))))
+        places = sorted(draw.sample(range(len(earlier)), min(self.settings.replay_turns, len(earlier))))
         replayed = [earlier[place] for place in places]
         journal.add({"update": step, "version": journal.version + 1, "turns": fresh, "replayed": replayed})
         judged = self.turns.turns(fresh)
@@ -386,7 +386,7 @@ class Live:
         await self._publish()
         metrics = _of_turns(judged) | {"live/replayed": float(len(replayed))} | dict(metrics)
         self._record(step, metrics | {"time/update": time.perf_counter() - began})
-        if step % self.settings.checkpoint_every == 0:
+        if step % self.settings.checkpoint_interval_steps == 0:
             await self.weights.save(step)
 
     async def _look(self) -> None:
@@ -396,7 +396,7 @@ class Live:
             return
         step, best = journal.now, journal.best
         seen = max((each for each in journal.success if each <= step), default=None)
-        if step in journal.success or (seen is not None and step - seen < guard.every):
+        if step in journal.success or (seen is not None and step - seen < guard.interval_updates):
             return
         recipe = self.assembly.resolved.recipe
         came_to, _ = await evaluate(
@@ -413,7 +413,7 @@ class Live:
         success = came_to.success
         journal.add({"evaluated": step, "success": success})
         self._record(journal.step, {"live/held_out_success": success})
-        if best is not None and success < best[1] - guard.drop:
+        if best is not None and success < best[1] - guard.max_drop:
             await self._go_back(best[0], f"success {success:.0%} after step {step}, {best[1]:.0%} after step {best[0]}")
         elif step:
             await self.weights.save(journal.step)

@@ -49,17 +49,17 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
     wanted = {name: getattr(live, name) for name in OptimizerSettings.model_fields if name in live.model_fields_set}
     wanted |= {"steps": live.steps, "warmup_fraction": live.warmup_fraction, "reference_kl": live.reference_kl}
     # weights of its own, so that what is served is drawn whole while others are trained
-    wanted |= {"tasks_per_step": live.turns_per_update + live.replay, "admit_ahead": 1, "max_staleness": 1}
+    wanted |= {"tasks_per_step": live.turns_per_update + live.replay_turns, "admit_ahead": 1, "max_staleness": 1}
     fields = ReinforcementSettings.model_fields
     made = {name: value for name, value in wanted.items() if name == "learning_rate" or value != fields[name].default}
-    none = (*STAGE_KINDS, *SAMPLING_KEYS, *CREDIT_KEYS, "stages", "rounds", "ablations", "process_model", STAGE)
+    none = (*STAGE_KINDS, *SAMPLING_KEYS, *CREDIT_KEYS, "stages", "repeat_stages", "ablations", "implicit_prm", STAGE)
     changes: dict[str, Any] = dict.fromkeys(none)
     raw: dict[str, Any] = {"name": "group_relative", "singleton": "raw"}
     own = {"preference": "paired", "reward": "standardised"}.get(live.intervention)
     changes |= {"reinforcement": made, "advantage": f"whetstone.serving.live.credit:{own}" if own else raw}
     if live.hint_weight > 0:
         distilled = {"name": "distilled", "teacher_weight": live.hint_weight, "reward_weight": 1.0}
-        changes |= {"objective": distilled, "teacher": {"hint": "whetstone.serving.live.turns:hint_of"}}
+        changes |= {"objective": distilled, "teacher": {"privileged_context": "whetstone.serving.live.turns:hint_of"}}
     else:
         changes |= {"objective": {"name": "clipped"}, "teacher": None}
     return resolved.with_changes(changes)
@@ -121,7 +121,7 @@ class LiveWeights:
         best = self.journal.best
         self._checkpoints.keep = {checkpoint_path(self.run_dir, each) for each in (0, best[0] if best else 0)}
         position = Position(STAGE, {STAGE: step}, self.journal.version)
-        last, every = self.settings.keep_last, self.settings.keep_every
+        last, every = self.settings.keep_last, self.settings.keep_interval_steps
         await self._checkpoints.save(self.assembly.policy, self.learner.state_dict(), position, last=last, every=every)
 
     async def written(self) -> None:

@@ -35,8 +35,8 @@ def need(visits: Iterable[int]) -> float:
 class Coverage:
     """Tasks of a pool, drawn by how little of them stored and fresh episodes have seen.
 
-    Stored episodes are those of `reinforcement.stored`; at its `share: 0` they decide here nothing but this, and are
-    read for it. States are told apart by what a turn began from, as `gigpo` does. By analogy: there an algorithm plans
+    Stored episodes are those of `reinforcement.offline_mixture`; with its `fraction: 0` they are read only for this
+    curriculum. A state is identified by the context of a turn, as in `gigpo`. By analogy: there an algorithm plans
     which states to visit; here a task is all that can be asked for, so the states behind it stand for it.
 
     Args:
@@ -50,7 +50,7 @@ class Coverage:
         self, *, size: int, stored_groups: Callable[[], Sequence[Group]] | None, strength: float = 1.0, seed: int = 0
     ) -> None:
         if stored_groups is None:
-            raise OptionError("name", "reads what is stored, and nothing is: set reinforcement.stored")
+            raise OptionError("name", "requires stored episodes: set reinforcement.offline_mixture")
         if strength < 0:
             raise OptionError("strength", f"0 or more, got {strength:g}")
         self.pool, self.strength, self._read = Pool(size=size, seed=seed), strength, stored_groups
