@@ -27,7 +27,7 @@ from whetstone import assembly
 from whetstone.cli.environments import contract_of
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.audit import Audit
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract.impostors import NEVER_ACT
 from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
@@ -139,9 +139,9 @@ async def recipe(name: str) -> dict[str, Any]:
         wins = sum(bool(one.trajectory.score and one.trajectory.score.success) for one in mine)
         if wins:
             won[player] = f"{wins}/{len(mine)}"
-    bad = [check for check in checks if check.verdict is Verdict.BAD]
+    bad = [check for check in checks if check.verdict is CheckStatus.FAIL]
     return {
-        "verdict": Verdict.BAD if bad else Verdict.NOTE if won else Verdict.GOOD,
+        "verdict": CheckStatus.FAIL if bad else CheckStatus.WARN if won else CheckStatus.PASS,
         "said": ascii("; ".join(f"{check.name}: {check.said}" for check in bad))[1:-1],
         "won": won,
         "right": 0,

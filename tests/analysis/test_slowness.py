@@ -86,7 +86,7 @@ def test_the_costliest_tool_comes_first_and_the_first_step_does_not_count():
 
 def test_what_says_no_time_is_refused():
     with pytest.raises(RunDirectoryError, match="no step on record says how long"):
-        found([{"step": 1, "loss": 1.0}])
+        found([{"step": 1, "loss/total": 1.0}])
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_turns_that_followed_are_one_and_the_outcome_is_the_worlds():
 
 
 def test_an_episode_that_ran_out_of_patches_has_failed_and_its_turns_still_say_what_they_did():
-    said = scored([1.0, 0.0], ended=EndReason.STOPPED)
+    said = scored([1.0, 0.0], ended=EndReason.EARLY_STOPPED)
     assert (said.value, said.success, said.turns) == (0, False, (1, 0))
 
 

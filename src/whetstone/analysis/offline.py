@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-Finding = Literal["stop", "regularise", "more data", "go on", "enough", "unknown"]
+Finding = Literal["stop", "regularize", "more_data", "continue", "converged", "unknown"]
 _RISEN = 0.1
 """Of what the held-out loss had fallen by; a rise by more is no ripple."""
 _FALLING = 0.05
@@ -38,10 +38,11 @@ class Look:
     train: float
     """The mean loss of the steps from this look to the next."""
     held_out: float
-    divergence: float | None = None
-    """From whoever drew the held-out episodes, in nats a token (k3); None where no log-probs were kept."""
-    value_error: float | None = None
-    """Of critics, on held-out turns."""
+    kl: float | None = None
+    """KL divergence from the policy that sampled the held-out episodes, in nats per token (k3); None if their log-probs
+    were not stored."""
+    value_loss: float | None = None
+    """Loss of the critics on held-out turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
     found = []
     for place, k in enumerate(at):
         until = at[place + 1] if place + 1 < len(at) else len(steps)
-        losses = [row["loss"] for row in steps[k:until] if row.get("loss") is not None]
+        losses = [row["loss/total"] for row in steps[k:until] if row.get("loss/total") is not None]
         if losses:
             row = steps[k]
             found.append(
@@ -72,8 +73,8 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
                     row["step"],
                     fmean(losses),
                     row["held_out/loss"],
-                    row.get("held_out/divergence"),
-                    row.get("held_out/value_error"),
+                    row.get("held_out/kl"),
+                    row.get("held_out/value_loss"),
                 )
             )
     return found
@@ -101,18 +102,18 @@ def advice(looks: Sequence[Look]) -> Advice:
     trend = f"held-out loss {first.held_out:.3g} → {best.held_out:.3g} (step {best.step}) → {last.held_out:.3g}"
     trend += f", training loss {first.train:.3g} → {last.train:.3g}"
     holding = "a smaller learning_rate, offline.reference_kl, offline.smoothness or adapters (policy.lora) hold it back"
-    if last.divergence is not None and last.divergence > _FAR:
-        said = f"the policy is {last.divergence:.3g} nats a token from whoever drew the episodes; {holding} ({trend})"
-        return Advice("regularise", said)
+    if last.kl is not None and last.kl > _FAR:
+        said = f"the policy is {last.kl:.3g} nats a token from whoever drew the episodes; {holding} ({trend})"
+        return Advice("regularize", said)
     if fall <= 0 and risen > 0:
-        return Advice("regularise", f"what is held out was never learned: {trend}; {holding}, or get more data")
+        return Advice("regularize", f"what is held out was never learned: {trend}; {holding}, or get more data")
     if risen > _RISEN * fall:
         return Advice("stop", f"{trend}: stop at step {best.step} (offline.steps), or regularise: {holding}")
     late = looks[-max(2, len(looks) // 3 + 1)].held_out - last.held_out
     if late > _FALLING * fall > 0:
-        return Advice("go on", f"{trend}, and still falling: more steps (offline.steps)")
+        return Advice("continue", f"{trend}, and still falling: more steps (offline.steps)")
     gap = last.held_out - last.train
     if learned > 0 and gap > _APART * learned:
         said = f"{trend}: what is learned from is learned by heart, {gap:.3g} below the rest; more episodes or tasks"
-        return Advice("more data", said)
-    return Advice("enough", f"{trend}: these data have no more to give; evaluate, or go on with reinforcement")
+        return Advice("more_data", said)
+    return Advice("converged", f"{trend}: these data have no more to give; evaluate, or go on with reinforcement")

@@ -97,7 +97,7 @@ class ToolEnvironment:
             await self._user_leaves()
             self._user = self._user_of()
             assert self.toolset.episode is not None
-            asked, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.PARTNER
+            asked, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.OTHER_AGENT
         opening = (system(self.instruction), user(asked)) if self.instruction else (user(asked),)
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
@@ -111,7 +111,7 @@ class ToolEnvironment:
             if self._user is not None:
                 reply = await awaited(self._user.answer(action.text))
                 heard = (user(reply.text),) if reply.reason is None else ()
-                said = Observation(heard, author=Author.PARTNER)
+                said = Observation(heard, author=Author.OTHER_AGENT)
                 return StepResult(said, terminated=reply.ended, reason=reply.reason)
             if not self.answer.search(action.text):
                 return StepResult(Observation((user("That is neither a call nor an answer."),)))

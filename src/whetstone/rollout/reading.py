@@ -163,7 +163,7 @@ class Reading:
 
     def _differs(self, shown_something: bool) -> bool:
         """Whether actions are to be trained behind something else than what they are drawn behind."""
-        apart = [view for view in self.views if view.loss == "plain"]
+        apart = [view for view in self.views if view.trained_on == "original"]
         if not apart or not shown_something:
             return False
         self.off_policy = apart[0].off_policy

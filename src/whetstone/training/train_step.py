@@ -23,7 +23,7 @@ from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
 
-_SHOWN_OF_OTHERS = ("loss", "update/tokens", "update/gradient_norm", "policy/clip_fraction")
+_SHOWN_OF_OTHERS = ("loss/total", "update/tokens", "update/grad_norm", "policy/clip_fraction")
 """Of updates beside a step's own."""
 
 
@@ -86,7 +86,7 @@ def _learned(
         return learner.update(batch), {}
     settings = method.stored.settings
     rewards = [reward for group in stored for reward in group.rewards]
-    said = {"stored/groups": float(len(stored)), "stored/reward": fmean(rewards)}
+    said = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
     if settings.use == "together":
         return learner.update(replace(batch, groups=(*batch.groups, *stored))), said
     if settings.use == "critic":
@@ -100,7 +100,7 @@ def _learned(
         outer_rate=settings.outer_rate,
     )
     metrics = learner.update(inner).metrics
-    return learned, said | {f"stored/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+    return learned, said | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
