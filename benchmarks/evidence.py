@@ -112,10 +112,10 @@ def judge(name: str) -> None:
     if not stored:
         raise WhetstoneError(f"{name} has no stored result in {RESULTS}; run it with --write")
     for path in stored:
-        told = upgrade_result(json.loads(path.read_text(encoding="utf-8")))
-        again = judged_anew(read_bench(BENCHES / path.name.replace(".json", ".yaml")), told)
-        keep(again)
-        print(f"{path.stem}: {', '.join(claim['verdict'] for claim in again['claims'])}")
+        result = upgrade_result(json.loads(path.read_text(encoding="utf-8")))
+        judged = judged_anew(read_bench(BENCHES / path.name.replace(".json", ".yaml")), result)
+        keep(judged)
+        print(f"{path.stem}: {', '.join(claim['verdict'] for claim in judged['claims'])}")
 
 
 def machine() -> str:

@@ -241,7 +241,7 @@ def of_ratios(gaps, **fractions):
     found = {
         "ratio": [math.exp(d) for d in gaps],
         "kl": [min(math.exp(d) - 1 - d, 10.0) for d in gaps],
-        "clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
+        "log_ratio_clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
     }
     found |= {name: [float(each) for each in said] for name, said in fractions.items()}
     return {f"policy/{name}": said for name, said in found.items()}
@@ -437,5 +437,5 @@ def said_by_process_preference(c, beta=0.05, pool="mean", threshold=0.0):
         turns = [max(1, c["turn_counts"][k]) if pool == "mean" else 1 for k in (i, j)]
         q = [(c["learner_sums"][k] - c["old_sums"][k]) / n for k, n in zip((i, j), turns, strict=True)]
         right += q[0] > q[1]
-    found = {"implicit_prm/pairs": len(pairs)}
-    return found | ({"implicit_prm/accuracy": right / len(pairs)} if pairs else {})
+    metrics = {"implicit_prm/pairs": len(pairs)}
+    return metrics | ({"implicit_prm/accuracy": right / len(pairs)} if pairs else {})

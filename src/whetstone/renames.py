@@ -108,8 +108,10 @@ METRIC_PREFIXES: Mapping[str, str] = {
     "process_model/": "implicit_prm/",
     "second_pass/": "second_pass/",
 }
-"""Old prefix → new prefix of metrics whose last part is not fixed. The rest of the name can be an old metric as well:
-`stored/loss` is `offline/loss/total`."""
+"""Old prefix → new prefix of metrics whose last part is not fixed."""
+
+_PREFIXES_OF_METRICS = ("stored/", "second_pass/")
+"""Prefixes before the whole name of a metric: `stored/loss` is `offline/loss/total`."""
 
 
 def renamed_key(dotted: str) -> str | None:
@@ -140,7 +142,7 @@ def renamed_metric(name: str) -> str | None:
     for old, new in METRIC_PREFIXES.items():
         if name.startswith(old):
             rest = name.removeprefix(old)
-            renamed = new + METRICS.get(rest, rest)
+            renamed = new + (METRICS.get(rest, rest) if old in _PREFIXES_OF_METRICS else rest)
             return None if renamed == name else renamed
     return METRICS.get(name)
 

@@ -130,7 +130,7 @@ def test_held_smooth_an_update_says_how_far_it_is_apart_and_at_weight_nothing_it
     told = held.update(UpdateBatch(tuple(fresh))).metrics
     none.update(UpdateBatch(tuple(fresh)))
     assert told["consistency/policy"] > 0
-    assert told["consistency/value"] == 0  # the critic begins at 0 everywhere
+    assert told["consistency/value"] == 0  # the critic is initialized to 0
     assert alike(weights(plain), weights(none))
     assert not alike(weights(plain), weights(held))
 

@@ -45,8 +45,8 @@ def test_success_has_the_interval_of_its_episodes():
 
 
 def test_a_long_curve_is_thinned_to_means_of_neighbours():
-    given = [{"step": step, "loss/total": float(step)} for step in range(1, 11)]
-    curve = curves_of(given, most=5)["loss/total"]
+    rows = [{"step": step, "loss/total": float(step)} for step in range(1, 11)]
+    curve = curves_of(rows, most=5)["loss/total"]
     assert (curve.x, curve.y) == ([1.5, 3.5, 5.5, 7.5, 9.5], [1.5, 3.5, 5.5, 7.5, 9.5])
 
 

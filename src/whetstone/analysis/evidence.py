@@ -295,18 +295,18 @@ def judged_anew(settings: BenchSettings, told: Mapping[str, Any]) -> dict[str, A
     return {**again, "version": told["version"], "date": told["date"]}
 
 
-def upgrade_result(told: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored result with the metric names of this release, in the measures of its runs and of its claims."""
-    contenders = [{**each, "runs": [_upgrade_run(run) for run in each["runs"]]} for each in told["contenders"]]
+    contenders = [{**each, "runs": [_upgrade_run(run) for run in each["runs"]]} for each in result["contenders"]]
     claims = [
         {
             **claim,
             "measure": _upgrade_measure(claim["measure"]),
             "parts": [{**part, "measure": _upgrade_label(part["measure"])} for part in claim["parts"]],
         }
-        for claim in told["claims"]
+        for claim in result["claims"]
     ]
-    return {**told, "contenders": contenders, "claims": claims}
+    return {**result, "contenders": contenders, "claims": claims}
 
 
 def _upgrade_run(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,14 +81,14 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
 
 
 def advice(looks: Sequence[Look]) -> Advice:
-    """Whether to stop, regularise, get more data or go on; the first that holds.
+    """Return the first finding that holds.
 
-    - `regularise`: the policy is more than 1 nat a token from whoever drew the episodes; or the held-out loss never
-      fell.
-    - `stop`: it has risen from its lowest by more than a tenth of its fall.
-    - `go on`: the last third of the looks brought more than a twentieth of its fall.
-    - `more data`: it is flat, and lies above the training loss by more than half of what that fell.
-    - `enough`: it is flat, and close to the training loss.
+    - `regularize`: the policy is more than 1 nat per token from the policy that sampled the episodes, or the held-out
+      loss never fell.
+    - `stop`: the held-out loss has risen from its minimum by more than a tenth of its fall.
+    - `continue`: more than a twentieth of its fall is in the last third of the looks.
+    - `more_data`: it is flat, and above the training loss by more than half of the fall of the training loss.
+    - `converged`: it is flat and close to the training loss.
     """
     if len(looks) < 3:
         return Advice(
@@ -103,17 +103,17 @@ def advice(looks: Sequence[Look]) -> Advice:
     trend += f", training loss {first.train:.3g} → {last.train:.3g}"
     holding = "a smaller learning_rate, offline.reference_kl, offline.smoothness or adapters (policy.lora) hold it back"
     if last.kl is not None and last.kl > _FAR:
-        said = f"the policy is {last.kl:.3g} nats a token from whoever drew the episodes; {holding} ({trend})"
-        return Advice("regularize", said)
+        reason = f"the KL divergence from the sampling policy is {last.kl:.3g} nats per token; {holding} ({trend})"
+        return Advice("regularize", reason)
     if fall <= 0 and risen > 0:
-        return Advice("regularize", f"what is held out was never learned: {trend}; {holding}, or get more data")
+        return Advice("regularize", f"the held-out loss never fell: {trend}; {holding}, or collect more data")
     if risen > _RISEN * fall:
-        return Advice("stop", f"{trend}: stop at step {best.step} (offline.steps), or regularise: {holding}")
+        return Advice("stop", f"{trend}: stop at step {best.step} (offline.steps), or regularize: {holding}")
     late = looks[-max(2, len(looks) // 3 + 1)].held_out - last.held_out
     if late > _FALLING * fall > 0:
         return Advice("continue", f"{trend}, and still falling: more steps (offline.steps)")
     gap = last.held_out - last.train
     if learned > 0 and gap > _APART * learned:
-        said = f"{trend}: what is learned from is learned by heart, {gap:.3g} below the rest; more episodes or tasks"
-        return Advice("more_data", said)
-    return Advice("converged", f"{trend}: these data have no more to give; evaluate, or go on with reinforcement")
+        reason = f"{trend}: the training data is memorized, its loss is {gap:.3g} lower; add episodes or tasks"
+        return Advice("more_data", reason)
+    return Advice("converged", f"{trend}: converged; evaluate, or continue with reinforcement")

@@ -201,7 +201,7 @@ class _Probe:
             grown = chat.extend(context, ids, [answer])
             opened += grown.opens_segment
             if not grown.opens_segment and grown.ids[: len(context.ids) + len(ids)] != (*context.ids, *ids):
-                return Check("", CheckStatus.FAIL, "a context does not begin with the one before it")
+                return Check("", CheckStatus.FAIL, "a context is not an extension of the previous one")
             context = grown
         if opened:
             said = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
@@ -253,11 +253,11 @@ class _Probe:
             if amiss:
                 call, answer = turn.calls[amiss[0]], turn.observation[amiss[0] : amiss[0] + 1]
                 text = f": {answer[0].text[:200]}" if answer else ""
-                return Check("", CheckStatus.FAIL, f"the expert's call of {call.name} came to {call.outcome}{text}")
+                return Check("", CheckStatus.FAIL, f"the expert's call of {call.name} returned {call.outcome}{text}")
         untold = [spec.name for spec in self._specs() if not spec.description]
         if untold:
             mend = "a docstring: it is what the model reads of a tool"
-            return Check("", CheckStatus.WARN, f"{', '.join(untold)}: nothing is said of what it does", mend)
+            return Check("", CheckStatus.WARN, f"{', '.join(untold)}: no description", mend)
         used = {call.name for call in self.shown.calls}
         failed, called = await self._call_each([spec for spec in self._specs() if spec.name not in used])
         if failed is not None:
@@ -294,7 +294,7 @@ class _Probe:
         right, other = self.shown.score, wrong.score
         said = f"{right.value:g} for the expert, {other.value:g} for somebody who does not know"
         if right.value <= other.value or (other.success and not right.success):
-            return Check("", CheckStatus.FAIL, said, "a reward that is larger for what is right")
+            return Check("", CheckStatus.FAIL, said, "make the reward larger for a correct answer")
         return Check("", CheckStatus.PASS, said)
 
     def _is_large(self) -> bool:
@@ -352,14 +352,17 @@ class _Probe:
         ]
         apart = mismatch(found, torch.tensor(drawn, device=found.device))
         most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
-        said = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
         if not learner.shares:
-            said += f"; the forward pass of this model is {learner.layout}, not tree: prefixes are not shared"
+            message += f"; the layout of the forward pass is {learner.layout}, not tree: prefixes are not shared"
         if most > _AGREEMENT[self.assembly.policy.dtype]:
             return Check(
-                "", CheckStatus.FAIL, said, "policy.dtype: float32, and the same weights and temperature on both sides"
+                "",
+                CheckStatus.FAIL,
+                message,
+                "policy.dtype: float32, and the same weights and temperature on both sides",
             )
-        return Check("", CheckStatus.PASS, said)
+        return Check("", CheckStatus.PASS, message)
 
     async def largest_step(self) -> Check:
         """Forward and backward of a micro-batch of the longest segments there can be.

@@ -16,8 +16,8 @@ def papers_command(paper: str | None, as_json: bool) -> None:
     """List papers: what each claims, where its mechanism is, and what came of it on a small scale."""
     chosen = [paper_called(paper)] if paper is not None else list(papers().values())
     if as_json:
-        told = [each.to_json() for each in chosen]
-        click.echo(to_json(told[0] if paper is not None else {"verdicts": shares(chosen), "papers": told}))
+        described = [each.to_json() for each in chosen]
+        click.echo(to_json(described[0] if paper is not None else {"verdicts": shares(chosen), "papers": described}))
         return
     if paper is not None:
         for line in lines_of(chosen[0]):

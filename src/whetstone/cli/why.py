@@ -50,7 +50,7 @@ def why(
     """Explain one number of RUN_DIR.
 
     Without a TRAJECTORY: a table of steps, what each learned from and what was lost; of a run on stored episodes alone,
-    losses there and on held-out ones, and whether to stop, regularise, go on or get more data. With one: its rewards,
+    losses there and on held-out ones, and whether to stop, regularize, continue or add data. With one: its rewards,
     what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
 
     Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its

@@ -205,5 +205,5 @@ class Seat:
         if table.left and not over:
             text = f"{text}\nThe {table.left} has left.".strip()
         answer, records = answered(action, text, understood=understood)
-        shown = Observation(answer, author=Author.OTHER_AGENT)
-        return StepResult(shown, terminated=over, truncated=bool(table.left) and not over, calls=records)
+        observation = Observation(answer, author=Author.OTHER_AGENT)
+        return StepResult(observation, terminated=over, truncated=bool(table.left) and not over, calls=records)

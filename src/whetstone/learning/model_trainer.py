@@ -413,14 +413,14 @@ class ModelTrainer:
                     parameter.grad /= self._scale
         norm = self._clipped_norm(parameters)
         moves = math.isfinite(norm) and norm > 0
-        found = {"update/grad_norm": norm} if math.isfinite(norm) else {}
+        metrics = {"update/grad_norm": norm} if math.isfinite(norm) else {}
         if moves:
             movement = self._movement(parameters)
             self.optimizers.update()
-            found["update/relative_norm"] = movement.ratio()
+            metrics["update/relative_norm"] = movement.ratio()
         self._forget_gradient()
         self._note_finite(math.isfinite(norm))
-        return found | {
+        return metrics | {
             "update/skipped_fraction": float(not moves),
             "update/nonfinite_fraction": float(not math.isfinite(norm)),
         }

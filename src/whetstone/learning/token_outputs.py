@@ -358,8 +358,10 @@ def _tried(model: torch.nn.Module) -> _Computed:
             continue
         if way.layout != "tree":
             _check_slope(model, way, plain)
-            said = {"padded": "segments in padded rows", "sequential": "one segment after the other"}[way.layout]
-            warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
+            description = {"padded": "segments in padded rows", "sequential": "one segment at a time"}[way.layout]
+            warnings.warn(
+                f"{kind_of(model)} cannot be learned as trees: {description}, each from its start", stacklevel=2
+            )
         return computed
     raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
 

@@ -29,10 +29,10 @@ REASONS = (
     Reason("advantage/zero_fraction", "no credit", "of tokens: their advantage is exactly 0"),
     Reason("policy/clip_fraction", "clipped", "of tokens: moved as far as one update may move them"),
     Reason("policy/dual_clip_fraction", "dual-clipped", "of tokens: bad ones that became far likelier"),
-    Reason("importance/truncated_fraction", "reweighed", "of tokens: drawn by a policy too far away to count whole"),
+    Reason("importance/truncated_fraction", "reweighed", "of tokens: importance weight truncated or masked"),
     Reason("policy/staleness_mean", "age", "updates since the tokens were drawn, in the mean"),
     Reason("update/observation_fraction", "unmasked", "of tokens: written by tools, and trained all the same"),
-    Reason("update/skipped_fraction", "idle", "of updates: the gradient was 0, or not finite"),
+    Reason("update/skipped_fraction", "idle", "of updates: the gradient was 0 or not finite"),
 )
 
 
@@ -51,7 +51,7 @@ def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = No
     reasons = [
         *REASONS[:2],
         *(
-            Reason(key, f"out by {key.removeprefix('filter/').removesuffix('_removed_fraction')}", "")
+            Reason(key, f"out by {key.removeprefix('credit_filters/').removesuffix('_removed_fraction')}", "")
             for key in filters
         ),
         *REASONS[2:],

@@ -48,7 +48,7 @@ METRICS = _rows({
     "rewards with components": (
         ("reward/NAME", "", "Mean of one reward component."),
     ),
-    "where there is one": (
+    "rewards with optional components": (
         ("reward/missing_component_fraction", "fraction",
          "Episodes that lack a reward component which other episodes have."),
     ),
@@ -57,7 +57,7 @@ METRICS = _rows({
     ),
     "every step that samples": (
         ("episode/invalid", "episodes",
-         "Episodes without a score: a failure outside of the agent, such as of a tool or a server."),
+         "Episodes without a score: a tool, server or reward failed."),
         ("episode/invalid_fraction", "fraction", "Episodes without a score."),
         ("episode/retried", "episodes", "Episodes repeated after a failure, since the start of the run."),
         ("end_reason/REASON", "fraction",
@@ -106,7 +106,7 @@ METRICS = _rows({
     "steps with a call": (
         ("tools/well_formed_fraction", "fraction", "Tool calls with a known tool name and valid arguments."),
     ),
-    "where one does": (
+    "episodes with a flag": (
         ("flag/MARK", "fraction", "Episodes with this flag, such as `replayed` or `view_dropped`."),
     ),
     "updates that give credit": (
@@ -235,7 +235,7 @@ METRICS = _rows({
     "`reinforcement.smoothness`": (
         ("consistency/policy", "", "Consistency loss of the policy under noise."),
     ),
-    "`reinforcement.smoothness` beside `critic`": (
+    "`reinforcement.smoothness` with `critic`": (
         ("consistency/value", "", "Consistency loss of the critics under noise."),
     ),
     "objectives that ask a teacher": (
@@ -278,7 +278,7 @@ METRICS = _rows({
         ("held_out/kl", "nats per token",
          "KL divergence between the policy that sampled the held-out episodes and the current policy (k3)."),
     ),
-    "`offline.held_out` beside `critic`": (
+    "`offline.held_out` with `critic`": (
         ("held_out/value_loss", "", "Loss of the critics on the held-out stored episodes."),
     ),
     "`reinforcement.stored`": (
@@ -290,7 +290,7 @@ METRICS = _rows({
          "Metric of the update on offline groups only: `loss/total`, `update/tokens`, `update/grad_norm`, "
          "`policy/clip_fraction`."),
     ),
-    "`rollout.replay` with a pass of its own": (
+    "`rollout.replay` with a separate pass": (
         ("second_pass/NAME", "",
          "Metric of the second update, on replayed trajectories only; the same names as `offline/NAME`."),
     ),

@@ -15,7 +15,7 @@ from whetstone.trajectory import TRAINABLE, Author, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
 _UNTRAINED = {
-    Author.INSERTED: "put there, and not drawn: forced, taken out by --redact, or a person's words",
+    Author.INSERTED: "inserted, not sampled: forced, redacted, or written by a person",
     Author.OTHER_AGENT: "of another model",
     Author.ENVIRONMENT: "of the world",
 }

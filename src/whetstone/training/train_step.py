@@ -86,11 +86,11 @@ def _learned(
         return learner.update(batch), {}
     settings = method.stored.settings
     rewards = [reward for group in stored for reward in group.rewards]
-    said = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
+    offline_metrics = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
     if settings.use == "together":
-        return learner.update(replace(batch, groups=(*batch.groups, *stored))), said
+        return learner.update(replace(batch, groups=(*batch.groups, *stored))), offline_metrics
     if settings.use == "critic":
-        return learner.update(replace(batch, for_critic=stored)), said
+        return learner.update(replace(batch, for_critic=stored)), offline_metrics
     learned = learner.update(replace(batch, outer_rate=settings.outer_rate))
     inner = UpdateBatch(
         stored,
@@ -100,7 +100,7 @@ def _learned(
         outer_rate=settings.outer_rate,
     )
     metrics = learner.update(inner).metrics
-    return learned, said | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+    return learned, offline_metrics | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:

@@ -93,9 +93,9 @@ def test_a_critics_losses_slopes_and_errors_are_those_of_loops_over_floats(steps
             column.requires_grad_()
         found = squared_value(values, targets) if name == "squared" else clipped_value(values, old, targets, clip=clip)
         found.loss.sum().backward()
-        said = [found.loss.tolist(), values.grad.tolist(), found.metrics["value/loss"].tolist()]
-        for mine, expected in zip(said, looped(steps, loss_of), strict=True):
-            assert mine == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        result = [found.loss.tolist(), values.grad.tolist(), found.metrics["value/loss"].tolist()]
+        for actual, expected in zip(result, looped(steps, loss_of), strict=True):
+            assert actual == pytest.approx(expected, abs=1e-12, nan_ok=True)
         assert old.grad is targets.grad is None
         assert not found.metrics["value/loss"].requires_grad
 

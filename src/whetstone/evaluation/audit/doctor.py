@@ -335,7 +335,7 @@ class Audit:
             )
         changing = sorted(frozenset.union(*names) - frozenset.intersection(*names))
         said = f"not always there: {', '.join(changing)}; their means are over the episodes that have them"
-        return Check("components", CheckStatus.WARN, said, "say 0 where there is nothing of it")
+        return Check("components", CheckStatus.WARN, said, "return 0 for an absent component")
 
     # ------------------------------------------------------------ of what it does when asked again
 
@@ -365,7 +365,7 @@ class Audit:
             return Check("failures are no numbers", CheckStatus.FAIL, "; ".join(faults), mend)
         if not tried:
             return Check("failures are no numbers", CheckStatus.WARN, "it reads nothing that could fail")
-        return Check("failures are no numbers", CheckStatus.PASS, f"without {', '.join(tried)} it says nothing")
+        return Check("failures are no numbers", CheckStatus.PASS, f"without {', '.join(tried)} it returns no score")
 
     async def _again(self) -> Check:
         changed = []
@@ -404,7 +404,7 @@ class Audit:
                 "break the tie on purpose",
             )
         return Check(
-            "weights", CheckStatus.PASS, "a change of one per cent in any weight changes nobody's place at the top"
+            "weights", CheckStatus.PASS, "a change of one per cent in any weight does not change the best player"
         )
 
 

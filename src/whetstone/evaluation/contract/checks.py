@@ -87,11 +87,11 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
     for name, check in checks:
         began = time.perf_counter()
         try:
-            found = await check()
+            result = await check()
         except Exception as error:  # what an environment raises is what is looked for
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            found = Check(name, CheckStatus.FAIL, said)
-        yield replace(found, name=name, seconds=time.perf_counter() - began)
+            result = Check(name, CheckStatus.FAIL, said)
+        yield replace(result, name=name, seconds=time.perf_counter() - began)
 
 
 class _Tried:
@@ -119,7 +119,7 @@ class _Tried:
         both = sorted(set(trained) & {task.id for task in held_out})
         if both:
             said = f"{len(both)} of {len(held_out)} held-out tasks are trained on, such as {both[0]}"
-            return Check("", CheckStatus.FAIL, said, "let what a task *is* decide its side; see tasks/generated.py")
+            return Check("", CheckStatus.FAIL, said, "choose the split by the task content; see tasks/generated.py")
         self.found["held_out"] = len(held_out)
         if not held_out:
             return Check("", CheckStatus.FAIL, "no task is held out, so nothing can be evaluated")
@@ -276,7 +276,7 @@ class _Tried:
         if wrong:
             said = f"{wrong} of {count} episodes side by side were not what they are alone"
             return Check("", CheckStatus.FAIL, said, "keep state in the object; else declare isolation: process")
-        return Check("", CheckStatus.PASS, f"{count} episodes were what they are alone")
+        return Check("", CheckStatus.PASS, f"{count} concurrent episodes equal the sequential ones")
 
     async def kept(self) -> Check:
         """A snapshot leads back, or the same actions do; one of which neither holds says so."""
@@ -285,7 +285,7 @@ class _Tried:
         if not can_be_kept(environment):
             await environment.close()
             if stateless(environment):
-                return Check("", CheckStatus.PASS, "answers depend on the action alone (stateless)")
+                return Check("", CheckStatus.PASS, "answers depend only on the action (stateless)")
             led_back = replayable(environment)
             said = "no snapshots; led back by the same actions" if led_back else "neither kept nor led back"
             return Check("", CheckStatus.PASS if led_back else CheckStatus.WARN, said)
@@ -338,7 +338,7 @@ class _Tried:
             await environment.close()
         if notes:
             return Check("", CheckStatus.WARN, "; ".join(notes), "raise EpisodeError there")
-        return Check("", CheckStatus.PASS, "closed before, in the middle, and twice; begun again behind the end")
+        return Check("", CheckStatus.PASS, "closed before the end, in the middle and twice; reset after the end")
 
     async def strange(self) -> Check:
         """Actions nobody should give are answered, never raised."""

@@ -50,8 +50,8 @@ class EntropyBranching:
     tokens: Count = 20
     """Of a turn, whose entropy is looked at."""
     measured: Measured = "after_tool"
-    """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn with
-    the tool call, as in the published code."""
+    """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn
+    with the tool call, as in the published code."""
     vocabulary: int = 1
     """Entropies are divided by its logarithm; 1: they are not."""
 
