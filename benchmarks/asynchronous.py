@@ -106,8 +106,8 @@ def learned(way: str, seed: int, steps: int, model: Path, folder: Path, more: li
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
         "seconds_a_step": rows[-1]["time/elapsed_seconds"] / len(rows),
-        "engine": statistics.fmean(row["time/engine"] for row in rows),
-        "tools_of_an_episode": statistics.fmean(row["time/environment"] for row in rows),
+        "engine": statistics.fmean(row["time/generation"] for row in rows),
+        "tools_of_an_episode": statistics.fmean(row["time/environment_wait_mean"] for row in rows),
         "learner": statistics.fmean(row["time/update"] for row in rows),
         "staleness": statistics.fmean(row["policy/staleness_mean"] for row in rows),
         "staleness_max": max(row["policy/staleness_max"] for row in rows),

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale
+from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale, upgrade_result
 from whetstone.analysis.papers import part_line, verdicts_of
 from whetstone.analysis.repeats import repeats_of
 from whetstone.analysis.silence import silence_of
@@ -90,7 +90,7 @@ def evidence(arguments: argparse.Namespace) -> dict[str, Any] | None:
         bench,
         seeds=range(arguments.first_seed, arguments.first_seed + (arguments.seeds or settings.seeds)),
         folder=arguments.runs or Path("runs") / "evidence" / path.stem,
-        stored=json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else None,
+        stored=upgrade_result(json.loads(stored.read_text(encoding="utf-8"))) if stored.is_file() else None,
         progress=Progress(quiet=arguments.json),
         machine=machine(),
     )
@@ -112,10 +112,10 @@ def judge(name: str) -> None:
     if not stored:
         raise WhetstoneError(f"{name} has no stored result in {RESULTS}; run it with --write")
     for path in stored:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        again = judged_anew(read_bench(BENCHES / path.name.replace(".json", ".yaml")), told)
-        keep(again)
-        print(f"{path.stem}: {', '.join(claim['verdict'] for claim in again['claims'])}")
+        result = upgrade_result(json.loads(path.read_text(encoding="utf-8")))
+        judged = judged_anew(read_bench(BENCHES / path.name.replace(".json", ".yaml")), result)
+        keep(judged)
+        print(f"{path.stem}: {', '.join(claim['verdict'] for claim in judged['claims'])}")
 
 
 def machine() -> str:
@@ -154,7 +154,7 @@ def with_name_space(svg: str) -> str:
 
 def write_verdicts() -> None:
     """What all stored results say of papers, for `whetstone papers`; docs/generate.py makes the page of it."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    results = [upgrade_result(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"))]
     VERDICTS.write_text(json.dumps(verdicts_of(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -27,7 +27,7 @@ from whetstone import assembly
 from whetstone.cli.environments import contract_of
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.audit import Audit
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract.impostors import NEVER_ACT
 from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
@@ -139,9 +139,9 @@ async def recipe(name: str) -> dict[str, Any]:
         wins = sum(bool(one.trajectory.score and one.trajectory.score.success) for one in mine)
         if wins:
             won[player] = f"{wins}/{len(mine)}"
-    bad = [check for check in checks if check.verdict is Verdict.BAD]
+    bad = [check for check in checks if check.verdict is CheckStatus.FAIL]
     return {
-        "verdict": Verdict.BAD if bad else Verdict.NOTE if won else Verdict.GOOD,
+        "verdict": CheckStatus.FAIL if bad else CheckStatus.WARN if won else CheckStatus.PASS,
         "said": ascii("; ".join(f"{check.name}: {check.said}" for check in bad))[1:-1],
         "won": won,
         "right": 0,
@@ -173,22 +173,24 @@ def apart(kind: str, name: str) -> dict[str, Any]:
         if process.is_alive():
             process.kill()
             process.join()
-            return {"verdict": "bad", "said": f"it did not come back within {_LONGEST} s"}
+            return {"verdict": "fail", "said": f"it did not come back within {_LONGEST} s"}
         if not path.is_file():
-            return {"verdict": "bad", "said": f"its process ended with {process.exitcode}"}
+            return {"verdict": "fail", "said": f"its process ended with {process.exitcode}"}
         found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 # ------------------------------------------------------------ all of them
 
+_RENAMED = {"good": "pass", "note": "warn", "bad": "fail"}
+
 _ABOVE = """# Impostors
 
 Five players that do not do the task: *idle* says nothing, *garbage* one word for ever, *nonsense* goes through what is
 odd (texts, commands, calls that cannot be read), *early* makes one move and gives up, *stopper* says what ends things.
-A win of the first three is a fault (`bad`); of the others where luck does not explain it: one right move among those a
+A win of the first three is a fault (`fail`); of the others where luck does not explain it: one right move among those a
 world lists, or one win in twenty where it lists none, more often than once in a thousand times. A score without acting,
-and a win that luck explains, is a note. `python benchmarks/impostors.py` makes this table again.
+and a win explained by luck, are a `warn`. `python benchmarks/impostors.py` makes this table again.
 """
 
 
@@ -199,7 +201,7 @@ def table(rows: dict[str, dict[str, Any]], of_recipes: dict[str, list[str]]) -> 
         mine = {key.partition(":")[2]: row for key, row in rows.items() if key.startswith(f"{kind}:")}
         tried = {name: row for name, row in mine.items() if row["verdict"] != "left out"}
         count = {
-            verdict: sum(row["verdict"] == verdict for row in mine.values()) for verdict in ("good", "note", "bad")
+            verdict: sum(row["verdict"] == verdict for row in mine.values()) for verdict in ("pass", "warn", "fail")
         }
         said = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
         lines.append(f"\n## {title}\n\n{len(tried)} tried: {said}; {len(mine) - len(tried)} left out.\n")
@@ -211,7 +213,7 @@ def table(rows: dict[str, dict[str, Any]], of_recipes: dict[str, list[str]]) -> 
             others = len(of_recipes.get(name, [name])) - 1
             shown = f"{name} and {others} more" if kind == "recipe" and others else name
             highest = f"{row['highest']:.3g}" if "highest" in row else ""
-            why = f": {_cell(row['said'])}" if row["verdict"] == "bad" else ""
+            why = f": {_cell(row['said'])}" if row["verdict"] == "fail" else ""
             episodes = row.get("episodes", "")
             lines.append(
                 f"| {shown} | {episodes} | {won} | {highest} | {row.get('faults', '')} | {row['verdict']}{why} |"
@@ -238,6 +240,8 @@ def main() -> None:
     began = time.perf_counter()
     kept, of_recipes = arguments.results / "impostors.json", _recipes()
     rows: dict[str, dict[str, Any]] = json.loads(kept.read_text())["measured"] if kept.is_file() else {}
+    for row in rows.values():  # of an earlier release
+        row["verdict"] = _RENAMED.get(row["verdict"], row["verdict"])
     chosen: Callable[[str], bool] = lambda name: not arguments.only or name.startswith(tuple(arguments.only))  # noqa: E731
     every = [*(("recipe", name) for name in of_recipes), *(("world", name) for name in _worlds())]
     for kind, name in every:
@@ -248,7 +252,7 @@ def main() -> None:
         if not arguments.json:
             print(f"{rows[key]['verdict']:<9} {key:<50} {rows[key]['said'][:160]}", flush=True)
         in_order = {f"{k}:{n}": rows[f"{k}:{n}"] for k, n in every if f"{k}:{n}" in rows}
-        report = {"name": "impostors", "measured": in_order, "ratios": {}, "goal": "no line is bad"}
+        report = {"name": "impostors", "measured": in_order, "ratios": {}, "goal": "no line is fail"}
         kept.write_text(json.dumps({**report, **circumstances(began)}, indent=1) + "\n")
         (arguments.results / "impostors.md").write_text(table(in_order, of_recipes))
     if arguments.json:

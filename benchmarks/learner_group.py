@@ -70,9 +70,9 @@ def trained(processes: int, folder: Path, changes: Sequence[str]) -> dict[str, A
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     of = {stage: [row for row in rows if row["stage"] == stage] for stage in ("supervised", "reinforcement")}
     said = {
-        "losses": {stage: [row["loss"] for row in found] for stage, found in of.items()},
-        "gradients": {stage: [row["update/gradient_norm"] for row in found] for stage, found in of.items()},
-        "update_seconds": {stage: [row["time/update"] for row in found] for stage, found in of.items()},
+        "losses": {stage: [row["loss/total"] for row in stage_rows] for stage, stage_rows in of.items()},
+        "gradients": {stage: [row["update/grad_norm"] for row in stage_rows] for stage, stage_rows in of.items()},
+        "update_seconds": {stage: [row["time/update"] for row in stage_rows] for stage, stage_rows in of.items()},
         "seconds": seconds,
         "cpu_seconds": cpu_seconds() - used,
     }

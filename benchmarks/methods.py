@@ -115,7 +115,7 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
         "before": summary.before.success,
         "after": summary.after.success,
         "interval": summary.after.interval,
-        "idle_updates": statistics.fmean(row["update/skipped"] for row in rows),
+        "idle_updates": statistics.fmean(row["update/skipped_fraction"] for row in rows),
         "seconds_an_update": statistics.fmean(row["time/update"] for row in rows),
     }
 

@@ -52,7 +52,7 @@ LOOKS_SECONDS = 5.0
 PARTS = (
     "time/rollout",
     "time/update",
-    "time/engine",
+    "time/generation",
     "scale/transfer_seconds",
     "scale/learner_seconds",
     "scale/learner_transfer_seconds",
@@ -63,7 +63,7 @@ MEANT = {
     "seconds_per_step": "a step",
     "time/rollout": "sampling: until a step's groups are there",
     "time/update": "from then on to the end of the step",
-    "time/engine": "engines at work, all together",
+    "time/generation": "engines at work, all together",
     "scale/transfer_seconds": "new weights with all replicas, checked",
     "scale/learner_seconds": "an update in the slowest learning process",
     "scale/learner_transfer_seconds": "segments to learning processes, and weights back",
@@ -233,7 +233,7 @@ async def throughput(groups: int, policy: Path, told: Callable[[str], None]) -> 
                     "episodes_per_second": len(turns) / seconds,
                     "turns_per_episode": statistics.mean(turns),
                     "worker_utilisation": numbers["scale/worker_utilisation"],
-                    "on_tools_fraction": numbers["scale/on_tools_fraction"],
+                    "on_tools_fraction": numbers["scale/tool_wait_fraction"],
                     "replica_utilisation": numbers["scale/replica_utilisation"],
                 }
             )

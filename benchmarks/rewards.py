@@ -49,7 +49,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
         ],
         "warm_up": 60,
         "updates": 150,
-        "rewards": {"exact": "{name: tool_rl, grain: exact}", "fine": "tool_rl"},
+        "rewards": {"exact": "{name: tool_rl, match: exact}", "fine": "tool_rl"},
     },
     "ToolRL, rarely right": {
         "world": [
@@ -59,7 +59,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
         ],
         "warm_up": 60,
         "updates": 150,
-        "rewards": {"exact": "{name: tool_rl, grain: exact}", "fine": "tool_rl"},
+        "rewards": {"exact": "{name: tool_rl, match: exact}", "fine": "tool_rl"},
     },
     "G-RA": {
         "world": [

@@ -191,7 +191,7 @@ def measured(setting: Setting, folder: Path) -> dict[str, Any]:
         "each": [round(length, 4) for length in lengths],
         "rollout": statistics.fmean(row["time/rollout"] for row in counted),
         "update": statistics.fmean(row["time/update"] for row in counted),
-        "engine": statistics.fmean(row["time/engine"] for row in counted),
+        "engine": statistics.fmean(row["time/generation"] for row in counted),
         "tokens": statistics.fmean(row["update/computed_tokens"] for row in counted),
         "between": statistics.fmean(max(0.0, each) for each in rest),
         "turn_tokens": statistics.fmean(said),

@@ -96,7 +96,7 @@ def trained(overrides: Sequence[str], steps: int, policy: Path, folder: Path, ep
     ends = [row["time/elapsed_seconds"] for row in rows]
     found = {
         "seconds_a_step": (ends[-1] - ends[SKIPPED - 1]) / (len(ends) - SKIPPED),
-        "engine": statistics.fmean(row["time/engine"] for row in rows),
+        "engine": statistics.fmean(row["time/generation"] for row in rows),
         "learner": statistics.fmean(row["time/update"] for row in rows),
         "staleness_max": max(row["policy/staleness_max"] for row in rows),
         "before": summary.before.success,

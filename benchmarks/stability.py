@@ -51,14 +51,16 @@ def learned(overrides: list[str], model: Path, folder: Path) -> dict[str, Any]:
     recipe = load_recipe("demo", [*COMMON, *NOISY, *overrides, f"policy.path={model}"])
     summary = train(recipe, folder, progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    norms = [row["update/gradient_norm"] for row in rows if "update/gradient_norm" in row]
+    norms = [row["update/grad_norm"] for row in rows if "update/grad_norm" in row]
     median = statistics.median(norms)
     return {
         "norms": norms,
         "median": median,
         "largest_over_median": max(norms) / median,
         "spikes": sum(norm > SPIKE * median for norm in norms),
-        "filtered_fraction": statistics.fmean(row.get("filter/void_turns", 0.0) for row in rows),
+        "filtered_fraction": statistics.fmean(
+            row.get("credit_filters/void_turns_removed_fraction", 0.0) for row in rows
+        ),
         "stopped_fraction": statistics.fmean(row.get("flag/void_turn", 0.0) for row in rows),
         "mismatch_kl": max(row.get("sampler/mismatch_kl", 0.0) for row in rows),
         "before": summary.before.success,

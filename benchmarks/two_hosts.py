@@ -256,8 +256,13 @@ def compared(model: Path, folder: Path, name: str, steps: int, seconds: float) -
     found["same_weights"] = all(torch.equal(alone[each], there[each]) for each in alone)
     found["transfer_seconds"] = statistics.median(row["scale/transfer_seconds"] for row in rows)
     found["longest_transfer_seconds"] = max(row["scale/transfer_seconds"] for row in rows)
-    for counted in ("workers_died", "replicas_died", "groups_taken_back"):
-        found[counted] = sum(row[f"scale/{counted}"] for row in rows)
+    metrics = {
+        "workers_died": "workers_died",
+        "replicas_died": "replicas_died",
+        "groups_taken_back": "groups_reassigned",
+    }
+    for counted, metric in metrics.items():
+        found[counted] = sum(row[f"scale/{metric}"] for row in rows)
     found["workers"] = [row["scale/workers"] for row in rows]
     found["replicas"] = [row["scale/replicas"] for row in rows]
     found["nodes"] = [row["scale/nodes"] for row in rows]

@@ -21,7 +21,7 @@ claim; **held in part**: that of some part does, or the mean does and a permutat
 **not held at this scale**: it was tried with a tiny policy in a small world, and does neither. None of this is a
 verdict on a paper: it says what its mechanism does here, for a budget of minutes.
 
-`whetstone papers --row TITLE` tells one of them, `python benchmarks/evidence.py BENCH` tries again.
+`whetstone papers --paper TITLE` tells one of them, `python benchmarks/evidence.py BENCH` tries again.
 """
 HEADS = {
     HELD: "Held",

@@ -79,7 +79,7 @@ class BehindTheExpert:
         if len(shown.turns) < 2:
             return None
         first = shown.turns[0]
-        read = replace(first, action=Tokens.written(first.action.ids, Author.SPLICED))
+        read = replace(first, action=Tokens.written(first.action.ids, Author.INSERTED))
         return StartPrefix((read,), world)
 
 
@@ -87,7 +87,7 @@ class BehindTheExpert:
 class TurnsLeft:
     """Behind what the environment says stands how many turns are left."""
 
-    loss, off_policy = "same", OffPolicy.RECOMPUTE
+    trained_on, off_policy = "shown", OffPolicy.RECOMPUTE
     at_evaluation = True  # it belongs to the agent, and is there when it is evaluated
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState) -> tuple[Message, ...]:

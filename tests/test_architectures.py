@@ -22,10 +22,10 @@ from whetstone.policies import masks_are_known, plain_pass, softmax_with_sinks
 @pytest.mark.parametrize(
     ("kind", "engine", "learner"),
     [
-        pytest.param("deepseek_v3", "rows", "trees", id="latent attention"),
-        pytest.param("gpt_oss", "rows", "trees", id="sinks"),
-        pytest.param("lfm2", "own cache (pieces)", "rows", id="hybrid"),
-        pytest.param("mamba", "own cache (single)", "rows", id="state space"),
+        pytest.param("deepseek_v3", "rows", "tree", id="latent attention"),
+        pytest.param("gpt_oss", "rows", "tree", id="sinks"),
+        pytest.param("lfm2", "own cache (pieces)", "padded", id="hybrid"),
+        pytest.param("mamba", "own cache (single)", "padded", id="state space"),
     ],
 )
 def test_each_way_of_computing_gives_what_the_model_itself_gives(kind, engine, learner):

@@ -66,7 +66,7 @@ def test_a_turn_trained_under_another_context_trains_there_and_only_there():
 def test_what_policy_and_experts_said_is_trained_as_it_was_or_mended(author):
     tokens = Tokens.written((5,), author)
     segments = trajectory(turn(read(1), tokens, opens_segment=True)).segments()
-    assert bool(segments) == (author in (Author.POLICY, Author.EXPERT, Author.PATCHED))
+    assert bool(segments) == (author in (Author.POLICY, Author.EXPERT, Author.CORRECTED))
 
 
 def test_a_fork_shares_its_first_turns_by_identity():

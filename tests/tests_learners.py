@@ -148,7 +148,7 @@ def assert_same_update(form, processes, *changes, tensor_parallel=1, policy=lamb
     one, other = (assembled(*FORMS[form], *changes, policy=policy()) for _ in range(2))
     one, several = alone(one), together(other, processes, together=tensor_parallel)
     said, told = one.update(batch), several.update(batch)
-    assert said.metrics["loss"] == pytest.approx(told.metrics["loss"], abs=CLOSE)
+    assert said.metrics["loss/total"] == pytest.approx(told.metrics["loss/total"], abs=CLOSE)
     assert one.trainer.noted
     for mine, theirs in zip(one.trainer.noted, several.trainer.noted, strict=True):
         assert_close(theirs, mine)

@@ -241,7 +241,7 @@ def of_ratios(gaps, **fractions):
     found = {
         "ratio": [math.exp(d) for d in gaps],
         "kl": [min(math.exp(d) - 1 - d, 10.0) for d in gaps],
-        "clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
+        "log_ratio_clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
     }
     found |= {name: [float(each) for each in said] for name, said in fractions.items()}
     return {f"policy/{name}": said for name, said in found.items()}
@@ -342,7 +342,7 @@ def said_by_distilled_now(c, low=0.2, pull=1e-3, bound=10.0):
 
 
 def said_by_policy_gradient(c):
-    return {"policy/likelihood": [math.exp(x) for x in c["learner_logprobs"]]}
+    return {"policy/token_probability": [math.exp(x) for x in c["learner_logprobs"]]}
 
 
 def said_by_supervised(c, weigh="none"):
@@ -351,7 +351,7 @@ def said_by_supervised(c, weigh="none"):
 
 def said_by_advantage_weighted(c, temperature=1.0, weight_max=20.0):
     weight = [min(math.exp(a / temperature), weight_max) for a in c["advantages"]]
-    return {"policy/weight": weight, "policy/capped_fraction": [float(w == weight_max) for w in weight]}
+    return {"policy/sample_weight": weight, "policy/capped_fraction": [float(w == weight_max) for w in weight]}
 
 
 def said_by_advantage_regression(c, temperature=1.0, form="smooth", negatives="drop"):
@@ -426,7 +426,7 @@ def said_by_refuel(c, reward_scale=1.0):
         if c["group"][i] == c["group"][j]
     ]
     found = {"preference/pairs": len(miss)}
-    return found | ({"preference/miss": sum(miss) / len(miss)} if miss else {})
+    return found | ({"preference/regression_error": sum(miss) / len(miss)} if miss else {})
 
 
 def said_by_process_preference(c, beta=0.05, pool="mean", threshold=0.0):
@@ -437,5 +437,5 @@ def said_by_process_preference(c, beta=0.05, pool="mean", threshold=0.0):
         turns = [max(1, c["turn_counts"][k]) if pool == "mean" else 1 for k in (i, j)]
         q = [(c["learner_sums"][k] - c["old_sums"][k]) / n for k, n in zip((i, j), turns, strict=True)]
         right += q[0] > q[1]
-    found = {"process_model/pairs": len(pairs)}
-    return found | ({"process_model/accuracy": right / len(pairs)} if pairs else {})
+    metrics = {"implicit_prm/pairs": len(pairs)}
+    return metrics | ({"implicit_prm/accuracy": right / len(pairs)} if pairs else {})

@@ -61,7 +61,8 @@ def row(step, **more):
     return {
         "episode/success": 0.5, "reward/mean": 0.5, "policy/entropy": 0.5, "episode/action_tokens": 4.0,
         "cost_per_step/episodes": 4.0, "cost_per_step/sampled_tokens": 16.0, "episode/invalid": 0.0,
-        "time/rollout": 1.5, "time/update": 0.5, "time/engine": 0.75, "time/elapsed_seconds": 2.0 * (step + 1), **more,
+        "time/rollout": 1.5, "time/update": 0.5, "time/generation": 0.75,
+        "time/elapsed_seconds": 2.0 * (step + 1), **more,
     }  # fmt: skip
 
 

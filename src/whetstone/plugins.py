@@ -28,7 +28,7 @@ from whetstone.contracts import check_spelling, fulfils
 from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
 from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
-from whetstone.renames import COMPONENT_OPTIONS, COMPONENTS
+from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
 from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
 from whetstone.rollout.optional import KINDS
 from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
@@ -238,8 +238,16 @@ def checked_options(
         problem = error.errors(include_url=False)[0]
         key = str(problem["loc"][0])
         below = "".join(f".{part}" for part in problem["loc"][1:])
+        if problem["type"] == "literal_error" and (new := _renamed_value(key, problem["input"])) is not None:
+            raise OptionError(key + below, f"{problem['input']}: renamed to {new}") from None
         raise OptionError(key + below, plain_problem(problem)) from None
     return {**(given or {}), **{key: getattr(values, f"option_{key}") for key in options}}
+
+
+def _renamed_value(option: str, value: Any) -> str | None:
+    """Return the new value of an option that has a value of an earlier release, or None if it was never renamed."""
+    tables = (options.get(option, {}) for options in COMPONENT_OPTION_VALUES.values())
+    return next((table[value] for table in tables if isinstance(value, str) and value in table), None)
 
 
 _PLAINLY = {
@@ -298,6 +306,9 @@ def has_all_of(made: Any, protocol: type, kind: str, name: str) -> None:
     Raises:
         RecipeError: It lacks one.
     """
+    for old, new in COMPONENT_MEMBERS.get(kind, {}).items():
+        if hasattr(made, old):
+            raise RecipeError(f'{kind} "{name}": {old}: renamed to {new}')
     asked = [key for key in vars(protocol) if key == "__call__" or not key.startswith("_")]
     for key in asked:
         if not hasattr(made, key):

@@ -1,12 +1,15 @@
-"""Names of earlier releases that users type or that runs store: recipe keys, values, components and their options.
+"""Names of earlier releases that users type or that runs store: recipe keys, values, components, options and metrics.
 
 A recipe with an old name is refused with the new one. The stored recipe of a run is converted when it is read, so that
-a run of an earlier release can be evaluated, resumed and viewed; see `recipe.upgrade`.
+a run of an earlier release can be evaluated, resumed and viewed; see `recipe.upgrade`. Rows of metrics are converted by
+`upgrade_metrics`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 STAGES = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
@@ -118,11 +121,74 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
 
 COMPONENT_KEYS: Mapping[str, str] = {
     "reward": "reward",
+    "rollout.strategy": "strategy",
 }
 """Recipe key whose value names components → their kind."""
 
-COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {}
+COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "tool_rl": {"grain": "match"},
+}
 """New name of a component → old option → new option."""
+
+COMPONENT_OPTION_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "entropy_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
+    "balanced_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
+    "tool_rl": {"match": {"fine": "parameters"}},
+}
+"""New name of a component → new option → old value → new value."""
+
+COMPONENT_MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "context transform": {"loss": "trained_on"},
+}
+"""Kind of a component, as in error messages → old attribute of its class → new attribute."""
+
+METRICS: Mapping[str, str] = {
+    "loss": "loss/total",
+    "policy/weight": "policy/sample_weight",
+    "policy/likelihood": "policy/token_probability",
+    "policy/clamped_fraction": "policy/log_ratio_clamped_fraction",
+    "policy/outside_band": "policy/entropy_out_of_band_fraction",
+    "correction/weight": "importance/weight_mean",
+    "correction/changed_fraction": "importance/truncated_fraction",
+    "value/error": "value/loss",
+    "value/deviation": "value/ensemble_std",
+    "credit/zero_fraction": "advantage/zero_fraction",
+    "episode/new_segments": "episode/context_resets",
+    "group/without_tokens": "group/empty",
+    "group/too_long": "group/prompt_too_long",
+    "update/over_budget": "update/oversized_micro_batches",
+    "update/skipped": "update/skipped_fraction",
+    "update/nonfinite": "update/nonfinite_fraction",
+    "update/gradient_norm": "update/grad_norm",
+    "demonstrations/left_out": "demonstrations/skipped_fraction",
+    "data/left_out": "data/skipped_fraction",
+    "preference/miss": "preference/regression_error",
+    "held_out/divergence": "held_out/kl",
+    "live/hinted": "live/hinted_fraction",
+    "live/interventions": "live/intervention_fraction",
+    "scale/on_tools_fraction": "scale/tool_wait_fraction",
+    "scale/groups_taken_back": "scale/groups_reassigned",
+    "scale/rerouted": "scale/requests_rerouted",
+    "judge/questions": "judge/requests",
+    "judge/asked_again": "judge/retries",
+    "time/engine": "time/generation",
+    "time/environment": "time/environment_wait_mean",
+    "reward/incomplete": "reward/missing_component_fraction",
+    "held_out/value_error": "held_out/value_loss",
+}
+"""Old metric → new metric."""
+
+METRIC_PREFIXES: Mapping[str, str] = {
+    "filter/": "credit_filters/",
+    "stored/": "offline/",
+    "smoothness/": "consistency/",
+    "process_model/": "implicit_prm/",
+    "second_pass/": "second_pass/",
+}
+"""Old prefix → new prefix of metrics whose last part is not fixed."""
+
+_PREFIXES_OF_METRICS = ("stored/", "second_pass/")
+"""Prefixes before the whole name of a metric: `stored/loss` is `offline/loss/total`."""
 
 
 def renamed_key(dotted: str) -> str | None:
@@ -145,3 +211,20 @@ def match_key(pattern: list[str], path: list[str]) -> dict[str, str] | None:
         elif expected != part:
             return None
     return values
+
+
+@functools.cache
+def renamed_metric(name: str) -> str | None:
+    """Return the new name of a metric of an earlier release, or None if the metric was never renamed."""
+    for old, new in METRIC_PREFIXES.items():
+        if name.startswith(old):
+            rest = name.removeprefix(old)
+            renamed = new + (METRICS.get(rest, rest) if old in _PREFIXES_OF_METRICS else rest)
+            return None if renamed == name else renamed
+    return METRICS.get(name)
+
+
+def upgrade_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of metrics with the names of this release. If a row has both names of a metric, the new one wins."""
+    upgraded = {renamed_metric(name) or name: value for name, value in row.items()}
+    return upgraded | {name: value for name, value in row.items() if renamed_metric(name) is None}

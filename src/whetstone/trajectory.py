@@ -37,7 +37,7 @@ class EndReason(StrEnum):
     """The action could not be read, and the environment gives no second try."""
     TOOL_STOPPED = "tool_stopped"
     """A tool ended the episode."""
-    STOPPED = "stopped"
+    EARLY_STOPPED = "stopped"
     """A rule of the rollout ended it, such as one for void turns; `Trajectory.marks` says which."""
     TIMEOUT = "timeout"
     """The episode's deadline passed."""
@@ -74,13 +74,13 @@ class Author(StrEnum):
     """Written by a demonstrator; trained by imitation only, no sampler log-prob."""
     ENVIRONMENT = "environment"
     """Prompts, tool results, and what the chat template puts between."""
-    SPLICED = "spliced"
+    INSERTED = "spliced"
     """Put into the policy's turns from outside. Trained only where it is known with what probability: then that is
     its sampler log-prob."""
-    PATCHED = "patched"
+    CORRECTED = "patched"
     """A sampled span that was corrected after the fact; trained, but under what it was drawn no longer holds, so there
     is no sampler log-prob."""
-    PARTNER = "partner"
+    OTHER_AGENT = "partner"
     """Another model in the episode: a simulated user, an opponent."""
 
 
@@ -297,7 +297,7 @@ class Segment:
         return len(self.tokens)
 
 
-TRAINABLE = frozenset({Author.POLICY, Author.EXPERT, Author.PATCHED})
+TRAINABLE = frozenset({Author.POLICY, Author.EXPERT, Author.CORRECTED})
 """Authors whose tokens are trained. Spliced ones are too where a log-prob says how likely they were."""
 
 
@@ -422,7 +422,7 @@ class Trajectory:
 
 def _without_author(action: Tokens) -> Tokens:
     """The action as something to read, not to train: in this segment it is context."""
-    return Tokens.written(action.ids, Author.SPLICED)
+    return Tokens.written(action.ids, Author.INSERTED)
 
 
 def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]], observations: bool) -> Segment:
@@ -430,7 +430,7 @@ def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]
     prompt = len(pieces[0][1]) if observations else len(tokens)
     mask = tuple(
         author in TRAINABLE
-        or (author is Author.SPLICED and not math.isnan(logprob))
+        or (author is Author.INSERTED and not math.isnan(logprob))
         or (author is Author.ENVIRONMENT and place >= prompt)
         for place, (author, logprob) in enumerate(zip(tokens.authors, tokens.logprobs, strict=True))
     )

@@ -174,8 +174,8 @@ def test_measures_as_they_are_written():
     part = measure_from({"evaluation": "parts.right"})
     assert part.of(Path(), {"after": {"parts": {"right": 0.25}}}) == 0.25
     assert math.isnan(part.of(Path(), {"after": {"parts": {}}}))
-    found = measure_from({"metric": "update/gradient_norm", "over": "max", "better": "lower"})
-    assert (found.label, found.lower_is_better) == ("update/gradient_norm (max)", True)
+    measure = measure_from({"metric": "update/grad_norm", "over": "max", "better": "lower"})
+    assert (measure.label, measure.lower_is_better) == ("update/grad_norm (max)", True)
     with pytest.raises(RecipeError, match="a share of successes"):
         measure_from({"tokens_to": 50})
     with pytest.raises(RecipeError, match="pass_at: 3: one of 2, 4, 8"):
@@ -198,10 +198,10 @@ def test_pass_at_k_is_played_once_with_the_weights_of_the_run(tmp_path, monkeypa
 def test_how_much_a_metric_moves_is_a_measure(tmp_path):
     journal = Journal(tmp_path)
     for step, norm in enumerate((1.0, 3.0, 1.0, 3.0)):  # deviation of the whole: √(4 · 1² / 4) = 1
-        journal.record("reinforcement", step + 1, {"update/gradient_norm": norm})
-    found = measure_from({"metric": "update/gradient_norm", "over": "deviation", "better": "lower"})
-    assert found.of(tmp_path, {}) == 1.0
-    assert found.label == "update/gradient_norm (deviation)"
+        journal.record("reinforcement", step + 1, {"update/grad_norm": norm})
+    measure = measure_from({"metric": "update/grad_norm", "over": "deviation", "better": "lower"})
+    assert measure.of(tmp_path, {}) == 1.0
+    assert measure.label == "update/grad_norm (deviation)"
 
 
 def test_episodes_past_their_deadline_are_counted_in_training_and_in_the_evaluation_behind_it(tmp_path):

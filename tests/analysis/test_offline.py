@@ -22,12 +22,12 @@ def looks(train, held_out, divergence=None):
     [
         # fell by 1, rose by .2 of it again, while training went on falling
         ([2, 1.2, 0.8, 0.5, 0.3], [2, 1.3, 1.0, 1.1, 1.2], 0.1, "stop"),
-        ([2, 1, 0.5, 0.2], [2, 2.1, 2.3, 2.6], 0.1, "regularise"),
-        ([2, 1.5, 1.2, 1.0], [2, 1.6, 1.3, 1.1], 1.5, "regularise"),
-        ([2, 1.5, 1.0, 0.5, 0.2], [2, 1.7, 1.3, 0.9, 0.5], 0.1, "go on"),
+        ([2, 1, 0.5, 0.2], [2, 2.1, 2.3, 2.6], 0.1, "regularize"),
+        ([2, 1.5, 1.2, 1.0], [2, 1.6, 1.3, 1.1], 1.5, "regularize"),
+        ([2, 1.5, 1.0, 0.5, 0.2], [2, 1.7, 1.3, 0.9, 0.5], 0.1, "continue"),
         # flat, 1 above what fell by 1.8
-        ([2, 1.0, 0.4, 0.2, 0.2, 0.2], [2, 1.4, 1.2, 1.2, 1.2, 1.2], 0.1, "more data"),
-        ([2, 1.0, 0.4, 0.3, 0.3, 0.3], [2, 1.1, 0.5, 0.4, 0.4, 0.4], 0.1, "enough"),
+        ([2, 1.0, 0.4, 0.2, 0.2, 0.2], [2, 1.4, 1.2, 1.2, 1.2, 1.2], 0.1, "more_data"),
+        ([2, 1.0, 0.4, 0.3, 0.3, 0.3], [2, 1.1, 0.5, 0.4, 0.4, 0.4], 0.1, "converged"),
         ([2, 1], [2, 1], None, "unknown"),
     ],
 )
@@ -41,9 +41,9 @@ def test_a_ripple_is_no_rise_and_the_step_to_stop_at_is_the_best():
 
 
 def test_training_losses_are_means_from_look_to_look():
-    rows = [{"stage": "offline", "step": k, "loss": float(k)} for k in range(1, 6)]
+    rows = [{"stage": "offline", "step": k, "loss/total": float(k)} for k in range(1, 6)]
     rows[0]["held_out/loss"], rows[2]["held_out/loss"] = 9.0, 8.0
-    rows.append({"stage": "reinforcement", "step": 1, "loss": 100.0})
+    rows.append({"stage": "reinforcement", "step": 1, "loss/total": 100.0})
     assert [(look.step, look.train, look.held_out) for look in looks_of(rows)] == [(1, 1.5, 9.0), (3, 4.0, 8.0)]
 
 
@@ -63,7 +63,7 @@ def test_an_offline_run_is_explained_by_its_looks_and_never_learns_from_what_is_
     told = CliRunner().invoke(why, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
     found = json.loads(told.output)
     assert [look["step"] for look in found["looks"]] == [1, 2, 4]
-    assert all(look["divergence"] is not None for look in found["looks"])
-    assert found["advice"]["finding"] in ("stop", "regularise", "more data", "go on", "enough")
+    assert all(look["kl"] is not None for look in found["looks"])
+    assert found["advice"]["finding"] in ("stop", "regularize", "more_data", "continue", "converged")
     shown = CliRunner().invoke(why, [str(tmp_path / "run")], catch_exceptions=False).output
     assert found["advice"]["finding"] in shown

@@ -9,7 +9,7 @@ import pytest
 from tests_cli import whetstone
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.analysis.claim_status import HELD, IN_PART, NOT_TRIED
-from whetstone.analysis.evidence import assembled, claims_of, read_bench
+from whetstone.analysis.evidence import assembled, claims_of, read_bench, upgrade_result
 from whetstone.analysis.papers import ELSEWHERE, paper_called, papers, read_papers, shares, verdicts_of
 from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import RecipeError
@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 BENCHES = {path.stem: path for path in sorted((ROOT / "benchmarks" / "evidence").glob("*.yaml"))}
 bench_of = functools.cache(lambda name: read_bench(BENCHES[name]))
 RESULTS = {
-    path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks/results/evidence").glob("*.json"))
+    path.stem: upgrade_result(json.loads(path.read_text()))
+    for path in sorted((ROOT / "benchmarks/results/evidence").glob("*.json"))
 }
 KNOWN = {
     "method": built_in_methods(),
@@ -118,9 +119,9 @@ def test_a_paper_is_found_by_key_id_or_title():
 def test_the_command():
     every = json.loads(whetstone("papers", "--json").stdout)
     assert sum(every["verdicts"].values()) == len(every["papers"]) == len(papers())
-    one = whetstone("papers", "--row", "gigpo")
+    one = whetstone("papers", "--paper", "gigpo")
     assert "Group-in-Group Policy Optimization" in one.stdout
-    missing = whetstone("papers", "--row", "gigpoo")
+    missing = whetstone("papers", "--paper", "gigpoo")
     assert (missing.returncode, 'did you mean "gigpo"' in missing.stderr) == (2, True)
 
 

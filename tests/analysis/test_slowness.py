@@ -50,25 +50,25 @@ def test_the_longest_part_of_a_step_is_named():
 
 
 def test_sampling_is_the_engines_where_it_computes_and_else_what_episodes_wait_for():
-    assert found(rows(4.0, 1.0, time__engine=3.0), EVEN).bottleneck == "engine"
-    tools = found(rows(4.0, 1.0, time__engine=1.0), EVEN)
+    assert found(rows(4.0, 1.0, time__generation=3.0), EVEN).bottleneck == "engine"
+    tools = found(rows(4.0, 1.0, time__generation=1.0), EVEN)
     assert tools.bottleneck == "tools"
     assert tools.waits.environment == pytest.approx(0.8)
     assert "rollout.max_in_flight is 64" in tools.attempt
     queued = [episode(f"a#{k}", (0.9, 0.8, 0.1)) for k in range(4)]
-    assert found(rows(4.0, 1.0, time__engine=1.0), queued).bottleneck == "engine_queue"
+    assert found(rows(4.0, 1.0, time__generation=1.0), queued).bottleneck == "engine_queue"
 
 
 def test_stragglers_are_episodes_several_times_as_long_as_their_groups_middle():
     long = [episode(f"a#{k}", (0.2, 0.0, 0.8)) for k in range(4)] + [episode("a#4", (0.2, 0.0, 9.8))]
-    told = found(rows(10.0, 1.0, time__engine=1.0), long)
+    told = found(rows(10.0, 1.0, time__generation=1.0), long)
     assert told.bottleneck == "stragglers"
     assert told.waits.stragglers == pytest.approx(10)
     assert "search takes" in told.said
 
 
 def test_of_a_cluster_its_replicas_and_workers_are_read():
-    assert found(rows(4.0, 1.0, scale__replica_utilisation=0.9, time__engine=0.1), EVEN).bottleneck == "engine"
+    assert found(rows(4.0, 1.0, scale__replica_utilisation=0.9, time__generation=0.1), EVEN).bottleneck == "engine"
     busy = [episode(f"a#{k}", (0.9, 0.0, 0.1)) for k in range(4)]
     idle = {"scale__replica_utilisation": 0.2, "scale__worker_queue": 5.0}
     assert found(rows(4.0, 1.0, **idle), busy).bottleneck == "workers"
@@ -86,7 +86,7 @@ def test_the_costliest_tool_comes_first_and_the_first_step_does_not_count():
 
 def test_what_says_no_time_is_refused():
     with pytest.raises(RunDirectoryError, match="no step on record says how long"):
-        found([{"step": 1, "loss": 1.0}])
+        found([{"step": 1, "loss/total": 1.0}])
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_the_push_is_the_derivative_of_the_loss(run_dir):
             for said in token.passes:
                 assert said["policy/ratio"] > 0
                 if token.advantage and not said["policy/clip_fraction"]:
-                    surrogate = -said["correction/weight"] * token.advantage * said["policy/ratio"]
+                    surrogate = -said["importance/weight_mean"] * token.advantage * said["policy/ratio"]
                     divisors.add(round(surrogate / said["push"], 2))
     assert len(divisors) <= 2  # one for each minibatch
     assert all(math.isclose(divisor, round(divisor), abs_tol=0.02) for divisor in divisors)

@@ -78,7 +78,7 @@ def test_a_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_
     parts = ["learner=tests_averaging:Averaging", "reward=tests_small:parity", "reinforcement.tasks_per_step=4"]
     named = small_demo(*parts, *adamw)
     run = train(named, tmp_path / "two", progress=QUIET)
-    assert [row["update/skipped"] for row in rows(tmp_path / "two")] == [0.0] * 4
+    assert [row["update/skipped_fraction"] for row in rows(tmp_path / "two")] == [0.0] * 4
     assert Averaging.processes
     assert run.after is not None
 

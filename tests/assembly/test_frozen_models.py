@@ -94,5 +94,5 @@ def test_a_function_may_take_a_seat(tmp_path, monkeypatch):
     group = asyncio.run(main())
     sold = next(each for each in group.trajectories if each.role == "seller")
     assert sold.turns[0].message.text == "offer 15"
-    assert set(sold.turns[0].action.authors) == {Author.PARTNER}  # nothing in it is the policy's
+    assert set(sold.turns[0].action.authors) == {Author.OTHER_AGENT}  # nothing in it is the policy's
     assert sold.removal is RemovalScope.BEFORE_BASELINE

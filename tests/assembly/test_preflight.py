@@ -11,7 +11,7 @@ from tests_small import SMALL
 from whetstone.assembly import assemble, preflight, preflight_checks
 from whetstone.assembly.preflight_checks import _Probe, example_of
 from whetstone.chat import Chat
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import load_recipe
 
 
@@ -25,7 +25,7 @@ def checks(*overrides):
 
 def test_the_demo_is_good_in_everything():
     found = checks()
-    assert [name for name, check in found.items() if check.verdict is not Verdict.GOOD] == []
+    assert [name for name, check in found.items() if check.verdict is not CheckStatus.PASS] == []
     assert list(found) == [
         "memory on cpu",
         "policy",
@@ -49,7 +49,7 @@ def test_a_check_beyond_its_deadline_is_a_note_and_those_after_it_are_not_tried(
 
     monkeypatch.setattr(_Probe, "template", endless)
     found = asyncio.run(main())
-    assert (found["template"].verdict, found["template"].said) == (Verdict.NOTE, "not finished in 0.05 s")
+    assert (found["template"].verdict, found["template"].said) == (CheckStatus.WARN, "not finished in 0.05 s")
     assert found["largest step"].said == 'not tried, because "template" is not finished'
 
 
@@ -89,29 +89,29 @@ def test_an_example_follows_its_schema(schema, example):
 def test_a_policy_that_is_not_there_is_the_only_thing_said():
     found = checks("policy.tiny=null", "policy.path=nowhere")
     assert list(found) == ["parts"]
-    assert found["parts"].verdict is Verdict.BAD
+    assert found["parts"].verdict is CheckStatus.FAIL
     assert found["parts"].said.startswith("nowhere: no such model folder")
 
 
 def test_a_reward_that_does_not_tell_right_from_wrong_is_bad():
     found = checks("reward=tests_small:generous")
-    assert found["reward"].verdict is Verdict.BAD
+    assert found["reward"].verdict is CheckStatus.FAIL
     assert found["reward"].said == "1 for the expert, 1 for somebody who does not know"
-    assert found["episodes"].verdict is Verdict.GOOD  # one bad check hides no other
+    assert found["episodes"].verdict is CheckStatus.PASS  # one bad check hides no other
 
 
 def test_a_reward_that_fails_is_bad_wherever_it_is_asked():
     found = checks("reward=tests_small:unjudged")
     said = "the expert's episode has no score: the reward failed: ConnectionError: the judge is down"
     assert found["reward"].said == said
-    assert found["episodes"].verdict is Verdict.BAD
+    assert found["episodes"].verdict is CheckStatus.FAIL
     assert "the judge is down" in found["episodes"].said
 
 
 def test_a_tool_that_does_not_work_is_bad():
     found = checks("environment.tools=[tests_small:broken]")
     assert (found["tools and expert"].verdict, found["tools and expert"].said) == (
-        Verdict.BAD,
+        CheckStatus.FAIL,
         "the expert's call of broken came to tool_error: error: no batteries",
     )
 
@@ -124,7 +124,7 @@ def test_rewards_that_are_all_the_same_are_worth_a_note_without_a_warm_up():
         return {check.name: check async for check in preflight(resolved, check_seconds=600)}
 
     found = asyncio.run(main())["episodes"]
-    assert found.verdict is Verdict.NOTE
+    assert found.verdict is CheckStatus.WARN
     assert "nothing to compare yet" in found.said
 
 
@@ -138,7 +138,7 @@ def test_weights_that_are_not_the_samplers_are_found_out():
         return before, await probe.agreement()
 
     before, after = asyncio.run(main())
-    assert (before.verdict, after.verdict) == (Verdict.GOOD, Verdict.BAD)
+    assert (before.verdict, after.verdict) == (CheckStatus.PASS, CheckStatus.FAIL)
 
 
 def test_a_template_that_rewrites_history_is_worth_a_note():
@@ -151,7 +151,7 @@ def test_a_template_that_rewrites_history_is_worth_a_note():
         return await _Probe(replace(assembly, chat=Chat(tokenizer, assembly.chat.format))).template()
 
     found = asyncio.run(main())
-    assert found.verdict is Verdict.NOTE
+    assert found.verdict is CheckStatus.WARN
     assert found.said.startswith("rewrites history in 3 of 3 turns")
 
 
@@ -164,5 +164,5 @@ def test_a_step_that_does_not_fit_says_what_would(monkeypatch, error):
 
     monkeypatch.setattr(_Probe, "_largest_step", too_large)
     found = checks()["largest step"]
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckStatus.FAIL
     assert "activation_checkpointing" in found.mend

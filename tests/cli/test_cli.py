@@ -11,7 +11,7 @@ from tests_cli import whetstone
 from tests_small import SMALL
 from whetstone.cli.main import cli
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
 
 def test_doctor_reports_checks_that_did_not_finish_as_undecided(monkeypatch):
     async def two_checks(resolved):
-        yield Check("policy", Verdict.GOOD, "loaded")
-        yield Check("episodes", Verdict.NOTE, "not finished in 15 s", is_finished=False)
+        yield Check("policy", CheckStatus.PASS, "loaded")
+        yield Check("episodes", CheckStatus.WARN, "not finished in 15 s", is_finished=False)
 
     monkeypatch.setattr("whetstone.assembly.preflight", two_checks, raising=False)
     shown = CliRunner().invoke(cli, ["doctor", "demo"])

@@ -41,7 +41,7 @@ def test_an_example_can_be_typed(name, line):
 
 
 def test_they_are_shown_by_help():
-    for words in (["train"], ["data", "from-run"], ["models"], ["models", "add"]):
+    for words in (["train"], ["data", "export"], ["models"], ["models", "add"]):
         said = whetstone(*words, "--help").stdout
         for line in EXAMPLES[" ".join(words)]:
             assert f"  {line}\n" in said

@@ -18,7 +18,7 @@ def whetstone(*arguments):
 def episode(name, text, reward):
     action = Tokens.joined(
         [
-            Tokens.written((5,), Author.SPLICED),
+            Tokens.written((5,), Author.INSERTED),
             Tokens.sampled((6, 7), logprobs=(-0.5, -0.25), versions=(3, 3), entropies=(0.0, 0.0)),
         ]
     )

@@ -17,7 +17,7 @@ from whetstone.chat import assistant
 from whetstone.environments.adapters.own_random import OwnRandom
 from whetstone.environments.dependencies import Need, package, program
 from whetstone.errors import RecipeError, TaskError
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract import RandomPolicy, check_contract, play
 from whetstone.plugins import OptionError
 from whetstone.tasks import Expert
@@ -38,7 +38,7 @@ def keeps_its_promises(name, *, episodes, concurrent=16, **options):
     looked_at = contract(name, episodes=episodes, **options)
     looked_at.needs_process, looked_at.concurrent, looked_at.max_turns = False, concurrent, 30
     checks = asyncio.run(tried(looked_at))
-    assert [check for check in checks if check.verdict is Verdict.BAD] == []
+    assert [check for check in checks if check.verdict is CheckStatus.FAIL] == []
     return looked_at.found
 
 
@@ -330,7 +330,7 @@ def test_openspiel_keeps_our_promises_and_search_never_loses():
     checks = {
         c.name: c for c in asyncio.run(tried(keeps_promises_of_chance)) if c.name in ("same again", "side by side")
     }
-    assert {c.verdict for c in checks.values()} == {Verdict.GOOD}
+    assert {c.verdict for c in checks.values()} == {CheckStatus.PASS}
     with pytest.raises(RecipeError, match="tic_tac_toe"):
         environment_of("openspiel", id="tictactoe").check()
 

@@ -12,7 +12,7 @@ from whetstone.chat import ToolCall, ToolSpec, assistant, user
 from whetstone.cli.environments import contract_of
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.evaluation.contract.impostors import ODD_ARGUMENTS, ODD_TEXTS, Nonsense
 from whetstone.evaluation.contract.luck import UNLISTED, at_least, chance_of, explained, of_episode
@@ -132,7 +132,7 @@ def bad(environment, source=Numbers, episodes=6):
         return {check.name: check async for check in check_contract(contract)}
 
     checks = asyncio.run(all_checks())
-    return {name for name, check in checks.items() if check.verdict is Verdict.BAD}, checks
+    return {name for name, check in checks.items() if check.verdict is CheckStatus.FAIL}, checks
 
 
 def test_a_well_behaved_environment_breaks_no_promise():
@@ -159,7 +159,7 @@ def test_a_planted_fault_is_found_where_it_is(environment, source, where):
 
 def test_a_step_behind_the_end_is_noted():
     _, checks = bad(Loose)
-    assert checks["endings"].verdict is Verdict.NOTE
+    assert checks["endings"].verdict is CheckStatus.WARN
     assert "behind the end" in checks["endings"].said
 
 
@@ -276,7 +276,7 @@ class Endless(Counting):
 def test_who_wins_without_the_task_and_what_words_break_are_faults(environment, said):
     _, checks = bad(environment, episodes=12)
     found = checks["nothing for nothing"]
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckStatus.FAIL
     assert said in found.said
     assert found.mend
 
@@ -287,7 +287,7 @@ def test_a_move_that_may_be_guessed_is_no_fault_and_a_score_from_the_start_is_a_
     assert "which luck explains" in checks["nothing for nothing"].said
     found, checks = bad(HeadStart, episodes=12)
     assert "nothing for nothing" not in found
-    assert checks["nothing for nothing"].verdict is Verdict.NOTE
+    assert checks["nothing for nothing"].verdict is CheckStatus.WARN
     assert "idle has a score of up to 0.3" in checks["nothing for nothing"].said
 
 
@@ -301,7 +301,7 @@ class Guessing(Numbers):
 def test_an_episode_that_words_bring_to_a_stop_is_a_fault():
     tried = Nothing(Endless, Numbers(), verdict, tasks=3, longest=0.3)
     found = asyncio.run(tried.check())
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckStatus.FAIL
     assert "did not end within 0.3 s" in found.said
 
 
@@ -316,7 +316,7 @@ def test_calling_nothing_where_nothing_is_to_be_called_is_right():
             return {"success": not self.called, "score": 1.0}
 
     found = asyncio.run(Nothing(Irrelevant, Numbers(), verdict, tasks=3).check())
-    assert found.verdict is Verdict.NOTE
+    assert found.verdict is CheckStatus.WARN
     assert "win by calling nothing, as the expert does" in found.said
 
 

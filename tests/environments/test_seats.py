@@ -62,7 +62,7 @@ def test_two_roles_in_one_game_are_two_trajectories():
 def test_what_the_other_said_is_not_trained_and_marked_as_a_partners():
     group = played(bargaining, games=1)
     for trajectory in group.trajectories:
-        assert {author for turn in trajectory.turns for author in turn.context.authors} == {Author.PARTNER}
+        assert {author for turn in trajectory.turns for author in turn.context.authors} == {Author.OTHER_AGENT}
         (segment,) = trajectory.segments()
         trained = {a for a, mask in zip(segment.tokens.authors, segment.action_mask, strict=True) if mask}
         assert trained == {Author.POLICY}

@@ -42,7 +42,7 @@ def test_what_is_no_call_is_said_to_the_user_whose_tokens_are_marked():
     ]
     assert episode.ended is EndReason.TERMINATED
     for turn in episode.turns:
-        assert set(turn.context.authors) == {Author.PARTNER}
+        assert set(turn.context.authors) == {Author.OTHER_AGENT}
         assert set(turn.action.authors) == {Author.POLICY}
     (segment,) = episode.segments()
     trained = {a for a, mask in zip(segment.tokens.authors, segment.action_mask, strict=True) if mask}

@@ -21,7 +21,7 @@ from tests_worlds import (
     source_of,
     trace,
 )
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract import RandomPolicy, check_contract, play
 
 
@@ -38,7 +38,7 @@ def test_it_keeps_its_promises_and_the_expert_solves_it(name):
     looked_at.needs_process = name in ("household", "support")  # a new process takes seconds; one of each kind
     looked_at.concurrent = 64
     checks = asyncio.run(tried(looked_at))
-    assert [check for check in checks if check.verdict is Verdict.BAD] == []
+    assert [check for check in checks if check.verdict is CheckStatus.FAIL] == []
     assert looked_at.found["expert"] >= 0.99
     assert looked_at.found["random"] < looked_at.found["expert"]
 
@@ -49,7 +49,7 @@ def test_the_retail_domain_keeps_its_promises():
     looked_at = contract("retail", episodes=60, path=str(RETAIL))
     looked_at.needs_process = False
     checks = asyncio.run(tried(looked_at))
-    assert [check for check in checks if check.verdict is Verdict.BAD] == []
+    assert [check for check in checks if check.verdict is CheckStatus.FAIL] == []
     assert looked_at.found["expert"] == 1.0
 
 

@@ -13,7 +13,7 @@ from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.audit import PLAYERS, Audit
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.rewards import exact_number, final_answer, last_number, verdict
 from whetstone.rewards.efficiency.otc import Otc
@@ -35,7 +35,7 @@ def audited(reward, recipe="demo", tasks=3, **more):
 
 
 def bad(checks):
-    return {name for name, check in checks.items() if check.verdict is Verdict.BAD}
+    return {name for name, check in checks.items() if check.verdict is CheckStatus.FAIL}
 
 
 async def substring(trajectory, task):
@@ -163,7 +163,7 @@ def raising(said):
 
 
 def test_a_sound_world_is_not_blamed_for_its_impostors():
-    assert of_rounds(honest)["nothing for nothing"].verdict is Verdict.GOOD
+    assert of_rounds(honest)["nothing for nothing"].verdict is CheckStatus.PASS
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_a_sound_world_is_not_blamed_for_its_impostors():
 )
 def test_nonsense_and_stopping_at_once_that_are_paid_are_caught(wins, reward, said):
     found = of_rounds(wins, reward)["nothing for nothing"]
-    assert found.verdict is Verdict.BAD, found.said
+    assert found.verdict is CheckStatus.FAIL, found.said
     assert said in found.said
 
 
 def test_a_lucky_move_is_no_fault():
     lucky = of_rounds(lambda said: said[0] == "on" and "zzqx" not in said)
-    assert lucky["nothing for nothing"].verdict is Verdict.GOOD
-    assert lucky["good before bad"].verdict is Verdict.GOOD
+    assert lucky["nothing for nothing"].verdict is CheckStatus.PASS
+    assert lucky["good before bad"].verdict is CheckStatus.PASS
 
 
 def test_pay_for_what_was_never_finished_is_caught():
@@ -225,7 +225,7 @@ def test_a_judge_that_is_taken_away_leaves_no_number():
     reward = "{name: rubric, key: none, criteria: ['x'], judge: {name: scripted, answers: 'tests_judged:says_yes'}}"
     checks = audited(reward)
     assert "its judge" in checks["failures are no numbers"].said
-    assert checks["failures are no numbers"].verdict is Verdict.GOOD
+    assert checks["failures are no numbers"].verdict is CheckStatus.PASS
     assert "good before bad" in bad(checks)  # it says yes to everything
 
 
@@ -236,9 +236,9 @@ def test_what_compares_is_asked_in_a_group():
 
 def test_what_is_another_each_time_and_components_that_come_and_go_are_noted():
     checks = audited(noisy)
-    assert checks["the same again"].verdict is Verdict.NOTE
+    assert checks["the same again"].verdict is CheckStatus.WARN
     checks = audited(moody)
-    assert (checks["components"].verdict, bad(checks)) == (Verdict.NOTE, set())
+    assert (checks["components"].verdict, bad(checks)) == (CheckStatus.WARN, set())
     assert "long, short" in checks["components"].said
 
 
@@ -271,7 +271,7 @@ def test_every_built_in_recipe_passes(recipe):
         return {check.name: check async for check in audit.checks()}
 
     checks = asyncio.run(main())
-    assert {name: check.said for name, check in checks.items() if check.verdict is Verdict.BAD} == {}
+    assert {name: check.said for name, check in checks.items() if check.verdict is CheckStatus.FAIL} == {}
     assert {row["player"] for row in audit.table()} == {*PLAYERS, "unfinished"}
     (expert,) = (row for row in audit.table() if row["player"] == "expert")
     assert expert["deserved"] == 1

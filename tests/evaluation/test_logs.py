@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests_rewards import episode
-from whetstone.cli.logs import logs
+from whetstone.cli.compare_logs import compare_logs
 from whetstone.errors import TaskError
 from whetstone.evaluation.logs import inspect_json, outcomes_of
 from whetstone.evaluation.success import evaluation_of
@@ -87,7 +87,7 @@ def test_logs_are_compared_over_the_tasks_they_share(tmp_path):
         rows = [{"doc_id": k, "acc": value} for k, value in enumerate(values)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     files = [str(tmp_path / "one.jsonl"), str(tmp_path / "other.jsonl")]
-    said = CliRunner().invoke(logs, [*files, "--json"])
-    told = json.loads(said.output)
-    assert [row["success"] for row in told["logs"]] == [0.75, 0.25]
-    assert told["pairs"][0]["difference"] == 0.5
+    result = CliRunner().invoke(compare_logs, [*files, "--json"])
+    compared = json.loads(result.output)
+    assert [row["success"] for row in compared["logs"]] == [0.75, 0.25]
+    assert compared["pairs"][0]["difference"] == 0.5

@@ -134,7 +134,7 @@ def test_a_filter_bites_where_it_says():
     assert said({"first": keeps_the_first})[0] == [0.0]  # alone, it has nothing to be compared with
     assert said({"winners": keeps_winners})[0] == [0.5, 0.0]
     assert said({"halves": halves})[0] == [0.25, -0.25, 0.0]
-    assert said({"winners": keeps_winners})[1]["filter/winners_removed_fraction"] == pytest.approx(1 / 3)
+    assert said({"winners": keeps_winners})[1]["credit_filters/winners_removed_fraction"] == pytest.approx(1 / 3)
 
 
 def doubled(outcomes: PerTrajectory) -> PerTrajectory:
@@ -239,7 +239,7 @@ def test_a_critic_that_is_trained_foretells_what_it_was_told():
     before = [p.clone() for p in made.policy.model.parameters()]
     made.settings = made.settings.model_copy(update={"max_grad_norm": 100.0})
     made.optimizers._peaks = [[0.05], [0.05]]
-    losses = [made.step(batch, loss)["loss"] for _ in range(60)]
+    losses = [made.step(batch, loss)["loss/total"] for _ in range(60)]
     assert losses[-1] < 0.1 * losses[0]
     # its gradient stops in front of the policy's own layers
     assert all(torch.equal(a, b) for a, b in zip(before, made.policy.model.parameters(), strict=True))

@@ -125,7 +125,7 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
     learner = Recorder(policy, with_settings(micro_batch_tokens=budget, prefix_sharing=share))
     metrics = learner.step(batch, LOSSES[loss], temperature=temperature)
     expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
-    assert metrics["loss"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
+    assert metrics["loss/total"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
     assert_same(learner.kept, expected, FLOAT64)
 
 
@@ -162,7 +162,7 @@ def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
     found = []
     for share in (True, False):
         learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, prefix_sharing=share))
-        loss = learner.step(batch, imitation)["loss"]
+        loss = learner.step(batch, imitation)["loss/total"]
         found.append((loss, learner.kept))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_same(found[0][1], found[1][1], 1e-5)
@@ -284,7 +284,7 @@ def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
         add_adapters(policy.model, rank=8, alpha=16, target_modules="all-linear", dora=False, seed=1)
     learner = ModelTrainer(policy, OptimizerSettings(steps=40, optimizer=optimizer, learning_rate=1e-2))
     batch = [segment([5, 9, 7, 3, 8], [0, 1, 1, 1, 1])]
-    losses = [learner.step(batch, imitation)["loss"] for _ in range(40)]
+    losses = [learner.step(batch, imitation)["loss/total"] for _ in range(40)]
     assert losses[-1] < losses[0] - (0.1 if adapted else 1.0)
 
 
@@ -292,10 +292,10 @@ def test_nothing_to_train_is_counted_and_changes_nothing():
     policy = small_policy()
     before = [p.clone() for p in policy.model.parameters()]
     learner = ModelTrainer(policy, SETTINGS)
-    assert learner.step([], surrogate)["update/skipped"] == 1.0
-    assert learner.step([segment([1, 2], [0, 0])], surrogate)["update/skipped"] == 1.0
+    assert learner.step([], surrogate)["update/skipped_fraction"] == 1.0
+    assert learner.step([segment([1, 2], [0, 0])], surrogate)["update/skipped_fraction"] == 1.0
     zero = learner.step([segment([1, 2, 3], [0, 1, 1], advantage=0.0)], surrogate)
-    assert (zero["update/skipped"], zero["update/tokens"]) == (1.0, 2.0)
+    assert (zero["update/skipped_fraction"], zero["update/tokens"]) == (1.0, 2.0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
@@ -306,7 +306,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_
     broken = [segment([1, 2], [0, 1], advantage=math.inf)]
     for _ in range(2):
         metrics = learner.step(broken, surrogate)
-        assert (metrics["update/skipped"], metrics["update/nonfinite"]) == (1.0, 1.0)
+        assert (metrics["update/skipped_fraction"], metrics["update/nonfinite_fraction"]) == (1.0, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     learner.step([segment([1, 2], [0, 1])], surrogate)  # one good update, and counting begins anew
     learner.step(broken, surrogate)
@@ -328,14 +328,14 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit():
 
 def test_an_update_tells_what_it_cost_and_how_far_it_moved():
     metrics = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=45)).step(group(), surrogate)
-    assert metrics["update/over_budget"] == 0
+    assert metrics["update/oversized_micro_batches"] == 0
     assert 0 < metrics["update/relative_norm"] < 0.1
     assert 0 < metrics["update/shared_fraction"] < 1
     assert metrics["throughput/update_tokens_per_second"] > 0
     assert 0 < metrics["throughput/mfu"] < 1
     assert metrics["memory/peak_gib"] > 0
     narrow = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=30)).step(group(), surrogate)
-    assert narrow["update/over_budget"] == 4  # of five segments one has room, the others a pass each
+    assert narrow["update/oversized_micro_batches"] == 4  # of five segments one has room, the others a pass each
 
 
 def test_a_token_the_model_does_not_know_names_its_trajectory():

@@ -57,13 +57,13 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
         value_weight=0.7 * batch.per(batch.predictions),
         imitation_weight=0.4 * batch.per(batch.imitated),
     )
-    found = learner.step(batch.segments, loss, divisor=batch.divisor)["loss"]
+    total = learner.step(batch.segments, loss, divisor=batch.divisor)["loss/total"]
     ratio = math.exp(0.1)
     policy_part = (3 * -0.5 * ratio + 2 * 1.0 * ratio) / 5
     pull = 0.2 * 0.5 * 0.3**2  # half its square, the same for each of the five tokens
     value = 0.7 * 0.5 * (0.25**2 + 0.5**2 + 1.5**2) / 3
     imitation = 0.4 * -learner.logprobs(SHOWN)[0].mean().item()
-    assert found == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
+    assert total == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
 
 
 def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens():
@@ -75,9 +75,10 @@ def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens
     # the first attempt is the first two tokens of the first segment: 0.1 there, 0.01 everywhere
     first = [torch.tensor([0.1, 0.1, 0.0]), torch.zeros(2)]
     held = UpdateLoss(clipped, old, reference=reference, reference_weight=0.01, first_attempt=first)
-    alone = learner.step(segments, UpdateLoss(clipped, old))["loss"]
+    alone = learner.step(segments, UpdateLoss(clipped, old))["loss/total"]
     pull = 0.5 * 0.3**2
-    assert learner.step(segments, held)["loss"] - alone == pytest.approx((5 * 0.01 + 2 * 0.1) * pull / 5, rel=1e-4)
+    with_pull = learner.step(segments, held)["loss/total"]
+    assert with_pull - alone == pytest.approx((5 * 0.01 + 2 * 0.1) * pull / 5, rel=1e-4)
 
 
 def test_the_first_update_finds_the_old_log_probs_itself():
@@ -104,7 +105,7 @@ def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget
     divisor = sum(lengths.values())
     batch = Minibatch.of(share, [], _weights(recipe.aggregation, lengths, divisor))
     loss = UpdateLoss(clipped, list(learner.logprobs(segments)), weights=batch.weights)
-    found = learner.step(segments, loss, divisor=divisor)["loss"]
+    total = learner.step(segments, loss, divisor=divisor)["loss/total"]
     per_token = torch.tensor([-0.5] * 3 + [1.0] * 2, dtype=torch.float64)
     expected = aggregated(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)
-    assert found == pytest.approx(expected.item(), rel=1e-5)
+    assert total == pytest.approx(expected.item(), rel=1e-5)

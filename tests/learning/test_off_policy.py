@@ -114,7 +114,7 @@ def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
     assembly, learner, group = sampled()
     turn = group.trajectories[0].turns[0]
     n = len(turn.action)
-    authors = (Author.SPLICED, *(Author.POLICY,) * (n - 1))
+    authors = (Author.INSERTED, *(Author.POLICY,) * (n - 1))
     action = replace(turn.action, authors=authors, logprobs=(math.log(0.5), *turn.action.logprobs[1:]))
     first = replace(group.trajectories[0], turns=(replace(turn, action=action), *group.trajectories[0].turns[1:]))
     columns = spied(assembly, learner, group, first)
@@ -129,7 +129,7 @@ def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
 
 def test_what_was_mended_is_trained_from_a_ratio_of_one(sampled):
     assembly, learner, group = sampled()
-    first = with_logprobs(group.trajectories[0], math.nan, Author.PATCHED)
+    first = with_logprobs(group.trajectories[0], math.nan, Author.CORRECTED)
     columns = spied(assembly, learner, group, first)
     total = sum(t.action_tokens for t in group.trajectories)
     assert len(columns["old_logprobs"]) == total
@@ -146,9 +146,9 @@ def test_a_mode_that_needs_log_probs_refuses_what_has_none(sampled):
 
 def test_corrections_are_finite_where_nobody_drew(sampled):
     _assembly, learner, group = sampled("importance_correction=truncated")
-    first = with_logprobs(group.trajectories[0], math.nan, Author.PATCHED)
+    first = with_logprobs(group.trajectories[0], math.nan, Author.CORRECTED)
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))
     learned = learner.update(UpdateBatch((changed,)))
-    assert math.isfinite(learned.metrics["loss"])
-    assert math.isfinite(learned.metrics["correction/weight"])
-    assert math.isfinite(learned.metrics["update/gradient_norm"])
+    assert math.isfinite(learned.metrics["loss/total"])
+    assert math.isfinite(learned.metrics["importance/weight_mean"])
+    assert math.isfinite(learned.metrics["update/grad_norm"])

@@ -36,7 +36,7 @@ def test_a_mean_is_over_the_tokens_of_all_however_they_were_shared_out():
     parts.merge(Tally())  # somebody who computed for show alone
     assert parts.metrics() == whole
     # (1 + 2 + 4 + 8) / 4; the policy's own tokens that say something: (0.5 + 3.5) / 2; 4 computed of 8
-    assert (whole["loss"], whole["policy/ratio"], whole["update/shared_fraction"]) == (3.75, 2.0, 0.5)
+    assert (whole["loss/total"], whole["policy/ratio"], whole["update/shared_fraction"]) == (3.75, 2.0, 0.5)
 
 
 def of_three(**fields):

@@ -75,7 +75,7 @@ def by_learner(objective, level, budget):
     tokens = sum(map(len, now))
     shares = [torch.full((len(of),), 5 * value / tokens) for of in now]
     loss = UpdateLoss(_by_coefficients, now, extra={"coefficients": [5 * of for of in per_token], "shares": shares})
-    assert learner.step(segments, loss, divisor=5)["loss"] == pytest.approx(value)
+    assert learner.step(segments, loss, divisor=5)["loss/total"] == pytest.approx(value)
     return value, learner.kept, columns, segments, before
 
 

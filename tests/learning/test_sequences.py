@@ -67,7 +67,7 @@ def by_learner(objective, correction, budget, mode=None):
     loss = UpdateLoss(objective, old, correction=correction, weights=weights_of(mode))
     loss.whole = loss.over_whole_batch(SEGMENTS, lambda to: learner.show(SEGMENTS, to))
     metrics = learner.step(SEGMENTS, loss)
-    return metrics["loss"], learner.kept, metrics
+    return metrics["loss/total"], learner.kept, metrics
 
 
 def weights_of(mode):
@@ -202,7 +202,7 @@ def test_in_a_run_it_does_not_matter_which_segments_share_a_pass(changes):
     many = [*changes, "reinforcement.minibatches=1", "reinforcement.epochs=2", "aggregation=sequence_mean"]
     metrics, weights = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1000)
     apart, others = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1)
-    for name in ("loss", "policy/ratio", "policy/kl", "policy/clip_fraction", "policy/entropy"):
+    for name in ("loss/total", "policy/ratio", "policy/kl", "policy/clip_fraction", "policy/entropy"):
         assert metrics[name] == pytest.approx(apart[name], rel=1e-4), name
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, others, strict=True))
 
@@ -218,7 +218,7 @@ def test_step_metrics_are_over_all_action_tokens_whoever_has_credit():
         assert equal[name] == pytest.approx(alone[name], rel=1e-5), name
     assert alone["policy/entropy"] != pytest.approx(second["policy/entropy"], rel=1e-6)
     assert (equal["update/tokens"], both["update/tokens"]) == (14, 28)
-    assert (equal["update/skipped"], both["update/skipped"]) == (1, 0)
+    assert (equal["update/skipped_fraction"], both["update/skipped_fraction"]) == (1, 0)
 
 
 @pytest.mark.parametrize("changes", [[], ["aggregation=sequence_mean"], ["reinforcement.reference_kl=0.1"]])
@@ -227,10 +227,10 @@ def test_the_loss_that_is_reported_is_the_one_that_is_optimised(changes):
     off = ["advantage={name: group_relative, scale: false}", *changes]
     # ratios are 1, so the objective is minus each token's advantage: ±1/2, over all 28 tokens
     metrics, _ = learned(sampled, *off)
-    assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["loss/total"] == pytest.approx(0.0, abs=1e-6)
     metrics, _ = learned([replace(sampled[0], trajectories=(longer(sampled[0]), sampled[0].trajectories[1]))], *off)
     per_token = {(): 0.5 * (7 - 9) / 16, ("aggregation=sequence_mean",): 0.0}.get(tuple(changes), 0.5 * (7 - 9) / 16)
-    assert metrics["loss"] == pytest.approx(per_token, abs=1e-6)
+    assert metrics["loss/total"] == pytest.approx(per_token, abs=1e-6)
 
 
 def longer(group):
@@ -275,4 +275,4 @@ def test_minibatches_report_the_mismatch_of_all_their_tokens():
 
 def test_a_preference_loss_is_reported_as_it_is():
     metrics, _ = learned(groups([1.0, 0.0]), "objective=dpo", "advantage=null")
-    assert metrics["loss"] == pytest.approx(math.log(2), abs=1e-5)  # before anything moved
+    assert metrics["loss/total"] == pytest.approx(math.log(2), abs=1e-5)  # before anything moved

@@ -44,7 +44,7 @@ def gradient_of(loss_of, budget, noise):
     """The gradient of a step that is not made, and its loss."""
     trainer = ModelTrainer(small_policy(), OptimizerSettings(micro_batch_tokens=budget, max_grad_norm=1e9))
     trainer._apply_gradient = dict
-    loss = trainer.step(SEGMENTS, loss_of, noise=noise)["loss"]
+    loss = trainer.step(SEGMENTS, loss_of, noise=noise)["loss/total"]
     return loss, [p.grad.clone() for p in trainer.policy.model.parameters() if p.grad is not None]
 
 

@@ -43,5 +43,5 @@ def test_nothing_left_is_no_update_and_no_failure(tmp_path, name):
     recipe = load_recipe("demo", [change for change in changes if not change.startswith("supervised.")])
     train(recipe, tmp_path / "run", progress=Progress(quiet=True))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["update/skipped"] for row in rows] == [1.0, 1.0]
-    assert rows[-1]["credit/zero_fraction"] == 1.0
+    assert [row["update/skipped_fraction"] for row in rows] == [1.0, 1.0]
+    assert rows[-1]["advantage/zero_fraction"] == 1.0

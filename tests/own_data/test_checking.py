@@ -60,10 +60,10 @@ def test_a_run_becomes_conversations_pairs_and_episodes(tmp_path):
     small = [*SMALL, "ablations=null", "reward=tests_small:parity", "rollout.group_size=4"]
     train(load_recipe("demo", small), tmp_path / "run", progress=Progress(quiet=True))
     for kind in ("conversations", "pairs", "trajectories"):
-        said = whetstone("data", "from-run", "run", "-o", f"{kind}.jsonl", "--as", kind, cwd=tmp_path)
-        assert said.returncode == 0, said.stderr
+        result = whetstone("data", "export", "run", "-o", f"{kind}.jsonl", "--as", kind, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
     read = [conversation_of(row) for row in rows_of(tmp_path / "conversations.jsonl")]
     assert len(read) == 2 * 2 * 4
     assert all(len(preference_of(row).answers) == 2 for row in rows_of(tmp_path / "pairs.jsonl"))
-    again = whetstone("data", "from-run", "run", "-o", "pairs.jsonl", cwd=tmp_path)
-    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+    second = whetstone("data", "export", "run", "-o", "pairs.jsonl", cwd=tmp_path)
+    assert (second.returncode, "is there already" in second.stderr) == (2, True)

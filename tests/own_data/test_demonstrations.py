@@ -44,7 +44,7 @@ def test_only_chosen_turns_are_learned_and_the_others_are_read(made):
     whole = in_tokens(read(made, *computed(12, 34)), made.chat)
     last = in_tokens(read(made, *computed(12, 34)), made.chat, chosen=LEARNED_FROM["last"])
     assert whole.segments()[0].tokens.ids == last.segments()[0].tokens.ids
-    assert [turn.action.authors[0] for turn in last.turns] == [Author.SPLICED, Author.EXPERT]
+    assert [turn.action.authors[0] for turn in last.turns] == [Author.INSERTED, Author.EXPERT]
     (segment,) = last.segments()
     assert sum(segment.action_mask) == len(last.turns[1].action)
 

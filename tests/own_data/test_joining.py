@@ -46,7 +46,7 @@ def test_the_beginning_of_one_goes_on_as_the_end_of_another_where_both_read_the_
 def test_what_stands_behind_the_join_is_trained_and_was_drawn_by_nobody():
     (first, *_) = joined(A, B)
     authors = [turn.action.authors[0] for turn in first.turns]
-    assert authors == [Author.POLICY, Author.PATCHED, Author.PATCHED]
+    assert authors == [Author.POLICY, Author.CORRECTED, Author.CORRECTED]
     (segment,) = first.segments()
     trained = [token for token, mine in zip(segment.tokens.ids, segment.action_mask, strict=True) if mine]
     assert trained == list(map(ord, "leftdownwon"))

@@ -112,7 +112,7 @@ def test_a_turn_that_trajectories_share_stays_one():
 
 def test_what_somebody_wrote_begins_at_a_ratio_of_one_and_cannot_be_compared_with_log_probs():
     said = turn("by hand")
-    written = Tokens.written(said.action.ids, Author.PATCHED)
+    written = Tokens.written(said.action.ids, Author.CORRECTED)
     by_hand = Group(
         GROUPS[0].task, (path("a", 1.0, [type(said)(said.context, written, said.message, opens_segment=True)]),)
     )

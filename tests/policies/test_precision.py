@@ -134,7 +134,7 @@ def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precis
     (found,) = trainer.logprobs([asked])
     assert torch.allclose(found, torch.tensor(before.logprobs), atol=0.05)
     report = trainer.step([asked], lambda outputs, _: supervised(outputs.logprobs))
-    assert report["update/skipped"] == 0
+    assert report["update/skipped_fraction"] == 0
     after = asyncio.run(sampled())
     assert sum(after.logprobs[:1]) != sum(before.logprobs[:1])
     (found,) = trainer.logprobs([segment([*prompt, *after.tokens], [0] * len(prompt) + [1] * len(after.tokens))])

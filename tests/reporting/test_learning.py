@@ -12,8 +12,14 @@ def step(number, **metrics):
 
 ROWS = [
     {"stage": "supervised", "step": 1},
-    step(1, update__skipped=1.0, group__zero_variance_fraction=1.0, filter__void_turns=0.0),
-    step(2, update__skipped=0.0, group__zero_variance_fraction=0.25, filter__void_turns=0.5, policy__clip_fraction=0.1),
+    step(1, update__skipped_fraction=1.0, group__zero_variance_fraction=1.0, credit_filters__void_turns=0.0),
+    step(
+        2,
+        update__skipped_fraction=0.0,
+        group__zero_variance_fraction=0.25,
+        credit_filters__void_turns=0.5,
+        policy__clip_fraction=0.1,
+    ),
 ]
 
 

@@ -22,7 +22,7 @@ ROWS = (*METRICS, *TRACKED)
 AREAS = {row.name.partition("/")[0] for row in METRICS} - {"loss", "PART"} | {"loss"}
 ROOMS = ("algorithms", "learning", "training", "record", "rewards", "rollout", "serving", "inference", "assembly")
 NOT_METRICS = {"tools/list", "tools/call"}
-LATER = {"correction/weight_squared", "smoothness/apart"}
+LATER = {"importance/weight_squared", "consistency/apart"}
 """Made and used up before a step is written."""
 
 
@@ -84,7 +84,7 @@ def test_what_stands_for_a_part_is_what_a_method_has():
 def test_a_name_finds_the_row_that_fits_it_closest():
     assert described("reward/mean").name == "reward/mean"
     assert described("reward/turn_cost").name == "reward/NAME"
-    assert described("filter/void_turns_removed_fraction").name == "filter/NAME_removed_fraction"
+    assert described("credit_filters/void_turns_removed_fraction").name == "credit_filters/NAME_removed_fraction"
     assert described("replay/success_replay/stored").name == "PART/NAME"
     assert described("replay/injected").name == "replay/injected"
     assert described("evaluation/pass_at_8").name == "evaluation/pass_at_K"

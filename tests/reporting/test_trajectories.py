@@ -32,7 +32,7 @@ FIRST = Turn(
     queue_seconds=0.25,
     environment_seconds=0.125,
 )
-LAST = Turn(Tokens.written([7], Author.PARTNER), Tokens.written([8], Author.EXPERT), assistant("3"))
+LAST = Turn(Tokens.written([7], Author.OTHER_AGENT), Tokens.written([8], Author.EXPERT), assistant("3"))
 WHOLE = Trajectory(
     "a", "task", (user("1+2?"),), (FIRST, LAST), EndReason.TERMINATED,
     score=Score(1.0, {"x": 1.0}, (0.5, 0.5), True, judgements=(Judgement("Is it?", {"reason": "so", "met": True}),)),

@@ -20,8 +20,8 @@ def test_turns_that_followed_are_one_and_the_outcome_is_the_worlds():
 
 
 def test_an_episode_that_ran_out_of_patches_has_failed_and_its_turns_still_say_what_they_did():
-    said = scored([1.0, 0.0], ended=EndReason.STOPPED)
-    assert (said.value, said.success, said.turns) == (0, False, (1, 0))
+    score = scored([1.0, 0.0], ended=EndReason.EARLY_STOPPED)
+    assert (score.value, score.success, score.turns) == (0, False, (1, 0))
 
 
 def test_where_nobody_walks_a_record_the_outcome_stands():

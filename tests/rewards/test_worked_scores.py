@@ -134,7 +134,7 @@ CASES = {
         {"correctness": 0, "format": 1, "correct": 0},
     ),
     "tool_rl, whole calls": (
-        {"grain": "call", "format_weight": 0.5},
+        {"match": "call", "format_weight": 0.5},
         SWAPPED,
         task("?", calls=ALIKE),
         1.5,

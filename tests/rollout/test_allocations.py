@@ -118,7 +118,7 @@ def test_a_group_begins_at_one_place_and_what_is_in_front_is_not_trained(started
     for trajectory in paths:
         assert "started_later" in trajectory.marks
         assert trajectory.turns[:count] == paths[0].turns[:count]
-        assert {a for t in trajectory.turns[:count] for a in t.action.authors} == {Author.SPLICED}
+        assert {a for t in trajectory.turns[:count] for a in t.action.authors} == {Author.INSERTED}
         (segment,) = trajectory.segments()
         assert sum(segment.action_mask) == len(trajectory.turns[count].action)
         assert trajectory.solved
@@ -126,7 +126,7 @@ def test_a_group_begins_at_one_place_and_what_is_in_front_is_not_trained(started
 
 def test_it_moves_to_the_beginning_and_ends_there(started):
     assert all(t.marks == () for t in started(10).trajectories)
-    shares = [sum(a is Author.SPLICED for t in started(step, until=100).trajectories[0].turns
+    shares = [sum(a is Author.INSERTED for t in started(step, until=100).trajectories[0].turns
                   for a in t.action.authors[:1]) for step in (0, 30, 60)]  # fmt: skip
     assert shares == sorted(shares, reverse=True)
 
@@ -144,7 +144,7 @@ def test_own_successes_are_begun_behind_once_there_are_any():
         begun = collected(Independent(group_size=2), right, method=Method(start=known))
         for trajectory in begun.trajectories:
             assert trajectory.marks == ("started_later",)
-            assert [{*t.action.authors} for t in trajectory.turns] == [{Author.SPLICED}] * 2 + [{Author.POLICY}]
+            assert [{*t.action.authors} for t in trajectory.turns] == [{Author.INSERTED}] * 2 + [{Author.POLICY}]
             assert trajectory.turns[0].action.ids == first.trajectories[0].turns[0].action.ids
     start.observe(heard(begun))
     assert len(start.buffer) == 2  # what began in the middle is no success of the whole

@@ -108,7 +108,7 @@ def test_it_parts_where_the_entropy_rises():
     rises = EntropyBranching(group_size=2, roots=1, base=0.0, weight=1.0)
     group = collected(rises, speak)
     assert group.trajectories[1].fork_turn == 2  # behind the second answer the third turn is unsure
-    before = EntropyBranching(group_size=2, roots=1, base=0.0, weight=1.0, measured="before")
+    before = EntropyBranching(group_size=2, roots=1, base=0.0, weight=1.0, measured="before_tool")
     assert collected(before, speak).trajectories[1].fork_turn == 3  # one turn late, as the published code
 
 

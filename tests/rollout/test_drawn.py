@@ -4,7 +4,7 @@ from whetstone.chat import Context, assistant
 from whetstone.rollout.drawn import drawn_spans
 from whetstone.trajectory import Author, Tokens, Turn
 
-NOTHING = Tokens.written((), Author.SPLICED)
+NOTHING = Tokens.written((), Author.INSERTED)
 
 
 def drawn(*ids):
@@ -22,12 +22,12 @@ def reads(*ids, new=(), opens=False):
 
 def test_actions_of_the_segment_and_what_the_next_one_begins_with():
     turns = [turn((1, 2), drawn(3, 4), opens=True), turn((5,), drawn(6))]
-    spliced = Tokens.joined([drawn(8), Tokens.written((9, 10), Author.SPLICED)])
+    spliced = Tokens.joined([drawn(8), Tokens.written((9, 10), Author.INSERTED)])
     assert drawn_spans(turns, reads(1, 2, 3, 4, 5, 6, 7, new=(7,)), spliced) == ((2, 4), (5, 6), (7, 8))
 
 
 def test_runs_of_the_policys_own_tokens_inside_an_action():
-    mixed = Tokens.joined([drawn(3), Tokens.written((4, 5), Author.SPLICED), drawn(6, 7)])
+    mixed = Tokens.joined([drawn(3), Tokens.written((4, 5), Author.INSERTED), drawn(6, 7)])
     assert drawn_spans([turn((1, 2), mixed, opens=True)], reads(1, 2, 3, 4, 5, 6, 7, 8), NOTHING) == ((2, 3), (5, 7))
 
 

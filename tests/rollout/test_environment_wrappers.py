@@ -123,7 +123,7 @@ def test_an_error_is_patched_in_the_history_and_trained_as_it_was():
 
 def test_without_patches_left_it_is_over():
     trajectory = followed(in_order(call("1+1")), 0)
-    assert trajectory.ended is EndReason.STOPPED
+    assert trajectory.ended is EndReason.EARLY_STOPPED
     assert len(trajectory.turns) == 1
     assert len(followed(in_order(call("1+1")), 1).turns) == 2
     assert followed(in_order(call("1+1")), -1).ended is EndReason.TERMINATED

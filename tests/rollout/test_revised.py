@@ -51,7 +51,7 @@ def test_a_revision_is_the_wrong_turn_the_reflection_and_the_good_way():
     answered = (*good.turns[1].context.ids, *good.turns[1].action.ids)
     assert segment.tokens.ids == (*opening, *wrong, *bad.turns[1].context.ids, *turned, *answered)
     authors = {author for author, mask in zip(segment.tokens.authors, segment.action_mask, strict=True) if mask}
-    assert authors == {Author.PATCHED}
+    assert authors == {Author.CORRECTED}
     assert all(math.isnan(p) for p, m in zip(segment.tokens.logprobs, segment.action_mask, strict=True) if m)
 
 

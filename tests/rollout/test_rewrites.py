@@ -227,7 +227,7 @@ def test_a_failed_call_that_is_mended_is_as_if_it_had_been_right_at_once():
     assert len(trajectory.turns) == 2
     assert "repaired" in trajectory.marks
     first = trajectory.turns[0].action
-    assert set(first.authors) == {Author.PATCHED}
+    assert set(first.authors) == {Author.CORRECTED}
     assert all(map(math.isnan, first.logprobs))
     (segment,) = trajectory.segments()
     assert "error" not in CHAT.tokenizer.decode(segment.tokens.ids)

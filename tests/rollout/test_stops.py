@@ -35,7 +35,7 @@ def test_simpletir_worked_check():
     """A call, then neither a call nor an answer: the episode ends at turn 2, void."""
     unread = Message("assistant", (Text("<call>oops"),))  # begins a call and is none
     stopped = played(in_order(call("12*34"), unread, assistant("408")), stops=STOP)
-    assert stopped.ended is EndReason.STOPPED
+    assert stopped.ended is EndReason.EARLY_STOPPED
     assert stopped.marks == ("void_turn",)
     assert len(stopped.turns) == 2
     answered = played(in_order(call("12*34"), assistant("408")), stops=STOP)
@@ -45,7 +45,7 @@ def test_simpletir_worked_check():
 def test_where_answers_have_a_form_words_without_it_are_void():
     world = ToolEnvironment(tools=[pocket_calculator], answer=r"\d")
     stopped = played(in_order(call("12*34"), assistant("let me think")), environment=world, stops=STOP)
-    assert (stopped.ended, len(stopped.turns)) == (EndReason.STOPPED, 2)
+    assert (stopped.ended, len(stopped.turns)) == (EndReason.EARLY_STOPPED, 2)
     going_on = played(in_order(assistant("let me think"), assistant("408")), environment=world)
     assert [len(t.observation) for t in going_on.turns] == [1, 0]
     columns = Columns(
@@ -56,7 +56,7 @@ def test_where_answers_have_a_form_words_without_it_are_void():
 
 def test_void_trajectories_count_and_are_not_learned_from():
     kept = [path(str(i), r, [turn(calls=("ok",)), turn("4")]) for i, r in enumerate((1, 0, 0))]
-    void = path("v", 0, [turn(calls=("ok",)), turn("")], ended=EndReason.STOPPED, marks=("void_turn",))
+    void = path("v", 0, [turn(calls=("ok",)), turn("")], ended=EndReason.EARLY_STOPPED, marks=("void_turn",))
     columns = Columns(index_groups([Group(TASK, (*kept[:2], void, kept[2]))]))
     assert columns.ask(void_turns).tolist() == [1, 1, 0, 1]
     assert columns["rewards"].tolist() == [1, 0, 0, 0]
@@ -117,7 +117,7 @@ def test_a_spent_budget_leaves_one_turn_to_answer():
     method = Method(context_transforms={"budget_line": BudgetLine(budgets=(2,))}, stops={"spent": Spent(budgets=(2,))})
     on = in_order(call("1+1"), call("2+2"), call("3+3"), assistant("408"))
     (stopped,) = collected(Independent(group_size=1), on, method=method).trajectories
-    assert (stopped.ended, stopped.marks) == (EndReason.STOPPED, ("spent",))
+    assert (stopped.ended, stopped.marks) == (EndReason.EARLY_STOPPED, ("spent",))
     assert len(stopped.turns) == 3
     answers = in_order(call("1+1"), call("2+2"), assistant("408"))
     (answered,) = collected(Independent(group_size=1), answers, method=method).trajectories

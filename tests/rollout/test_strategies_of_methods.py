@@ -201,7 +201,7 @@ def test_behind_a_wrong_answer_a_sentence_is_spliced_and_trained_with_its_probab
     wrong, probe = group.trajectories
     assert (wrong.solved, probe.solved) == (False, True)
     action = probe.turns[0].action
-    spliced = [k for k, author in enumerate(action.authors) if author is Author.SPLICED]
+    spliced = [k for k, author in enumerate(action.authors) if author is Author.INSERTED]
     assert spliced == list(range(len(CHAT.encode("Wait. "))))
     assert [action.logprobs[k] for k in spliced] == [0.0] * len(spliced)
     (segment,) = probe.segments()

@@ -118,7 +118,7 @@ def test_a_loss_of_the_middle_of_a_function_is_refused_in_a_line_and_nothing_end
     several = together(assembled(), two).trainer
     with pytest.raises(LearnerError, match="top of a module"):
         several.step(segments(), lambda outputs, micro: plain(outputs, micro))
-    assert several.step(segments(), plain)["update/skipped"] == 0
+    assert several.step(segments(), plain)["update/skipped_fraction"] == 0
 
 
 def test_a_mistake_in_a_loss_is_what_is_said(here):
@@ -201,7 +201,7 @@ def test_a_run_of_two_processes_trains_the_weights_of_one(tmp_path):
         assert_close(list(found.values()), list(alone.values()))
     for one, *others in zip(*rows, strict=True):
         for other in others:
-            assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
+            assert other["loss/total"] == pytest.approx(one["loss/total"], abs=1e-5)
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_trained():

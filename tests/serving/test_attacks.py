@@ -384,6 +384,6 @@ def test_a_redacted_answer_is_read_and_not_trained(assembly):
         action, logprobs=[-1.0] * len(action), versions=[0] * len(action), entropies=[0.0] * len(action)
     )
     kept = redacting._tokens(tokens)
-    assert set(kept.authors) == {Author.SPLICED}
+    assert set(kept.authors) == {Author.INSERTED}
     assert assembly.chat.tokenizer.decode(kept.ids) == "it is …"
     assert redacting._tokens(Tokens.joined([tokens])) == kept

@@ -165,7 +165,7 @@ def test_a_call_that_has_to_be_made_is_begun_for_the_model_and_its_beginning_is_
         return episode.said[0].action
 
     action = played(assembly, work)
-    forced = [author for author in action.authors if author is Author.SPLICED]
+    forced = [author for author in action.authors if author is Author.INSERTED]
     begun = assembly.chat.tokenizer.decode(action.ids[: len(forced)])
     assert begun.startswith("<tool_call>")
     assert '"add"' in begun

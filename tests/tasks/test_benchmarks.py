@@ -212,7 +212,7 @@ def test_a_recipe_with_them_is_sound(tmp_path):
     async def main():
         return [check async for check in Audit(make, source, reward, tasks=3).checks()]
 
-    assert [check for check in asyncio.run(main()) if check.verdict.value == "bad"] == []
+    assert [check for check in asyncio.run(main()) if check.verdict.value == "fail"] == []
 
 
 def test_bad_files_are_named(tmp_path, files):
@@ -253,7 +253,7 @@ def test_humaneval():
         return {
             check.name: check.said
             async for check in Audit(make, source, reward, tasks=3).checks()
-            if check.verdict.value == "bad"
+            if check.verdict.value == "fail"
         }
 
     assert asyncio.run(main()) == {}

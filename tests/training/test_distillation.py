@@ -55,7 +55,7 @@ def test_a_policy_that_reads_a_hint_teaches_itself_and_a_kill_changes_nothing(tm
     folder = tmp_path / "whole" / "stages" / "1-distillation"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["distillation"] * 3
-    assert all(row["update/skipped"] == 0 and row["distillation/advantage"] != 0 for row in rows)
+    assert all(row["update/skipped_fraction"] == 0 and row["distillation/advantage"] != 0 for row in rows)
     for steps in itertools.chain((1, 2), itertools.repeat(9)):
         try:
             train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps))

@@ -39,9 +39,9 @@ def test_a_plateau_is_no_gain_over_the_best_before():
 
 def test_of_a_loss_less_is_better_and_steps_that_measured_nothing_do_not_count():
     until = UntilSettings(plateau=1, window=2, min_delta=0.0)
-    falling = rows([4.0, None, 3.0, 2.0, 1.0], "loss")
+    falling = rows([4.0, None, 3.0, 2.0, 1.0], "loss/total")
     assert reached_in(falling, until, measure="loss") is None
-    risen = reached_in([*falling, *rows([3.0], "loss")], until, measure="loss")  # (1 + 3) / 2 after (2 + 1) / 2
+    risen = reached_in([*falling, *rows([3.0], "loss/total")], until, measure="loss")  # (1 + 3) / 2 after (2 + 1) / 2
     assert risen == "plateau: loss 1.5, no better by 0 in 1 steps"
 
 
@@ -54,7 +54,7 @@ def test_of_a_loss_less_is_better_and_steps_that_measured_nothing_do_not_count()
 )
 def test_a_plateau_is_what_patience_counts(values, plateau, window, least, measure):
     until = UntilSettings(plateau=plateau, window=window, min_delta=least)
-    name = {"reward": "reward/mean", "loss": "loss"}[measure]
+    name = {"reward": "reward/mean", "loss": "loss/total"}[measure]
     better = -1 if measure == "loss" else 1
     told = reached_in(rows(values, name), until, measure=measure) is not None
     means = [better * sum(values[i : i + window]) / window for i in range(len(values) - window + 1)]

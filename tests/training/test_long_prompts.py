@@ -36,13 +36,13 @@ def test_a_run_goes_on_and_says_how_many_it_left_out(project, changes):
     run = project / "runs" / "tasks"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["cost_per_step/episodes"] for row in rows] == [8, 8, 8]  # others took their places
-    assert rows[-1]["group/too_long"] > 0
+    assert rows[-1]["group/prompt_too_long"] > 0
     summary = json.loads((run / "summary.json").read_text())
     held_out = summary["after"]["tasks"] + summary["after"]["too_long"]
     assert 0 < summary["after"]["too_long"] < held_out <= 40
     said = f"{summary['after']['too_long']} tasks are left out: their prompts leave no room in the model's context"
     assert said in done.stdout
-    assert "such tasks are left out and counted (group/too_long)" in done.stderr
+    assert "such tasks are left out and counted (group/prompt_too_long)" in done.stderr
 
 
 def test_where_all_prompts_are_too_long_the_run_stops_before_it_begins(project):
@@ -55,8 +55,8 @@ def test_where_all_prompts_are_too_long_the_run_stops_before_it_begins(project):
 def test_the_doctor_says_how_many_there_are(project):
     shown = json.loads(whetstone("doctor", "tasks.yaml", "--json", cwd=project).stdout)
     (check,) = [check for check in shown["checks"] if check["name"] == "prompts"]
-    assert check["verdict"] == "note"
+    assert check["verdict"] == "warn"
     assert "10 of 40 leave no room for an answer and are left out" in check["said"]
     short = whetstone("doctor", "tasks.yaml", "policy.tiny.context_length=16", "--json", cwd=project)
     (check,) = [check for check in json.loads(short.stdout)["checks"] if check["name"] == "prompts"]
-    assert (short.returncode, check["verdict"]) == (1, "bad")
+    assert (short.returncode, check["verdict"]) == (1, "fail")

@@ -59,7 +59,7 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_replays(tmp_path, s
         train(resolved, tmp_path / "killed", progress=StopAfter(2, of="reinforcement"))
     train(resolved, tmp_path / "killed", resume=True, progress=QUIET)
     assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
-    assert all(row["stored/groups"] > 0 for row in rows(tmp_path / "whole"))
+    assert all(row["offline/groups"] > 0 for row in rows(tmp_path / "whole"))
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_stored_episodes_are_explained_and_replayed_like_fresh_ones(tmp_path, sm
     assert "replayed" in {step.value for step in told.chain}
     again = asyncio.run(Replay(tmp_path / "run").from_checkpoint())
     metrics = asyncio.run(again.step())
-    assert metrics["stored/reward"] == rows(tmp_path / "run")[again.done - 1]["stored/reward"]
+    assert metrics["offline/reward"] == rows(tmp_path / "run")[again.done - 1]["offline/reward"]
 
 
 @pytest.mark.slow

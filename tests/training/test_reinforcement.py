@@ -69,7 +69,7 @@ def test_running_ahead_every_group_is_consumed_once_and_none_is_too_old(tmp_path
     rows = metrics(tmp_path / "run")
     assert all(row["policy/staleness_max"] <= resolved.recipe.reinforcement.max_staleness for row in rows)
     assert max(row["policy/staleness_max"] for row in rows) >= 1
-    assert any(row["update/skipped"] == 0 for row in rows)
+    assert any(row["update/skipped_fraction"] == 0 for row in rows)
 
 
 def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
@@ -149,10 +149,14 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
         progress=QUIET,
     )
     rows = metrics(tmp_path / "run")
-    assert rows[0]["correction/weight"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
+    assert rows[0]["importance/weight_mean"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
     stale = [row for row in rows if row["policy/staleness_max"] >= 1]
-    assert any(row["correction/changed_fraction"] > 0 for row in stale)
-    assert all(0 < row["importance/effective_sample_fraction"] <= 1 + 1e-6 for row in rows if not row["update/skipped"])
+    assert any(row["importance/truncated_fraction"] > 0 for row in stale)
+    assert all(
+        0 < row["importance/effective_sample_fraction"] <= 1 + 1e-6
+        for row in rows
+        if not row["update/skipped_fraction"]
+    )
     assert any(row["policy/staleness_kl"] > 1e-6 for row in stale)
 
 

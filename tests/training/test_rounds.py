@@ -104,8 +104,8 @@ def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(t
     path = tmp_path / "run" / "stages" / "2-offline" / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) == 60
-    assert all(row["update/skipped"] == 0 for row in rows)
-    assert all(math.isfinite(row["value/error"]) for row in rows)
+    assert all(row["update/skipped_fraction"] == 0 for row in rows)
+    assert all(math.isfinite(row["value/loss"]) for row in rows)
     ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "2-offline")]
     one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
     assert not alike(one, other)
@@ -123,7 +123,7 @@ def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tm
         path = tmp_path / "run" / "stages" / name / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         assert len(rows) == 40
-        assert all(row["update/skipped"] == 0 for row in rows)
+        assert all(row["update/skipped_fraction"] == 0 for row in rows)
     ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "4-imitation")]
     one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
     assert not alike(one, other)
@@ -185,8 +185,8 @@ def test_rounds_killed_anywhere_come_to_the_same_weights(tmp_path):
 def test_imitation_of_the_best_sees_no_episode_that_failed(tmp_path):
     train(chain(SAMPLED, IMITATED), tmp_path / "run", progress=QUIET)
     told = [json.loads(line) for line in (tmp_path / "run/stages/2-supervised/metrics.jsonl").read_text().splitlines()]
-    assert [row["demonstrations/left_out"] for row in told] == [0, 0]
-    assert all(row["update/skipped"] == 0 for row in told)
+    assert [row["demonstrations/skipped_fraction"] for row in told] == [0, 0]
+    assert all(row["update/skipped_fraction"] == 0 for row in told)
 
 
 @pytest.mark.slow

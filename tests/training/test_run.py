@@ -267,7 +267,7 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
     weights = theirs.model.state_dict()
     assert all(torch.equal(value, weights[key]) for key, value in ours.model.state_dict().items())
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["update/skipped"] == 0
+    assert rows[-1]["update/skipped_fraction"] == 0
     if name == "imitation":
         assert rows[-1]["loss/imitation"] > 0
     if "critic" in name:
@@ -308,7 +308,7 @@ def test_a_run_whose_template_rewrites_history_counts_it_and_says_once_why(tmp_p
     given = ["policy.tiny=null", f"policy.path={tmp_path / 'model'}", "chat.format=compact", "ablations=null"]
     train(small(*given), tmp_path / "run", progress=Hears(quiet=True))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert all(row["episode/new_segments"] >= 0 for row in rows if row["stage"] == "reinforcement")
+    assert all(row["episode/context_resets"] >= 0 for row in rows if row["stage"] == "reinforcement")
     said = [text for text in heard if "rewrites what was said" in text]
     assert len(said) == 1
     assert "it shows the beginning otherwise" in said[0]
@@ -323,4 +323,4 @@ def test_segments_that_begin_in_mid_episode_are_counted_by_episode():
     opens, goes_on = (replace(turn("b"), opens_segment=opened) for opened in (True, False))
     twice, never = path_of("a", 1.0, [opens, opens, goes_on, opens]), path_of("b", 0.0, [opens, goes_on])
     found = describe_groups([replace(group(1.0, 0.0), trajectories=(twice, never))])
-    assert found["episode/new_segments"] == 1.0  # the first turn of an episode opens its first segment: (2 + 0) / 2
+    assert found["episode/context_resets"] == 1.0  # the first turn of an episode opens its first segment: (2 + 0) / 2

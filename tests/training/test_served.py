@@ -9,7 +9,7 @@ from tests_servers import VLLM, SGLang, served
 from whetstone.assembly import preflight
 from whetstone.assembly.assembly import assemble
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.policies import save_policy
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -36,7 +36,7 @@ def test_what_a_server_draws_is_learned_from_with_the_weights_it_was_given(tmp_p
         recipe = small_demo(f"engine={{name: {name}, address: '{server.url}'}}", TEACHING, "rollout.group_size=4")
         train(recipe, tmp_path / "run", progress=QUIET)
     learned = [row for row in rows(tmp_path / "run") if row["stage"] == "reinforcement"]
-    assert [row["update/skipped"] for row in learned] == [0.0, 0.0]
+    assert [row["update/skipped_fraction"] for row in learned] == [0.0, 0.0]
     assert all(row["sampler/mismatch_kl"] < 1e-6 for row in learned)
     assert server.loaded > 2
 
@@ -72,8 +72,8 @@ def test_it_is_tried_before_a_run_relies_on_it(small_demo, folder):
         found = asyncio.run(checks(server.url))
     verdicts = {name: check.verdict for name, check in found.items() if name.startswith("engine")}
     assert set(verdicts) == {f"engine: {name}" for name in ("log-probs", "tokenizer", "prefix cache", "weights")}
-    assert Verdict.BAD not in verdicts.values(), {name: found[name].said for name in verdicts}
+    assert CheckStatus.FAIL not in verdicts.values(), {name: found[name].said for name in verdicts}
     (gone,) = (
         check for check in asyncio.run(checks("http://127.0.0.1:1")).values() if check.name == "engine: log-probs"
     )
-    assert gone.verdict is Verdict.BAD
+    assert gone.verdict is CheckStatus.FAIL

@@ -234,7 +234,7 @@ def test_a_stage_learns_what_its_data_say_and_the_next_begins_there(data):
     folders = [data / "run" / "stages" / stage.name for stage in stages_of(resolved)]
     told = [json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]) for folder in folders]
     assert told[2]["preference/pairs"] == 4
-    assert told[1]["demonstrations/left_out"] == 0
+    assert told[1]["demonstrations/skipped_fraction"] == 0
     for before, after in itertools.pairwise(folders):
         recipe = load_recipe(after / "recipe.yaml").recipe
         assert recipe.policy.path == str(latest_checkpoint(before))

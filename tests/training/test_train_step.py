@@ -177,7 +177,7 @@ def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
     train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     assert [row["group/filtered"] for row in rows] == [6.0] * 6
-    assert all(row["update/skipped"] == 1 for row in rows)
+    assert all(row["update/skipped_fraction"] == 1 for row in rows)
 
 
 @pytest.mark.slow

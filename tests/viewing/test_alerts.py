@@ -30,8 +30,8 @@ def rising(low, high):
 HEALTHY = {
     "episode__success": rising(0.2, 0.8), "reward__mean": rising(0.2, 0.8), "policy__entropy": rising(1.0, 0.4),
     "episode__action_tokens": 40.0, "group__zero_variance_fraction": rising(0.1, 0.4),
-    "sampler__mismatch_kl": 1e-6, "update__gradient_norm": 0.5, "time__rollout": 2.0, "time__engine": 1.5,
-    "time__update": 1.0, "episode__invalid_fraction": 0.0, "update__skipped": 0.0,
+    "sampler__mismatch_kl": 1e-6, "update__grad_norm": 0.5, "time__rollout": 2.0, "time__generation": 1.5,
+    "time__update": 1.0, "episode__invalid_fraction": 0.0, "update__skipped_fraction": 0.0,
 }  # fmt: skip
 
 
@@ -52,9 +52,9 @@ def test_a_run_that_learns_raises_no_alarm():
         ),
         ("groups without a difference", {"group__zero_variance_fraction": rising(0.5, 1.0)}),
         ("growing mismatch", {"sampler__mismatch_kl": rising(1e-6, 0.1)}),
-        ("starving engine", {"time__engine": 0.2}),
+        ("starving engine", {"time__generation": 0.2}),
         ("failing episodes", {"episode__invalid_fraction": 0.2}),
-        ("idle updates", {"update__skipped": 1.0}),
+        ("idle updates", {"update__skipped_fraction": 1.0}),
     ],
 )  # fmt: skip
 def test_each_sign_is_seen_alone(name, changed):
@@ -63,7 +63,7 @@ def test_each_sign_is_seen_alone(name, changed):
 
 def test_one_gradient_of_twenty_times_the_median_is_a_spike_and_names_its_step():
     given = rows(**HEALTHY)
-    given[30]["update/gradient_norm"] = 10.0  # the others are about 0.5
+    given[30]["update/grad_norm"] = 10.0  # the others are about 0.5
     (alert,) = alerts_of(given)
     assert alert.name == "gradient spikes"
     assert "at step 31" in alert.said

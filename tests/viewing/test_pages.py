@@ -78,7 +78,7 @@ def folder(tmp_path_factory):
                 played(store, number, 3)
             store.consume(step, [2 * step, 2 * step + 1])
             success = 0.2 + 0.03 * step
-            more = {"episode/success": success, "reward/mean": success, "update/gradient_norm": 0.5}
+            more = {"episode/success": success, "reward/mean": success, "update/grad_norm": 0.5}
             Journal(run).record("reinforcement", step + 1, row(step, **more))
         store.close()
         evaluated(run, "untrained", 0.1, [0.05, 0.2], [episode("e/0", "sums/0", reward=0.0)])

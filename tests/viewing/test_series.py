@@ -9,7 +9,7 @@ def test_rows_are_read_as_they_are_appended_and_half_a_line_waits(tmp_path):
     metrics = MetricRows(tmp_path)
     metrics.refresh()
     assert metrics.rows == []
-    Journal(tmp_path).record("supervised", 1, {"loss": 2.0})
+    Journal(tmp_path).record("supervised", 1, {"loss/total": 2.0})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"stage": "supervised", "step": 2, "lo')
     metrics.refresh()
@@ -17,18 +17,18 @@ def test_rows_are_read_as_they_are_appended_and_half_a_line_waits(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('ss": 1.0}\n')
     metrics.refresh()
-    assert [row["loss"] for row in metrics.rows] == [2.0, 1.0]
+    assert [row["loss/total"] for row in metrics.rows] == [2.0, 1.0]
 
 
 def test_a_run_that_went_back_to_its_checkpoint_is_read_again(tmp_path):
     journal, metrics = Journal(tmp_path), MetricRows(tmp_path)
     for step in range(1, 6):
-        journal.record("reinforcement", step, {"loss": float(step)})
+        journal.record("reinforcement", step, {"loss/total": float(step)})
     metrics.refresh()
     journal.rewind({"reinforcement": 2})
-    journal.record("reinforcement", 3, {"loss": -1.0})
+    journal.record("reinforcement", 3, {"loss/total": -1.0})
     metrics.refresh()
-    assert [row["loss"] for row in metrics.rows] == [1.0, 2.0, -1.0]
+    assert [row["loss/total"] for row in metrics.rows] == [1.0, 2.0, -1.0]
 
 
 def test_damaged_lines_are_counted_and_passed_over(tmp_path):
@@ -45,8 +45,8 @@ def test_success_has_the_interval_of_its_episodes():
 
 
 def test_a_long_curve_is_thinned_to_means_of_neighbours():
-    given = [{"step": step, "loss": float(step)} for step in range(1, 11)]
-    curve = curves_of(given, most=5)["loss"]
+    rows = [{"step": step, "loss/total": float(step)} for step in range(1, 11)]
+    curve = curves_of(rows, most=5)["loss/total"]
     assert (curve.x, curve.y) == ([1.5, 3.5, 5.5, 7.5, 9.5], [1.5, 3.5, 5.5, 7.5, 9.5])
 
 

@@ -45,7 +45,7 @@ def test_each_token_has_what_is_stored_of_it():
 
 def test_spliced_tokens_are_trained_where_their_log_prob_is_known():
     shown = episode("a", "t")
-    tokens = Tokens((1, 2), (Author.SPLICED,) * 2, (-0.1, float("nan")), (-1, -1), (float("nan"),) * 2)
+    tokens = Tokens((1, 2), (Author.INSERTED,) * 2, (-0.1, float("nan")), (-1, -1), (float("nan"),) * 2)
     object.__setattr__(shown.turns[0], "action", tokens)
     assert conversation(row(shown), None)["turns"][0]["action"]["trained"] == [True, False]
 

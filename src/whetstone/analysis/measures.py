@@ -21,6 +21,7 @@ from whetstone.analysis.comparison import learning_curve, spent
 from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.record import read_json
+from whetstone.renames import renamed_metric
 from whetstone.reporting import Journal, Progress
 from whetstone.reporting.charts import running_mean
 from whetstone.training.agent_evaluation import evaluate
@@ -128,7 +129,7 @@ def first_reached(x: Sequence[float], y: Sequence[float], target: float, most: f
 
 def measure_from(written: str | Mapping[str, Any]) -> Measure:
     """As a bench writes it: `success`, `area`, `{tokens_to: 0.5}`, `{pass_at: 8}`, `{evaluation: tool_calls, better:
-    lower}`, `{metric: update/gradient_norm, over: max, better: lower}`.
+    lower}`, `{metric: update/grad_norm, over: max, better: lower}`.
 
     Raises:
         RecipeError: It is none of these.
@@ -144,6 +145,8 @@ def measure_from(written: str | Mapping[str, Any]) -> Measure:
         raise RecipeError(f"measure: over: {over}: one of {', '.join(_OVER)}")
     if better not in (None, "lower", "higher"):
         raise RecipeError(f"measure: better: {better}: lower or higher")
+    if kind == "metric" and (renamed := renamed_metric(str(value))) is not None:
+        raise RecipeError(f"measure: metric: {value}: renamed to {renamed}")
     if kind == "tokens_to":
         if not isinstance(value, int | float) or not 0 < value <= 1:
             raise RecipeError(f"measure: tokens_to: {value}: a share of successes, such as 0.5")

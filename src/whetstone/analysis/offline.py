@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-Finding = Literal["stop", "regularise", "more data", "go on", "enough", "unknown"]
+Finding = Literal["stop", "regularize", "more_data", "continue", "converged", "unknown"]
 _RISEN = 0.1
 """Of what the held-out loss had fallen by; a rise by more is no ripple."""
 _FALLING = 0.05
@@ -38,10 +38,11 @@ class Look:
     train: float
     """The mean loss of the steps from this look to the next."""
     held_out: float
-    divergence: float | None = None
-    """From whoever drew the held-out episodes, in nats a token (k3); None where no log-probs were kept."""
-    value_error: float | None = None
-    """Of critics, on held-out turns."""
+    kl: float | None = None
+    """KL divergence from the policy that sampled the held-out episodes, in nats per token (k3); None if their log-probs
+    were not stored."""
+    value_loss: float | None = None
+    """Loss of the critics on held-out turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
     found = []
     for place, k in enumerate(at):
         until = at[place + 1] if place + 1 < len(at) else len(steps)
-        losses = [row["loss"] for row in steps[k:until] if row.get("loss") is not None]
+        losses = [row["loss/total"] for row in steps[k:until] if row.get("loss/total") is not None]
         if losses:
             row = steps[k]
             found.append(
@@ -72,22 +73,22 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
                     row["step"],
                     fmean(losses),
                     row["held_out/loss"],
-                    row.get("held_out/divergence"),
-                    row.get("held_out/value_error"),
+                    row.get("held_out/kl"),
+                    row.get("held_out/value_loss"),
                 )
             )
     return found
 
 
 def advice(looks: Sequence[Look]) -> Advice:
-    """Whether to stop, regularise, get more data or go on; the first that holds.
+    """Return the first finding that holds.
 
-    - `regularise`: the policy is more than 1 nat a token from whoever drew the episodes; or the held-out loss never
-      fell.
-    - `stop`: it has risen from its lowest by more than a tenth of its fall.
-    - `go on`: the last third of the looks brought more than a twentieth of its fall.
-    - `more data`: it is flat, and lies above the training loss by more than half of what that fell.
-    - `enough`: it is flat, and close to the training loss.
+    - `regularize`: the policy is more than 1 nat per token from the policy that sampled the episodes, or the held-out
+      loss never fell.
+    - `stop`: the held-out loss has risen from its minimum by more than a tenth of its fall.
+    - `continue`: more than a twentieth of its fall is in the last third of the looks.
+    - `more_data`: it is flat, and above the training loss by more than half of the fall of the training loss.
+    - `converged`: it is flat and close to the training loss.
     """
     if len(looks) < 3:
         return Advice(
@@ -104,18 +105,18 @@ def advice(looks: Sequence[Look]) -> Advice:
         "a smaller learning_rate, offline.reference_kl, offline.consistency_regularization or adapters (policy.lora) "
         "hold it back"
     )
-    if last.divergence is not None and last.divergence > _FAR:
-        said = f"the policy is {last.divergence:.3g} nats a token from whoever drew the episodes; {holding} ({trend})"
-        return Advice("regularise", said)
+    if last.kl is not None and last.kl > _FAR:
+        reason = f"the KL divergence from the sampling policy is {last.kl:.3g} nats per token; {holding} ({trend})"
+        return Advice("regularize", reason)
     if fall <= 0 and risen > 0:
-        return Advice("regularise", f"what is held out was never learned: {trend}; {holding}, or get more data")
+        return Advice("regularize", f"the held-out loss never fell: {trend}; {holding}, or collect more data")
     if risen > _RISEN * fall:
-        return Advice("stop", f"{trend}: stop at step {best.step} (offline.steps), or regularise: {holding}")
+        return Advice("stop", f"{trend}: stop at step {best.step} (offline.steps), or regularize: {holding}")
     late = looks[-max(2, len(looks) // 3 + 1)].held_out - last.held_out
     if late > _FALLING * fall > 0:
-        return Advice("go on", f"{trend}, and still falling: more steps (offline.steps)")
+        return Advice("continue", f"{trend}, and still falling: more steps (offline.steps)")
     gap = last.held_out - last.train
     if learned > 0 and gap > _APART * learned:
-        said = f"{trend}: what is learned from is learned by heart, {gap:.3g} below the rest; more episodes or tasks"
-        return Advice("more data", said)
-    return Advice("enough", f"{trend}: these data have no more to give; evaluate, or go on with reinforcement")
+        reason = f"{trend}: the training data is memorized, its loss is {gap:.3g} lower; add episodes or tasks"
+        return Advice("more_data", reason)
+    return Advice("converged", f"{trend}: converged; evaluate, or continue with reinforcement")

@@ -6,8 +6,8 @@ episodes did while they were sampled.
 Sampling is the engine's where the engine computed for most of it; else it is what an episode waits for most, or its
 stragglers, where the longest take several times what the others take.
 
-Easy to get wrong: `time/environment` is a mean over episodes that wait beside each other. It is no part of a step, and
-adds up with nothing.
+Note:
+    `time/environment_wait_mean` is a mean over concurrent episodes. It is not a part of the duration of a step.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _engine(rows: Sequence[Mapping[str, Any]], seconds: float) -> float | None:
     replicas = [row["scale/replica_utilisation"] for row in rows if "scale/replica_utilisation" in row]
     if replicas:
         return min(1.0, fmean(replicas))
-    computed = [(row["time/engine"], row["time/rollout"]) for row in rows if "time/engine" in row]
+    computed = [(row["time/generation"], row["time/rollout"]) for row in rows if "time/generation" in row]
     sampling = sum(rollout for _, rollout in computed)
     return min(1.0, sum(engine for engine, _ in computed) / sampling) if sampling > 0 else None
 

@@ -28,7 +28,7 @@ from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, 
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.inference import check_engine
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
@@ -77,12 +77,12 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
         trackers_of(resolved)
         assembly = await run_in_compute_thread(assemble, resolved)
     except WhetstoneError as error:
-        yield Check("parts", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
     policy = assembly.policy
     trained = sum(p.numel() for p in policy.trained())
     said = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
-    yield Check("policy", Verdict.GOOD, said, seconds=time.perf_counter() - began)
+    yield Check("policy", CheckStatus.PASS, said, seconds=time.perf_counter() - began)
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
@@ -100,18 +100,21 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
     for name, check in checks:
         began = time.perf_counter()
         if late:
-            yield Check(name, Verdict.NOTE, f'not tried, because "{late}" is not finished', is_finished=False)
+            yield Check(name, CheckStatus.WARN, f'not tried, because "{late}" is not finished', is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, result = name, Check(name, Verdict.NOTE, f"not finished in {check_seconds:g} s", is_finished=False)
+            late, result = (
+                name,
+                Check(name, CheckStatus.WARN, f"not finished in {check_seconds:g} s", is_finished=False),
+            )
         else:
             try:
                 result = trial.result()
             except Exception as error:  # a plug-in may raise any exception
-                result = Check(name, Verdict.BAD, f"{type(error).__name__}: {error}".splitlines()[0])
+                result = Check(name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
         yield replace(result, name=name, seconds=time.perf_counter() - began)
 
 
@@ -121,7 +124,7 @@ async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
     try:
         assembly = await run_in_compute_thread(assemble, resolved)
     except WhetstoneError as error:
-        yield Check("policy", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        yield Check("policy", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
     async for tried in _of_engine(assembly):
         yield tried
@@ -137,13 +140,16 @@ def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
         said = f"holds {_gib(held)}: {_listed([share for share in here if share.held])}"
         if passing:
             said += f"; comes and goes, at most: {_listed([share for share in here if not share.held])}"
-        verdict, mend = Verdict.GOOD, ""
+        verdict, mend = CheckStatus.PASS, ""
         if free is not None:
             said += f"; {_gib(free)} free"
             if held > free:
-                verdict = Verdict.BAD
+                verdict = CheckStatus.FAIL
             elif held + passing > free:
-                verdict, mend = Verdict.NOTE, "smaller: rollout.max_in_flight or engine.cache_gib; micro_batch_tokens"
+                verdict, mend = (
+                    CheckStatus.WARN,
+                    "reduce rollout.max_in_flight, engine.cache_gib or micro_batch_tokens",
+                )
         yield Check(f"memory on {device}", verdict, said, mend)
 
 
@@ -161,11 +167,11 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
     try:
         engine = await run_in_compute_thread(assembly.engine)
     except WhetstoneError as error:
-        yield Check("engine", Verdict.BAD, str(error), seconds=time.perf_counter() - began)
+        yield Check("engine", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
     try:
         for finding in await check_engine(engine, assembly.policy):
-            verdict = {True: Verdict.GOOD, False: Verdict.BAD, None: Verdict.NOTE}[finding.good]
+            verdict = {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.WARN}[finding.good]
             yield Check(f"engine: {finding.name}", verdict, finding.said, seconds=time.perf_counter() - began)
             began = time.perf_counter()
     finally:
@@ -195,12 +201,12 @@ class _Probe:
             grown = chat.extend(context, ids, [answer])
             opened += grown.opens_segment
             if not grown.opens_segment and grown.ids[: len(context.ids) + len(ids)] != (*context.ids, *ids):
-                return Check("", Verdict.BAD, "a context does not begin with the one before it")
+                return Check("", CheckStatus.FAIL, "a context is not an extension of the previous one")
             context = grown
         if opened:
             said = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
-            return Check("", Verdict.NOTE, said, "a template that keeps earlier turns as they are")
-        return Check("", Verdict.GOOD, f"keeps history; a turn ends with {_named(self.assembly)}")
+            return Check("", CheckStatus.WARN, said, "a template that keeps earlier turns as they are")
+        return Check("", CheckStatus.PASS, f"keeps history; a turn ends with {_named(self.assembly)}")
 
     async def prompts(self) -> Check:
         """How much of the context tasks take before anything is said."""
@@ -221,12 +227,12 @@ class _Probe:
         beyond = sum(length >= most for length in lengths)
         said = f"{median(lengths):.0f} tokens in the median of {len(lengths)}, {max(lengths)} at most, of {most}"
         if not beyond:
-            return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.PASS, said)
         mend = "a model with a longer context (policy.tiny.context_length), or shorter prompts"
         if beyond == len(lengths):
-            return Check("", Verdict.BAD, f"{said}: none leaves room for an answer", mend)
+            return Check("", CheckStatus.FAIL, f"{said}: none leaves room for an answer", mend)
         said = f"{said}: {beyond} of {len(lengths)} leave no room for an answer and are left out"
-        return Check("", Verdict.NOTE, said, mend)
+        return Check("", CheckStatus.WARN, said, mend)
 
     async def tools(self) -> Check:
         """The expert's episode of one task, with the tools it calls."""
@@ -236,22 +242,22 @@ class _Probe:
             if failed is not None:
                 return failed
             said = f"; {called} tools respond to a call with example arguments" if called else ""
-            return Check("", Verdict.NOTE, f"the source has no expert, so no call is known to be right{said}")
+            return Check("", CheckStatus.WARN, f"the source has no expert, so no call is known to be right{said}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
         if not self.shown.ended.valid or self.shown.ended.cut_short:
             why = f": {self.shown.error}" if self.shown.error else ""
-            return Check("", Verdict.BAD, f"the expert's episode ended by {self.shown.ended}{why}")
+            return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
         for turn in self.shown.turns:
             amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
             if amiss:
                 call, answer = turn.calls[amiss[0]], turn.observation[amiss[0] : amiss[0] + 1]
                 text = f": {answer[0].text[:200]}" if answer else ""
-                return Check("", Verdict.BAD, f"the expert's call of {call.name} came to {call.outcome}{text}")
+                return Check("", CheckStatus.FAIL, f"the expert's call of {call.name} returned {call.outcome}{text}")
         untold = [spec.name for spec in self._specs() if not spec.description]
         if untold:
             mend = "a docstring: it is what the model reads of a tool"
-            return Check("", Verdict.NOTE, f"{', '.join(untold)}: nothing is said of what it does", mend)
+            return Check("", CheckStatus.WARN, f"{', '.join(untold)}: no description", mend)
         used = {call.name for call in self.shown.calls}
         failed, called = await self._call_each([spec for spec in self._specs() if spec.name not in used])
         if failed is not None:
@@ -259,7 +265,7 @@ class _Probe:
         seconds = sum(call.seconds for call in self.shown.calls)
         said = f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms"
         said += f"; {called} more tools respond to a call with example arguments" if called else ""
-        return Check("", Verdict.GOOD, said)
+        return Check("", CheckStatus.PASS, said)
 
     async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
         """Call each tool once with example arguments; return the first failure, and the number of calls.
@@ -271,25 +277,25 @@ class _Probe:
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
-                return Check("", Verdict.BAD, f"a call of {spec.name} with example arguments failed: {why}"), 0
+                return Check("", CheckStatus.FAIL, f"a call of {spec.name} with example arguments failed: {why}"), 0
         return None, len(specs)
 
     async def reward(self) -> Check:
         """The reward of the expert's episode, and of one that somebody plays who does not know how."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
-            return Check("", Verdict.NOTE, "without an expert's episode there is no answer known to be right")
+            return Check("", CheckStatus.WARN, "without an expert's episode there is no answer known to be right")
         actor = ExpertActor(_Clueless(), self.assembly.chat)
         wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
         for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
             if played.score is None:
-                return Check("", Verdict.BAD, f"{who} episode has no score: {played.error}")
+                return Check("", CheckStatus.FAIL, f"{who} episode has no score: {played.error}")
         assert self.shown.score is not None
         assert wrong.score is not None
         right, other = self.shown.score, wrong.score
         said = f"{right.value:g} for the expert, {other.value:g} for somebody who does not know"
         if right.value <= other.value or (other.success and not right.success):
-            return Check("", Verdict.BAD, said, "a reward that is larger for what is right")
-        return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.FAIL, said, "make the reward larger for a correct answer")
+        return Check("", CheckStatus.PASS, said)
 
     def _is_large(self) -> bool:
         """Return whether a few hundred tokens take seconds."""
@@ -319,7 +325,7 @@ class _Probe:
         failed = [t for t in self.sampled if not t.ended.valid]
         if failed:
             said = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
-            return Check("", Verdict.BAD, said)
+            return Check("", CheckStatus.FAIL, said)
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
         said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
@@ -327,14 +333,14 @@ class _Probe:
             self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )
         if compares and len(set(rewards)) == 1:
-            return Check("", Verdict.NOTE, f"{said}: nothing to compare yet", "a warm-up (supervised), or easier tasks")
-        return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")
+        return Check("", CheckStatus.PASS, said)
 
     async def agreement(self) -> Check:
         """Are the log-probs of the sampled tokens the learner's?"""
         segments = [segment for trajectory in self.sampled for segment in trajectory.segments()]
         if not segments:
-            return Check("", Verdict.NOTE, "no token was sampled to compare")
+            return Check("", CheckStatus.WARN, "no token was sampled to compare")
         temperature = self.recipe.rollout.temperature
         learner = await run_in_compute_thread(self._learner)
         found = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
@@ -346,14 +352,17 @@ class _Probe:
         ]
         apart = mismatch(found, torch.tensor(drawn, device=found.device))
         most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
-        said = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
         if not learner.shares:
-            said += f"; this model is computed as {learner.layout}, not as trees: nothing is shared"
+            message += f"; the layout of the forward pass is {learner.layout}, not tree: prefixes are not shared"
         if most > _AGREEMENT[self.assembly.policy.dtype]:
             return Check(
-                "", Verdict.BAD, said, "policy.dtype: float32, and the same weights and temperature on both sides"
+                "",
+                CheckStatus.FAIL,
+                message,
+                "policy.dtype: float32, and the same weights and temperature on both sides",
             )
-        return Check("", Verdict.GOOD, said)
+        return Check("", CheckStatus.PASS, message)
 
     async def largest_step(self) -> Check:
         """Forward and backward of a micro-batch of the longest segments there can be.
@@ -371,7 +380,7 @@ class _Probe:
             if type(error) is RuntimeError and "memory" not in str(error).lower():
                 raise
             mend = "lower micro_batch_tokens or logits_memory_mb, or set activation_checkpointing: true or policy.lora"
-            return Check("", Verdict.BAD, "a micro-batch of the longest segments does not fit into memory", mend)
+            return Check("", CheckStatus.FAIL, "a micro-batch of the longest segments does not fit into memory", mend)
         peak = peak_memory_gib(self.assembly.policy.device)
         said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
         if tokens < largest:
@@ -381,7 +390,7 @@ class _Probe:
             said += f" and at most {_gib(passing)}" if passing else ""
         if self.assembly.policy.context_length > settings.micro_batch_tokens:
             said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"
-        return Check("", Verdict.GOOD, said)
+        return Check("", CheckStatus.PASS, said)
 
     def _largest_step(self) -> tuple[float, int]:
         """Return the seconds and tokens of the largest update that was measured."""

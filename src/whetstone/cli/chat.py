@@ -32,7 +32,7 @@ _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature",
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--recipe", help="Whose tools a model has; none unless said. A run has its own.")
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.7, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temperature: float, seed: int) -> None:
     """Speak with RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 
 _MARKS = {
-    Verdict.GOOD: click.style("good", fg="green"),
-    Verdict.NOTE: click.style("note", fg="yellow"),
-    Verdict.BAD: click.style("bad ", fg="red", bold=True),
+    CheckStatus.PASS: click.style("pass", fg="green"),
+    CheckStatus.WARN: click.style("warn", fg="yellow"),
+    CheckStatus.FAIL: click.style("fail", fg="red", bold=True),
 }
 
 

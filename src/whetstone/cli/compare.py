@@ -24,7 +24,11 @@ _KEY = re.compile(r"[\w.]+=")
 @click.command("compare")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE... [KEY=VALUE[,VALUE]...]")
 @click.option(
-    "--seeds", default=3, show_default=True, type=click.IntRange(min=1), help="How many, from the recipe's on."
+    "--seeds",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of seeds, starting at the recipe's seed.",
 )
 @click.option(
     "--budget",

@@ -1,4 +1,4 @@
-"""`whetstone data`: look at data of one's own before it is trained on, and make some of a run."""
+"""`whetstone data`: check a dataset before training, and export a dataset from a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from whetstone.trajectory_json import encoded_trajectory
 
 @click.group()
 def data() -> None:
-    """Look at data of one's own, and make some of a run."""
+    """Check a dataset, or export one from a run."""
 
 
 @data.command()
@@ -99,25 +99,23 @@ def _show(segment: Segment, tokenizer: object) -> None:
     click.echo()
 
 
-@data.command("from-run")
+@data.command("export")
 @click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="A file to write.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Output file.")
 @click.option("--top-k-per-task", type=click.IntRange(min=1), help="Maximum episodes per task, highest reward first.")
-@click.option("--min-reward", type=float, help="Only episodes with at least this reward.")
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="Only episodes whose policy wrote at most so many tokens."
-)
-@click.option("--well-formed-only", is_flag=True, help="Only finished episodes with answered calls and without loops.")
-@click.option("--deduplicate", is_flag=True, help="One of several episodes of a task with the same messages and calls.")
+@click.option("--min-reward", type=float, help="Minimum reward of an episode.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum number of sampled tokens of an episode.")
+@click.option("--well-formed-only", is_flag=True, help="Exclude truncated episodes, unanswered tool calls and loops.")
+@click.option("--deduplicate", is_flag=True, help="Exclude duplicates among the episodes of a task.")
 @click.option(
     "--as",
     "kind",
     type=click.Choice(["conversations", "pairs", "trajectories"]),
     default="conversations",
     show_default=True,
-    help="Messages in the OpenAI shape; the best and the worst of each task; or token for token, with log-probs.",
+    help="Messages in OpenAI format; best and worst episode of each task; or tokens with log-probs.",
 )
-def from_run(
+def export(
     run_dir: Path,
     output: Path,
     top_k_per_task: int | None,
@@ -127,7 +125,7 @@ def from_run(
     deduplicate: bool,
     kind: str,
 ) -> None:
-    """Write episodes that RUN_DIR sampled in reinforcement, for a `data` of another recipe."""
+    """Export the episodes sampled by RUN_DIR in reinforcement to a file, for the `data` of another recipe."""
     if output.exists():
         raise DataError(f"{output}: is there already")
     assembly = whetstone.assembly.assemble(

@@ -25,7 +25,7 @@ from whetstone.compute_thread import is_computing
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Needs
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.extras import install_command
 from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
@@ -94,7 +94,7 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
         checks.append(check)
         if not as_json:
             show(check)
-    bad = [check.name for check in checks if check.verdict is Verdict.BAD]
+    bad = [check.name for check in checks if check.verdict is CheckStatus.FAIL]
     unfinished = [check.name for check in checks if not check.is_finished]
     if as_json:
         ready = None if unfinished and not bad else not bad

@@ -26,7 +26,7 @@ from whetstone.environments.protocol import Checks
 from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.extras import install_command
 from whetstone.network.connections import patient_protocol
@@ -69,7 +69,7 @@ def check(
         environment, read_options(options), source=source, reward=reward, episodes=episodes, max_turns=max_turns
     )
     found = asyncio.run(_checked(contract, as_json))
-    bad = [each.name for each in found if each.verdict is Verdict.BAD]
+    bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
         click.echo(to_json({"environment": environment, "kept": not bad, "found": contract.found,
                                "checks": [asdict(each) for each in found]}))  # fmt: skip
@@ -82,21 +82,23 @@ def check(
 @click.argument("environment")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", "source", help="Where its tasks come from; the source of the same name unless said.")
-@click.option("--address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="0 takes a free one.")
+@click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, help="Port; 0 picks a free one."
+)
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Episodes open at once; more are refused.",
+    help="Maximum concurrent episodes; further ones are refused.",
 )
 @click.option(
     "--idle-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="After which a forgotten episode is closed.",
+    help="Close an episode after this many seconds without a request.",
 )
 def serve(
     environment: str,

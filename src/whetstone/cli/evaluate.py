@@ -38,15 +38,18 @@ _OF_GROUPS = (
 @click.command()
 @click.argument("run_or_recipe", shell_complete=completing.recipes_or_runs)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
-@click.option("--policy", help="Who acts instead: a run, a model's folder, or an address such as http://host:8000/v1.")
+@click.option("--policy", help="Policy to evaluate instead of the recipe's: a run, a model folder or a URL such as "
+              "http://host:8000/v1.")  # fmt: skip
 @click.option("--model", default="", help="The model's name at that address.")
 @click.option("--api-key-env", default="", help="The environment variable that holds the key for that address.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out tasks [the recipe's].")
 @click.option("--samples", type=click.IntRange(min=1), help="Episodes of each task, for pass@k [the recipe's].")
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token [the recipe's].")
-@click.option("--seed", type=click.IntRange(min=0), help="Of the draws [the recipe's].")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed for sampling [the recipe's].")
 @click.option(
-    "--output-dir", type=click.Path(path_type=Path), help="Keep episodes there; the same command goes on with them."
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    help="Save episodes to this directory; rerunning the command resumes from them.",
 )
 @click.option("--lm-eval", type=click.Path(path_type=Path), help="Write results there as lm-evaluation-harness does.")
 @click.option(

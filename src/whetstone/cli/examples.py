@@ -15,13 +15,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone compare demo advantage=group_relative,leave_one_out --seeds 5",
         "whetstone compare shop.yaml other.yaml --budget episodes=2000",
     ),
+    "compare-logs": ("whetstone compare-logs ours.json theirs.json",),
     "completion": (
         "whetstone completion bash >> ~/.bashrc",
         "whetstone completion zsh >> ~/.zshrc",
         "whetstone completion fish > ~/.config/fish/completions/whetstone.fish",
     ),
     "data check": ("whetstone data check chats.jsonl demo",),
-    "data from-run": ("whetstone data from-run runs/demo -o solved.jsonl --top-k-per-task 4 --min-reward 1",),
+    "data export": ("whetstone data export runs/demo -o solved.jsonl --top-k-per-task 4 --min-reward 1",),
     "doctor": (
         "whetstone doctor",
         "whetstone doctor shop.yaml",
@@ -39,7 +40,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "whetstone live runs/demo",
         "whetstone live shop.yaml live.scorer=my_package.scoring:scorer --paused",
     ),
-    "logs": ("whetstone logs ours.json theirs.json",),
     "mcp": ("whetstone mcp calculator my_package.tools:search",),
     "models": (
         "whetstone models",
@@ -49,7 +49,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "new": ("whetstone new tool shop",),
     "papers": (
         "whetstone papers",
-        "whetstone papers --row 2402.03300",
+        "whetstone papers --paper 2402.03300",
     ),
     "plan": (
         "whetstone plan demo --gpus 64 --model 8b",

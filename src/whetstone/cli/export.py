@@ -16,8 +16,8 @@ from whetstone.errors import RecipeError
 
 @click.command()
 @click.argument("run_or_model", shell_complete=completing.run_folders)
-@click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="A folder that is not there yet.")
-@click.option("--merged", "merge", is_flag=True, help="Put what adapters learned into the weights they stand beside.")
+@click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="Output directory; must not exist.")
+@click.option("--merged", "merge", is_flag=True, help="Merge the adapters into the base weights.")
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="What weights are written in [bfloat16]."
 )

@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
               help="Where it is kept, and gone on with [runs/RECIPE-live].")  # fmt: skip
-@click.option("--host", "address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
+)
 @click.option("--name", help="What clients call the model; the recipe's name unless said.")
 @click.option("--keys", type=click.Path(path_type=Path),
-              help="A file of keys, as of `whetstone serve`; without it this machine alone may ask.")  # fmt: skip
+              help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
 @click.option("--paused", is_flag=True, help="Begin without learning, until POST /v1/live/resume.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
-              help="After which an episode nobody asks in is over.")  # fmt: skip
+              help="Close an episode after this many seconds without a request.")  # fmt: skip
 def live(
     recipe: str,
     overrides: tuple[str, ...],

@@ -29,15 +29,15 @@ from whetstone.training.interruption import Interrupted
 COMMANDS = {
     "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
+    "compare-logs": ("compare_logs:compare_logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "completion": ("completion:completion", "Print what makes a shell complete commands."),
-    "data": ("data:data", "Look at data of one's own, and make some of a run."),
+    "data": ("data:data", "Check a dataset, or export one from a run."),
     "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
     "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
     "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
     "export": ("export:export", "Write a trained policy as a folder for other tools."),
     "import": ("import_recipe:import_recipe", "Translate a configuration of TRL or verl."),
     "live": ("live:live", "Serve a policy that learns from what follows its answers."),
-    "logs": ("logs:logs", "Compare logs of Inspect and lm-evaluation-harness."),
     "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
     "models": ("models:models", "List, fetch or convert pretrained models."),
     "new": ("new:new", "Begin a recipe, tool, environment, reward or tasks of one's own."),
@@ -66,8 +66,17 @@ RENAMED = {
     "--best": "--top-k-per-task",
     "--clean": "--well-formed-only",
     "--distinct": "--deduplicate",
+    "logs": "compare-logs",
+    "data from-run": "data export",
+    "--requests-a-minute": "--requests-per-minute",
+    "--tokens-a-minute": "--tokens-per-minute",
+    "--at-once": "--max-concurrent",
+    "--most-bytes": "--max-bytes",
+    "--address": "--host",
+    "--row": "--paper",
+    "--people": "--annotations",
 }
-"""Commands and options of the release before, and what they are called now."""
+"""Old name → new name of commands and options of an earlier release."""
 
 
 class _LoadingNotice(MetaPathFinder):

@@ -10,22 +10,22 @@ from whetstone.plain_json import to_json
 
 
 @click.command("papers")
-@click.option("--row", metavar="TITLE", help="One paper: its key, its arXiv id, or part of its title.")
+@click.option("--paper", metavar="TITLE", help="Show one paper, given by its key, arXiv id or part of its title.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def papers_command(row: str | None, as_json: bool) -> None:
+def papers_command(paper: str | None, as_json: bool) -> None:
     """List papers: what each claims, where its mechanism is, and what came of it on a small scale."""
-    chosen = [paper_called(row)] if row is not None else list(papers().values())
+    chosen = [paper_called(paper)] if paper is not None else list(papers().values())
     if as_json:
-        told = [paper.to_json() for paper in chosen]
-        click.echo(to_json(told[0] if row is not None else {"verdicts": shares(chosen), "papers": told}))
+        described = [each.to_json() for each in chosen]
+        click.echo(to_json(described[0] if paper is not None else {"verdicts": shares(chosen), "papers": described}))
         return
-    if row is not None:
+    if paper is not None:
         for line in lines_of(chosen[0]):
             click.echo(line)
         return
-    width = max(len(paper.key) for paper in chosen)
-    for paper in chosen:
-        click.echo(f"{paper.key:<{width}}  {paper.verdict:<22}  {paper.title}")
+    width = max(len(each.key) for each in chosen)
+    for each in chosen:
+        click.echo(f"{each.key:<{width}}  {each.verdict:<22}  {each.title}")
     counted = ", ".join(f"{verdict} {count}" for verdict, count in shares(chosen).items())
     click.echo(f"{len(chosen)} papers: {counted}")
 

@@ -21,7 +21,8 @@ _UNREAD = ("policy", "supervised", "rollout", "curriculum", "evaluation", "ablat
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--updates", is_flag=True, help="Make the updates again as well, from the earliest checkpoint there is.")
+@click.option("--updates", is_flag=True,
+              help="Also recompute the updates, from the earliest available checkpoint.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay(run_dir: Path, overrides: tuple[str, ...], updates: bool, as_json: bool) -> None:
     """Compute again what RUN_DIR has on record, without a tool or a sample; nothing is written.

@@ -16,7 +16,7 @@ import whetstone.rewards
 from whetstone import assembly
 from whetstone.cli.check_output import show
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.rewards.protocol import let_go
@@ -109,7 +109,7 @@ def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) ->
     turns = min(_MOST_TURNS, resolved.recipe.environment.max_turns)
     tried = whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
     found = asyncio.run(_checked(tried, as_json))
-    bad = [each.name for each in found if each.verdict is Verdict.BAD]
+    bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
         said = {
             "recipe": resolved.name,
@@ -135,7 +135,7 @@ async def _checked(tried: Audit, quiet: bool) -> list[Check]:
 
 
 def _show(tried: Audit) -> None:
-    click.echo(f"\n{'who':<20} {'did the task':>12} {'paid then':>10} {'paid else':>10} {'no score':>9}")
+    click.echo(f"\n{'player':<20} {'solved':>8} {'reward if solved':>17} {'reward if not solved':>21} {'unscored':>9}")
     for row in tried.table():
         paid = ["" if row[key] is None else f"{row[key]:.3g}" for key in ("score_deserved", "score_undeserved")]
-        click.echo(f"{row['player']:<20} {row['deserved']:>12.0%} {paid[0]:>10} {paid[1]:>10} {row['invalid']:>9.0%}")
+        click.echo(f"{row['player']:<20} {row['deserved']:>8.0%} {paid[0]:>17} {paid[1]:>21} {row['invalid']:>9.0%}")

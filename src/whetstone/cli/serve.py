@@ -36,24 +36,42 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.command()
 @click.argument("run_or_model")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--host", "address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
-@click.option("--name", help="What clients call the model; the last part of RUN_OR_MODEL unless said.")
-@click.option("--record", type=click.Path(path_type=Path), help="A file episodes are added to, as `data` of a stage.")
-@click.option("--judge", is_flag=True, help="Let the run's reward judge each episode nobody paid; see --record.")
-@click.option("--redact", metavar="MODULE:FUNCTION", help="Takes a text, returns it as it may be kept.")
-@click.option("--people", type=click.Path(path_type=Path), metavar="FILE",
-              help="Serve the page for people at /, with a queue that is kept in FILE.")  # fmt: skip
-@click.option("--keys", type=click.Path(path_type=Path), help="A file of keys; without it this machine alone may ask.")
-@click.option("--new-key", "made", metavar="NAME", help="Make a key, print it, and end.")
-@click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Of the new key.")
-@click.option("--requests-a-minute", type=click.IntRange(min=1), help="Of the new key.")
-@click.option("--tokens-a-minute", type=click.IntRange(min=1), help="Of the new key.")
-@click.option("--at-once", type=click.IntRange(min=1), help="Of the new key.")
-@click.option("--most-bytes", type=click.IntRange(min=1), help="Of a request of the new key.")
+@click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option("--name", help="Name of the model for clients; defaults to the last part of RUN_OR_MODEL.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Append episodes to this file, for the `data` of a stage.",
+)
+@click.option(
+    "--judge",
+    is_flag=True,
+    help="Score episodes without a reward by the reward of the run.",
+)
+@click.option(
+    "--redact",
+    metavar="MODULE:FUNCTION",
+    help="Function that redacts each stored text.",
+)
+@click.option("--annotations", "people", type=click.Path(path_type=Path), metavar="FILE",
+              help="Serve the human-in-the-loop page at / and store its queue and annotations in FILE.")  # fmt: skip
+@click.option("--keys", type=click.Path(path_type=Path),
+              help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
+@click.option("--new-key", "made", metavar="NAME", help="Create a key in the file of --keys, print it and exit.")
+@click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Role of the new key.")
+@click.option("--requests-per-minute", "requests_a_minute", type=click.IntRange(min=1),
+              help="Maximum requests per minute for the new key.")  # fmt: skip
+@click.option("--tokens-per-minute", "tokens_a_minute", type=click.IntRange(min=1),
+              help="Maximum sampled tokens per minute for the new key.")  # fmt: skip
+@click.option("--max-concurrent", "at_once", type=click.IntRange(min=1),
+              help="Maximum concurrent requests for the new key.")  # fmt: skip
+@click.option("--max-bytes", "most_bytes", type=click.IntRange(min=1), help="Maximum request size for the new key.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
-              help="After which an episode nobody asks in is over.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of draws without one.")
+              help="Close an episode after this many seconds without a request.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
 def serve(
     run_or_model: str,
     overrides: tuple[str, ...],
@@ -87,7 +105,7 @@ def serve(
         return
     known = keys_for(address, keys)
     if redact is not None and record is None and people is None:
-        raise RecipeError("--redact: nothing is kept without --record FILE or --people FILE")
+        raise RecipeError("--redact: requires --record FILE or --annotations FILE")
     if judge and record is None:
         raise RecipeError("--judge: nothing is kept without --record FILE")
     if judge and not (Path(run_or_model) / "recipe.yaml").is_file():

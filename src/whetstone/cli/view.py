@@ -14,10 +14,12 @@ from whetstone.serving.connections import runner
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--host", "address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0: any that is free.")
+@click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port; 0 picks a free one."
+)
 @click.option("--keys", type=click.Path(path_type=Path),
-              help="A file of keys, as of `whetstone serve`; without it this machine alone may look.")  # fmt: skip
+              help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
 def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> None:
     """Look at RUNs in a browser: run directories, folders that hold some, or what `whetstone compare` made.
 

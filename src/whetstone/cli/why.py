@@ -50,7 +50,7 @@ def why(
     """Explain one number of RUN_DIR.
 
     Without a TRAJECTORY: a table of steps, what each learned from and what was lost; of a run on stored episodes alone,
-    losses there and on held-out ones, and whether to stop, regularise, go on or get more data. With one: its rewards,
+    losses there and on held-out ones, and whether to stop, regularize, continue or add data. With one: its rewards,
     what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
 
     Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its
@@ -190,10 +190,10 @@ def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | Non
         click.echo(to_json({"looks": [asdict(look) for look in looks], "advice": asdict(found)}))
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("step", "training loss", "held-out loss", "divergence", "value error"):
+    for name in ("step", "training loss", "held-out loss", "held-out KL", "value loss"):
         table.add_column(name, justify="right")
     for look in looks:
-        numbers = (look.train, look.held_out, look.divergence, look.value_error)
+        numbers = (look.train, look.held_out, look.kl, look.value_loss)
         table.add_row(str(look.step), *("–" if number is None else f"{number:.4g}" for number in numbers))
     Console().print(table)
     click.secho(found.finding, bold=True, nl=False)
@@ -283,7 +283,7 @@ def _show(found: Explanation, tokens: Sequence[Any]) -> None:
             f"{each.advantage:+.4g}",
             _cell(last, "policy/ratio", "{:.4f}"),
             {0.0: "no", 1.0: "yes"}.get(last.get("policy/clip_fraction", -1.0), ""),
-            _cell(last, "correction/weight", "{:.3g}"),
+            _cell(last, "importance/weight_mean", "{:.3g}"),
             _cell(last, "push", "{:+.3g}"),
         )
     Console().print(table)

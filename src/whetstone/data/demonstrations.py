@@ -90,7 +90,7 @@ def _turns(conversation: Conversation, chat: Chat, learned: frozenset[int]) -> t
         read = chat.read(ids, tools, turn=number)
         if place in learned and not same(read, messages[place]):
             raise ValueError(f"message {place + 1} would not survive the template: it is read as {_shown(read)}")
-        author = Author.EXPERT if place in learned else Author.SPLICED
+        author = Author.EXPERT if place in learned else Author.INSERTED
         following = spoken[number + 1] if number + 1 < len(spoken) else len(messages)
         answered = messages[place + 1 : following]
         turns.append(

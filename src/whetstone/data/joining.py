@@ -71,7 +71,7 @@ def _of_both(begin: Trajectory, k: int, end: Trajectory, j: int) -> Trajectory:
 
 
 def _drawn_by_nobody(turn: Turn) -> Turn:
-    return replace(turn, action=Tokens.written(turn.action.ids, Author.PATCHED))
+    return replace(turn, action=Tokens.written(turn.action.ids, Author.CORRECTED))
 
 
 def _score(begin: Score | None, k: int, end: Score | None, j: int) -> Score:

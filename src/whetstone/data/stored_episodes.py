@@ -134,7 +134,7 @@ def learned(episode: Trajectory, train_on: Chosen) -> Trajectory:
     turns = tuple(
         turn
         if train_on(turn.message, number, messages)
-        else replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED))
+        else replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED))
         for number, turn in enumerate(episode.turns)
     )
     return replace(episode, turns=turns)
@@ -250,7 +250,7 @@ def _as_stored(
 
 def _older(turn: Turn) -> Tokens:
     """What was drawn by nobody of this run; what an expert wrote is given credit here, and not imitated."""
-    authors = tuple(Author.PATCHED if author is Author.EXPERT else author for author in turn.action.authors)
+    authors = tuple(Author.CORRECTED if author is Author.EXPERT else author for author in turn.action.authors)
     return replace(turn.action, versions=(-1,) * len(turn.action), authors=authors)
 
 

@@ -136,7 +136,7 @@ class Seat:
         written = table.game.instructions if fulfils(table.game, InstructsRoles) else {}
         instruction = written.get(self.role, "")
         seen = table.game.seen(self.role)
-        return Observation((user(f"{instruction}\n{seen}".strip()),), self.specs, author=Author.PARTNER)
+        return Observation((user(f"{instruction}\n{seen}".strip()),), self.specs, author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
         """One command; then the others, until it is this seat's turn again.
@@ -205,5 +205,5 @@ class Seat:
         if table.left and not over:
             text = f"{text}\nThe {table.left} has left.".strip()
         answer, records = answered(action, text, understood=understood)
-        shown = Observation(answer, author=Author.PARTNER)
-        return StepResult(shown, terminated=over, truncated=bool(table.left) and not over, calls=records)
+        observation = Observation(answer, author=Author.OTHER_AGENT)
+        return StepResult(observation, terminated=over, truncated=bool(table.left) and not over, calls=records)

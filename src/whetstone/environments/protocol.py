@@ -29,7 +29,7 @@ class Observation:
     """Who wrote it: `partner` for a simulated user or an opponent."""
 
     def __post_init__(self) -> None:
-        if self.author not in (Author.ENVIRONMENT, Author.PARTNER):  # what the policy says is what was sampled
+        if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
             raise ValueError(f"a world writes as environment or partner, not as {self.author}")
 
 

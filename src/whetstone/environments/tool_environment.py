@@ -92,13 +92,13 @@ class ToolEnvironment:
         """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
         await self.toolset.open(task, seed=seed)
         self._offered = self.toolset.specs
-        asked, author = task.prompt, Author.ENVIRONMENT
+        request, author = task.prompt, Author.ENVIRONMENT
         if self._user_of is not None:
             await self._user_leaves()
             self._user = self._user_of()
             assert self.toolset.episode is not None
-            asked, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.PARTNER
-        opening = (system(self.instruction), user(asked)) if self.instruction else (user(asked),)
+            request, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.OTHER_AGENT
+        opening = (system(self.instruction), user(request)) if self.instruction else (user(request),)
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:
@@ -111,8 +111,8 @@ class ToolEnvironment:
             if self._user is not None:
                 reply = await awaited(self._user.answer(action.text))
                 heard = (user(reply.text),) if reply.reason is None else ()
-                said = Observation(heard, author=Author.PARTNER)
-                return StepResult(said, terminated=reply.ended, reason=reply.reason)
+                observation = Observation(heard, author=Author.OTHER_AGENT)
+                return StepResult(observation, terminated=reply.ended, reason=reply.reason)
             if not self.answer.search(action.text):
                 return StepResult(Observation((user("That is neither a call nor an answer."),)))
             return StepResult(Observation(()), terminated=True)

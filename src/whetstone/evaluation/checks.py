@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
-    """What a check came to."""
+class CheckStatus(StrEnum):
+    """Result of a check."""
 
-    GOOD = "good"
-    NOTE = "note"
-    """It will run; this should be known."""
-    BAD = "bad"
+    PASS = "pass"
+    WARN = "warn"
+    """It runs, with a limitation that you should know."""
+    FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Check:
     """One thing that was tried."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckStatus
     said: str
     """What was found, in one line."""
     mend: str = ""
-    """What would make it good."""
+    """What would make it pass."""
     seconds: float = 0.0
     is_finished: bool = True
     """Whether the check ended before its deadline."""

@@ -30,7 +30,7 @@ def disagreement(batches: Sequence[Minibatch], version: int | None) -> dict[str,
         for segment, found, other in zip(batch.segments, batch.before, of_others, strict=False):
             places = action_places(segment)
             drawn = torch.tensor([segment.tokens.logprobs[place] for place in places], dtype=torch.float64)
-            spliced = torch.tensor([segment.tokens.authors[place] is Author.SPLICED for place in places])
+            spliced = torch.tensor([segment.tokens.authors[place] is Author.INSERTED for place in places])
             known = ~drawn.isnan() & ~spliced.bool()
             of = torch.tensor([segment.tokens.versions[place] for place in places], dtype=torch.long)
             now = torch.ones_like(of, dtype=torch.bool) if version is None else of == version

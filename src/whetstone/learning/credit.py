@@ -127,7 +127,7 @@ def give_credit(
     per_token = unmasked * columns.spread(weights, "trajectory", "token")
     columns.replaced("advantages", per_token)
     metrics["advantage/abs_mean"] = per_token.abs().mean().item() if len(per_token) else 0.0
-    metrics["credit/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
+    metrics["advantage/zero_fraction"] = (per_token == 0).double().mean().item() if len(per_token) else 1.0
     by_group = _by_group(columns, credit, per_token, weights, groups)
     sizes = _sizes(columns, unmasked)
     return BatchCredit(by_group, columns, credit, tuple(modulated), per_token, weights, sizes, metrics)
@@ -225,14 +225,14 @@ def _filtered(
         if removal_scope_of(each) is RemovalScope.BEFORE_BASELINE:
             columns = columns_of_batch(held)
             stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
-            metrics[f"filter/{name}_removed_fraction"] = 1 - stays.double().mean().item() if len(held) else 0.0
+            metrics[f"credit_filters/{name}_removed_fraction"] = 1 - stays.double().mean().item() if len(held) else 0.0
             held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
     weights = torch.tensor([float(one.trajectory.removal is not RemovalScope.LOSS_ONLY) for one in held]).double()
     columns = columns_of_batch(held)
     for name, each in filters.items():
         if removal_scope_of(each) is not RemovalScope.BEFORE_BASELINE:
             counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
-            metrics[f"filter/{name}_removed_fraction"] = 1 - counts.mean().item() if len(held) else 0.0
+            metrics[f"credit_filters/{name}_removed_fraction"] = 1 - counts.mean().item() if len(held) else 0.0
             weights = weights * counts
     return held, weights
 

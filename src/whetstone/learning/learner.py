@@ -37,7 +37,7 @@ from whetstone.recipe import CriticSettings
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Segment
 
-_OF_AN_UPDATE = ("loss", "update/", "throughput/", "memory/")
+_OF_AN_UPDATE = ("loss/", "update/", "throughput/", "memory/")
 """What is one number an update; all else is a mean over its tokens."""
 
 
@@ -110,7 +110,7 @@ class LocalLearner:
         if settings.train_on_observations:
             metrics["update/observation_fraction"] = observed_fraction(held)
         if spec.critic is not None and spec.critic.ensemble_size > 1 and any(map(_in_states, trainer.heads)):
-            metrics["value/deviation"] = given.columns["value_deviations"].mean().item() if held else 0.0
+            metrics["value/ensemble_std"] = given.columns["value_deviations"].mean().item() if held else 0.0
         if trainer.process is not None:
             metrics |= trainer.process.learn(given.columns)
         reports: list[tuple[int, dict[str, float]]] = []
@@ -129,9 +129,9 @@ class LocalLearner:
         if entropies:
             trainer.entropies.add(entropies)
         metrics |= _over_updates(reports) | disagreement(minibatches, batch.version)
-        squared = metrics.pop("correction/weight_squared", 0.0)
+        squared = metrics.pop("importance/weight_squared", 0.0)
         if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
-            metrics["importance/effective_sample_fraction"] = metrics["correction/weight"] ** 2 / squared
+            metrics["importance/effective_sample_fraction"] = metrics["importance/weight_mean"] ** 2 / squared
         return UpdateResult(metrics, given.sizes)
 
     def look(self, batch: UpdateBatch) -> dict[str, float]:

@@ -163,7 +163,7 @@ class UpdateLoss:
         if self.smoothness is not None and outputs.perturbed is not None:
             apart = consistency(logprobs, outputs.perturbed.logprobs)
             beside.append(self.smoothness.policy * apart.loss)
-            metrics["smoothness/policy"] = apart.loss.detach()
+            metrics["consistency/policy"] = apart.loss.detach()
         weight = self._weight_of(micro)
         for part in beside:
             loss = loss + (part if weight is None else weight.to(part) * part)
@@ -280,9 +280,9 @@ class UpdateLoss:
             loss = weights * loss
             plain = importance_weights(columns["old_logprobs"], columns["sampler_logprobs"])
             metrics |= {
-                "correction/weight": weights,
-                "correction/weight_squared": weights.square(),
-                "correction/changed_fraction": (weights != plain).float(),
+                "importance/weight_mean": weights,
+                "importance/weight_squared": weights.square(),
+                "importance/truncated_fraction": (weights != plain).float(),
             }
         loss = self.policy_weight * loss
         return TokenLoss(loss if weight is None else weight.to(loss) * loss, metrics)
@@ -344,7 +344,7 @@ class UpdateLoss:
         beside = outputs.perturbed.values[:, : targets.shape[1]].masked_fill(targets.isnan(), 0.0)
         apart = consistency(values.masked_fill(targets.isnan(), 0.0), beside)
         said = apart.loss.detach().masked_fill(targets.isnan().all(1), torch.nan)
-        return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "smoothness/value": said})
+        return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "consistency/value": said})
 
 
 def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:

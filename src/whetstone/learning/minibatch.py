@@ -113,7 +113,7 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
     for (i, _), segment in zip(batch.placed, batch.segments, strict=False):
         trajectory = given.columns.held[i].trajectory
         places = action_places(segment)
-        spliced = [segment.tokens.authors[place] is Author.SPLICED for place in places]
+        spliced = [segment.tokens.authors[place] is Author.INSERTED for place in places]
         drawn = [segment.tokens.authors[place] is not Author.ENVIRONMENT for place in places]
         kept = drawn if trajectory.off_policy.kept else spliced
         if any(k and math.isnan(segment.tokens.logprobs[place]) for k, place in zip(kept, places, strict=True)):

@@ -132,7 +132,7 @@ class ModelTrainer:
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
         self.entropies = PastEntropies()
         self.layout = self._forward.way.layout
-        """How segments lie in a forward pass: trees, rows, one by one."""
+        """Layout of the segments in a forward pass: `tree`, `padded` or `sequential`."""
         self.shares = self._forward.shares
         """Whether tokens that segments share are computed once."""
         self._scale = _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0
@@ -153,11 +153,10 @@ class ModelTrainer:
         """One optimiser step on the mean loss of all action tokens in `segments`.
 
         Without an action token, or where the gradient is 0 (all advantages 0), nothing is updated; where the
-        gradient is not finite, neither. `update/skipped` is then 1.
+        gradient is not finite, neither. `update/skipped_fraction` is then 1.
 
-        `loss` and what it is made of (`loss/…`) are what is optimised: sums over the tokens, over the divisor. All
-        else is a mean over the policy's own action tokens, whatever their credit; over an expert's where there are no
-        others.
+        `loss/total` and its terms (`loss/…`) are sums over the tokens, divided by the divisor. Every other metric is a
+        mean over the policy's own action tokens, whatever their credit, or over an expert's if there are no others.
 
         Args:
             temperature: What the sampler divided its logits by; the log-probs here are under the same.
@@ -176,7 +175,7 @@ class ModelTrainer:
         """
         total = sum(map(action_tokens, segments))
         if total == 0:
-            return {"update/skipped": 1.0, "update/tokens": 0.0}
+            return {"update/skipped_fraction": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
         tally = self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, flat, noise))
@@ -414,14 +413,17 @@ class ModelTrainer:
                     parameter.grad /= self._scale
         norm = self._clipped_norm(parameters)
         moves = math.isfinite(norm) and norm > 0
-        found = {"update/gradient_norm": norm} if math.isfinite(norm) else {}
+        metrics = {"update/grad_norm": norm} if math.isfinite(norm) else {}
         if moves:
             movement = self._movement(parameters)
             self.optimizers.update()
-            found["update/relative_norm"] = movement.ratio()
+            metrics["update/relative_norm"] = movement.ratio()
         self._forget_gradient()
         self._note_finite(math.isfinite(norm))
-        return found | {"update/skipped": float(not moves), "update/nonfinite": float(not math.isfinite(norm))}
+        return metrics | {
+            "update/skipped_fraction": float(not moves),
+            "update/nonfinite_fraction": float(not math.isfinite(norm)),
+        }
 
     def _note_finite(self, finite: bool) -> None:
         self.nonfinite_in_a_row = 0 if finite else self.nonfinite_in_a_row + 1

@@ -61,7 +61,7 @@ class ProcessModel:
 
         self._learner.step(segments, loss, temperature=temperature, divisor=divisor)
         self._learner.optimizers.advance()
-        return metrics | {"process_model/loss": value}
+        return metrics | {"implicit_prm/loss": value}
 
     def state_dict(self) -> dict[str, Any]:
         """Its weights and optimiser."""

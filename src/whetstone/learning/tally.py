@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Tally:
     """Sums over the passes of an update."""
 
-    losses: dict[str, float] = field(default_factory=lambda: {"loss": 0.0})
+    losses: dict[str, float] = field(default_factory=lambda: {"loss/total": 0.0})
     """By name, over the update's divisor."""
     sums: dict[tuple[str, bool], float] = field(default_factory=dict)
     """By (name, whether an expert wrote the tokens), over the tokens that say something."""
@@ -39,7 +39,7 @@ class Tally:
     @torch.no_grad()
     def add(self, per_token: TokenLoss, outputs: TokenOutputs, micro: MicroBatch, divisor: int) -> None:
         """One more pass."""
-        self.losses["loss"] += per_token.loss.sum().item() / divisor
+        self.losses["loss/total"] += per_token.loss.sum().item() / divisor
         self._mean("policy/entropy", outputs.entropies, micro.expert)
         for name, values in per_token.metrics.items():
             if name.startswith("loss/"):
@@ -74,7 +74,7 @@ class Tally:
             | {
                 "update/computed_tokens": float(self.computed),
                 "update/shared_fraction": 1 - self.computed / self.standing,
-                "update/over_budget": float(self.over),
+                "update/oversized_micro_batches": float(self.over),
             }
         )
 

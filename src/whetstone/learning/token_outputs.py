@@ -1,8 +1,13 @@
 """What does the policy say of each action token? One forward pass over a row of trees; log-probs and entropies out.
 
-Models that cannot be computed as trees are computed by their own code: segments side by side, those of like length in
-one batch, padded behind their ends, where nothing that is causal looks; or one by one. Which way a model is computed,
-and whether its logits are those of its output layer, is tried against its plain pass before anything is trained.
+Layouts of a forward pass:
+
+- `tree`: segments of a prefix tree in one row, with a mask.
+- `padded`: segments of similar length in one batch, padded at the end. Used by models that do not support `tree`.
+- `sequential`: one segment per forward pass.
+
+The fastest layout whose log-probs agree with the reference forward pass of the model is selected before training, and
+so is whether the logits are computed here or by the model.
 
 Logits are made only where an action token is read, and a limited number at a time: beyond it they are made once
 more in the backward pass instead of being kept. What is kept is one tensor [places, vocabulary], written over in
@@ -40,8 +45,8 @@ from whetstone.policies import (
     with_attention,
 )
 
-Layout = Literal["trees", "rows", "one by one"]
-"""How segments lie in a pass; see above."""
+Layout = Literal["tree", "padded", "sequential"]
+"""Layout of the segments in a forward pass; see the module docstring."""
 _LONGER = 1.25
 """A row of a batch is at most so many times as long as the shortest."""
 
@@ -56,7 +61,7 @@ class Way:
 
 
 _WAYS = (
-    Way("trees", True), Way("rows", True), Way("rows", False), Way("one by one", True), Way("one by one", False)
+    Way("tree", True), Way("padded", True), Way("padded", False), Way("sequential", True), Way("sequential", False)
 )  # fmt: skip
 """From quick to slow."""
 _found: dict[Hashable, Way] = {}
@@ -123,7 +128,7 @@ class TokenForward:
     @property
     def shares(self) -> bool:
         """Whether this model is computed as trees; where not, what segments share is computed for each."""
-        return self.way.layout == "trees"
+        return self.way.layout == "tree"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
         """The model lies where it is computed, as long as the block lasts."""
@@ -272,7 +277,7 @@ class _Computed:
     def __init__(self, model: torch.nn.Module, way: Way) -> None:
         anything: Any = model
         self.way = way
-        trees = way.layout == "trees"
+        trees = way.layout == "tree"
         self.network: Any = with_attention(model, attention=NAME if trees else anything.config._attn_implementation)
         self._aim = aim_of(self.network) if trees else None
         self._options = {"use_cache": False} if takes(model, "use_cache") else {}
@@ -286,7 +291,7 @@ class _Computed:
         if self._aim is None:
             parts: list[Tensor] = list(torch.split(ids, list(branches.lengths)))
             found: dict[int, Tensor] = {}
-            for batch in _of_like_length(branches.lengths, alone=self.way.layout == "one by one"):
+            for batch in _of_like_length(branches.lengths, alone=self.way.layout == "sequential"):
                 padded = torch.nn.utils.rnn.pad_sequence([parts[i] for i in batch], batch_first=True)
                 side_by_side = self._pass(input_ids=padded)
                 found |= {i: row[: len(parts[i])] for i, row in zip(batch, side_by_side, strict=True)}
@@ -347,14 +352,16 @@ def _tried(model: torch.nn.Module) -> _Computed:
     for way in _WAYS:
         try:
             computed = _Computed(model, way)
-            if _apart(computed, plain) > 1 or (way.layout == "trees" and not masks_are_known(model)):
+            if _apart(computed, plain) > 1 or (way.layout == "tree" and not masks_are_known(model)):
                 continue
         except FAULTS:
             continue
-        if way.layout != "trees":
+        if way.layout != "tree":
             _check_slope(model, way, plain)
-            said = {"rows": "segments in padded rows", "one by one": "one segment after the other"}[way.layout]
-            warnings.warn(f"{kind_of(model)} cannot be learned as trees: {said}, each from its start", stacklevel=2)
+            description = {"padded": "segments in padded rows", "sequential": "one segment at a time"}[way.layout]
+            warnings.warn(
+                f"{kind_of(model)} cannot be learned as trees: {description}, each from its start", stacklevel=2
+            )
         return computed
     raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
 
@@ -384,7 +391,7 @@ def _apart(computed: _Computed, plain: PlainPass) -> float:
     """How far a way is from the plain pass of two sequences that begin alike, in one row of trees or side by side."""
     (first, second), stem, device = plain.sequences, plain.stem, plain.logits.device
     length = len(first)
-    if computed.way.layout == "trees":
+    if computed.way.layout == "tree":
         branches = Branches((0, stem, stem), (stem, length - stem, length - stem), ((), (0,), (0,)))
         parts = [(0, 0, first[:stem]), (0, stem, first[stem:]), (1, stem, second[stem:])]
     else:

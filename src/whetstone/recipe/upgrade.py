@@ -7,6 +7,7 @@ from typing import Any
 
 from whetstone.renames import (
     COMPONENT_KEYS,
+    COMPONENT_OPTION_VALUES,
     COMPONENT_OPTIONS,
     COMPONENTS,
     RECIPE_KEYS,
@@ -155,4 +156,9 @@ def _component(value: Any, names: Mapping[str, str]) -> Any:
     options = {renamed.get(key, key): below for key, below in value.items()}
     # an option can be a component of the same kind, by a mapping with its name
     options = {key: _component(below, names) if isinstance(below, dict) else below for key, below in options.items()}
-    return options if name is None else {**options, "name": name}
+    if name is None:
+        return options
+    for key, values in COMPONENT_OPTION_VALUES.get(name, {}).items():
+        if isinstance(options.get(key), str):
+            options[key] = values.get(options[key], options[key])
+    return {**options, "name": name}

@@ -33,12 +33,12 @@ from whetstone.tools.plain_text import plain
 _CURVES = (
     ("reward/mean", "reward", "{:.2f}"),
     ("episode/success", "success", "{:.0%}"),
-    ("loss", "loss", "{:.3f}"),
+    ("loss/total", "loss", "{:.3f}"),
     ("policy/entropy", "entropy", "{:.2f}"),
     ("episode/turns", "turns", "{:.1f}"),
     ("episode/tool_calls", "tool calls", "{:.1f}"),
     ("policy/kl", "kl", "{:.4f}"),
-    ("update/gradient_norm", "gradient", "{:.2g}"),
+    ("update/grad_norm", "gradient", "{:.2g}"),
     ("group/zero_variance_fraction", "all equal", "{:.0%}"),
     ("throughput/tokens_per_second", "tokens/s", "{:,.0f}"),
 )

@@ -26,13 +26,13 @@ class Reason:
 REASONS = (
     Reason("episode/invalid_fraction", "failed", "of episodes: they have no score"),
     Reason("group/zero_variance_fraction", "all equal", "of groups: all earned the same, nothing to compare"),
-    Reason("credit/zero_fraction", "no credit", "of tokens: their advantage is exactly 0"),
+    Reason("advantage/zero_fraction", "no credit", "of tokens: their advantage is exactly 0"),
     Reason("policy/clip_fraction", "clipped", "of tokens: moved as far as one update may move them"),
     Reason("policy/dual_clip_fraction", "dual-clipped", "of tokens: bad ones that became far likelier"),
-    Reason("correction/changed_fraction", "reweighed", "of tokens: drawn by a policy too far away to count whole"),
+    Reason("importance/truncated_fraction", "reweighed", "of tokens: importance weight truncated or masked"),
     Reason("policy/staleness_mean", "age", "updates since the tokens were drawn, in the mean"),
     Reason("update/observation_fraction", "unmasked", "of tokens: written by tools, and trained all the same"),
-    Reason("update/skipped", "idle", "of updates: the gradient was 0, or not finite"),
+    Reason("update/skipped_fraction", "idle", "of updates: the gradient was 0 or not finite"),
 )
 
 
@@ -47,11 +47,11 @@ def learning_rows(rows: Sequence[Mapping[str, Any]], *, windows: int | None = No
         rows: Of `metrics.jsonl`.
     """
     steps = [row for row in rows if row["stage"] == "reinforcement"]
-    filters = sorted({key for row in steps for key in row if key.startswith("filter/")})
+    filters = sorted({key for row in steps for key in row if key.startswith("credit_filters/")})
     reasons = [
         *REASONS[:2],
         *(
-            Reason(key, f"out by {key.removeprefix('filter/').removesuffix('_removed_fraction')}", "")
+            Reason(key, f"out by {key.removeprefix('credit_filters/').removesuffix('_removed_fraction')}", "")
             for key in filters
         ),
         *REASONS[2:],

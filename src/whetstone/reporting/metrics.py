@@ -13,6 +13,7 @@ from typing import Any
 
 from whetstone.atomic_write import saving, write_text
 from whetstone.plain_json import to_json
+from whetstone.renames import upgrade_metrics
 
 
 class Journal:
@@ -38,7 +39,7 @@ class Journal:
             heard({"stage": stage, "step": step, **metrics})
 
     def read(self) -> list[dict[str, Any]]:
-        """All steps on record; a torn last line is left out."""
+        """Return the rows of all steps, with the metric names of this release. A torn last line is ignored."""
         if not self.path.is_file():
             return []
         rows = []
@@ -49,7 +50,7 @@ class Journal:
                 break
             if not isinstance(row, dict):
                 break
-            rows.append(row)
+            rows.append(upgrade_metrics(row))
         return rows
 
     def rewind(self, done: Mapping[str, int]) -> None:

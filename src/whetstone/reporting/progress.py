@@ -28,7 +28,7 @@ from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SHOWN = {
-    "loss": "loss {:.3f}",
+    "loss/total": "loss {:.3f}",
     "reward/mean": "reward {:.2f}",
     "episode/success": "success {:.0%}",
     "episode/invalid": "{:.0f} failed",

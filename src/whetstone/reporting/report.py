@@ -88,7 +88,7 @@ _CURVES = (
     ),
     (
         "reinforcement",
-        {"gradient norm": "update/gradient_norm"},
+        {"gradient norm": "update/grad_norm"},
         False,
         "The gradient's norm before it is clipped. Leaps tell of an unstable update.",
     ),

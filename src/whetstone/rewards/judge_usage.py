@@ -26,7 +26,7 @@ def judges_of(reward: Any) -> list[Judge]:
 
 
 def judge_metrics(reward: Any) -> dict[str, float]:
-    """What its judges were used for so far: `judge/questions`, `judge/cost`, …; nothing where it has none."""
+    """Return the use of its judges since the start: `judge/requests`, `judge/cost`, …; empty without a judge."""
     total: dict[str, float] = {}
     for judge in judges_of(reward):
         for name, count in asdict(judge.meter).items():

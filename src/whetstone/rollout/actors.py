@@ -68,7 +68,7 @@ class FrozenActor:
     async def act(self, moment: ActorInput) -> Action:
         """One generation."""
         action = await self.model.act(moment)
-        return replace(action, tokens=Tokens.written(action.tokens.ids, Author.PARTNER))
+        return replace(action, tokens=Tokens.written(action.tokens.ids, Author.OTHER_AGENT))
 
     def leave(self, episode: str) -> None:
         """Let its engine forget the episode."""
@@ -87,7 +87,7 @@ class ModelActor:
         said = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(said.tool_calls))
         message = replace(said, tool_calls=calls)
-        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.PARTNER), message=message)
+        return Action(Tokens.written(self.chat.write(message, moment.tools), Author.OTHER_AGENT), message=message)
 
     def leave(self, episode: str) -> None:
         """Nothing is held."""
@@ -142,7 +142,7 @@ class EndpointActor:
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(read.tool_calls))
         message = replace(read, tool_calls=calls, tool_call_id=None)
         ids = self.chat.write(message, moment.tools)
-        return Action(Tokens.written(ids, Author.PARTNER), completion.finish != "length", message=message)
+        return Action(Tokens.written(ids, Author.OTHER_AGENT), completion.finish != "length", message=message)
 
     def leave(self, episode: str) -> None:
         """Nothing is held."""

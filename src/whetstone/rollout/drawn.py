@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from whetstone.chat import Context
 from whetstone.trajectory import Author, Tokens, Turn
 
-_DRAWN = (Author.POLICY, Author.PARTNER)
+_DRAWN = (Author.POLICY, Author.OTHER_AGENT)
 
 
 def drawn_spans(turns: Sequence[Turn], context: Context, begun: Tokens) -> tuple[tuple[int, int], ...]:

@@ -50,7 +50,7 @@ class Plan:
     """Which of the source's tasks it is, or the task that was made."""
 
 
-NOTHING = Tokens.written((), Author.SPLICED)
+NOTHING = Tokens.written((), Author.INSERTED)
 """No tokens."""
 
 
@@ -129,7 +129,7 @@ class Splice:
     kept: Tokens
     """Of its parent's action at this turn."""
     inserted: Tokens
-    """Behind it; by `Author.SPLICED`."""
+    """Behind it; by `Author.INSERTED`."""
 
 
 class Running(Protocol):
@@ -290,8 +290,8 @@ class ContextTransform(Protocol):
     """What the policy reads instead of what the environment said."""
 
     @property
-    def loss(self) -> Literal["same", "plain"]:
-        """Whether actions are trained behind what they were drawn behind, or behind what the environment said."""
+    def trained_on(self) -> Literal["shown", "original"]:
+        """Context on which actions are trained: `shown`, from which they were sampled, or `original`, untransformed."""
         ...
 
     @property

@@ -163,10 +163,10 @@ class Reading:
 
     def _differs(self, shown_something: bool) -> bool:
         """Whether actions are to be trained behind something else than what they are drawn behind."""
-        apart = [view for view in self.views if view.loss == "plain"]
-        if not apart or not shown_something:
+        untrained = [view for view in self.views if view.trained_on == "original"]
+        if not untrained or not shown_something:
             return False
-        self.off_policy = apart[0].off_policy
+        self.off_policy = untrained[0].off_policy
         return True
 
     def _begin(self, seen: Context, plain: Context | None, messages: Sequence[Message]) -> None:

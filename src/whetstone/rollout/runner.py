@@ -244,7 +244,7 @@ class _Episode:
                 for name, stop in self.around.stops:
                     if stop(self._so_far(), self.around.siblings):
                         self.marks.append(name)
-                        return EndReason.STOPPED
+                        return EndReason.EARLY_STOPPED
             else:
                 await self._answered(turn)
             if sum(not turn.aside for turn in self.turns) >= self.limits.max_turns:
@@ -327,7 +327,7 @@ class _Episode:
             ids = self.chat.write(change.message, self.tools)
             repaired = Turn(
                 context=Tokens.written(self.reading.seen.new, Author.ENVIRONMENT),
-                action=Tokens.written(ids, Author.PATCHED),
+                action=Tokens.written(ids, Author.CORRECTED),
                 message=self.chat.read(ids, self.tools, turn=change.turn),
                 observation=change.observation,
                 calls=change.calls,

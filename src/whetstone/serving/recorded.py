@@ -15,8 +15,8 @@ from whetstone.trajectory import TRAINABLE, Author, Trajectory, Turn
 from whetstone.trajectory_json import decoded_trajectories
 
 _UNTRAINED = {
-    Author.SPLICED: "put there, and not drawn: forced, taken out by --redact, or a person's words",
-    Author.PARTNER: "of another model",
+    Author.INSERTED: "inserted, not sampled: forced, redacted, or written by a person",
+    Author.OTHER_AGENT: "of another model",
     Author.ENVIRONMENT: "of the world",
 }
 
@@ -99,7 +99,7 @@ def _turn(number: int, turn: Turn) -> RecordedTurn:
     said = turn.message.text or ", ".join(call.name for call in turn.message.tool_calls)
     action, why = turn.action, []
     trained = [
-        author in TRAINABLE or (author is Author.SPLICED and not math.isnan(logprob))
+        author in TRAINABLE or (author is Author.INSERTED and not math.isnan(logprob))
         for author, logprob in zip(action.authors, action.logprobs, strict=True)
     ]
     left = Counter(author for author, is_trained in zip(action.authors, trained, strict=True) if not is_trained)

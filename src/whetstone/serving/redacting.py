@@ -90,4 +90,4 @@ class Redacting:
             return stretch
         ids = [id for id in self._chat.encode(redacted) if id not in self._special]
         sampled = any(author is not Author.ENVIRONMENT for author in stretch.authors)
-        return Tokens.written(ids, Author.SPLICED if sampled else Author.ENVIRONMENT)
+        return Tokens.written(ids, Author.INSERTED if sampled else Author.ENVIRONMENT)

@@ -269,7 +269,7 @@ def _tokens(drawn: Generation, forced: Sequence[bool]) -> Iterator[Tokens]:
     for is_forced, run in groupby(forced):
         end = start + len(list(run))
         if is_forced:
-            yield Tokens.written(drawn.tokens[start:end], Author.SPLICED)
+            yield Tokens.written(drawn.tokens[start:end], Author.INSERTED)
         else:
             yield Tokens.sampled(
                 drawn.tokens[start:end],

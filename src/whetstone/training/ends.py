@@ -19,7 +19,7 @@ from whetstone.training.budget import share_spent, unit_spent
 STEPS = "steps"
 """What a stage is said to have ended by that made all of its steps."""
 _SUCCESS = "episode/success"
-_MEASURED = {"reward": "reward/mean", "loss": "loss"}
+_MEASURED = {"reward": "reward/mean", "loss": "loss/total"}
 
 
 def end_of(

@@ -23,6 +23,7 @@ from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_
 from whetstone.record.checkpoint import damage, position_of
 from whetstone.record.inputs import inputs_of, of_keys
 from whetstone.record.run_directory import run_inputs
+from whetstone.reporting import Journal
 
 _DECIDE = (
     "seed", "policy", "chat", "tasks", "environment", "models", "reward", "engine", "learner", "supervised", "critic",
@@ -62,9 +63,8 @@ def take_warm_up(resolved: Resolved, run_dir: Path, reuse_from: Sequence[Path], 
             continue
         for name in _MADE:
             copy_evaluation(other, name, run_dir, name)
-        rows = (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        kept = [row for row in rows if json.loads(row).get("stage") == "supervised"]
-        write_text(run_dir / "metrics.jsonl", "".join(f"{row}\n" for row in kept))
+        rows = [row for row in Journal(other).read() if row.get("stage") == "supervised"]
+        write_text(run_dir / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         (run_dir / "checkpoints").mkdir()
         with new_folder(checkpoint_path(run_dir, steps)) as aside:
             shutil.copytree(made, aside, dirs_exist_ok=True)

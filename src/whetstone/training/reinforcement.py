@@ -142,12 +142,12 @@ class Reinforcement:
         metrics |= {
             "time/rollout": sampled - began,
             "time/update": now - sampled,
-            "time/engine": self._busy - busy,
-            "time/environment": sum(turn.environment_seconds for t in trajectories for turn in t.turns)
+            "time/generation": self._busy - busy,
+            "time/environment_wait_mean": sum(turn.environment_seconds for t in trajectories for turn in t.turns)
             / max(1, len(trajectories)),
             "throughput/tokens_per_second": sum(t.action_tokens for t in trajectories) / (now - began),
             "group/filtered": float(len(passed_over)),
-            "group/too_long": float(self.store.too_long(before=max(self._consumed, default=0))),
+            "group/prompt_too_long": float(self.store.too_long(before=max(self._consumed, default=0))),
             "throughput/episodes_per_second": len(trajectories) / (now - began),
         }
         if self._sampling is not None:

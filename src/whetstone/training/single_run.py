@@ -337,7 +337,7 @@ class SingleRun:
             self.told.add(_REWRITTEN)
             self.progress.say(
                 f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
-                "segment begins, which is exact and slower (episode/new_segments)"
+                "segment begins, which is exact and slower (episode/context_resets)"
             )
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
@@ -346,10 +346,10 @@ class SingleRun:
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
     def _say_if_nothing_was_learned(self, stage: str) -> None:
-        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped" in row]
-        if not rows or any(row["update/skipped"] < 1 for row in rows):
+        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped_fraction" in row]
+        if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
             return
-        if any(row.get("update/nonfinite") for row in rows):
+        if any(row.get("update/nonfinite_fraction") for row in rows):
             why = "gradients were not finite"
         elif stage == "reinforcement":
             why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")

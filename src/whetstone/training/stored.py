@@ -47,7 +47,7 @@ class Looks:
 
 
 _NO_LOOKS = Looks()
-_LOOKED_AT = {"loss": "loss", "value/error": "value_error", "policy/staleness_kl": "divergence"}
+_LOOKED_AT = {"loss/total": "loss", "value/loss": "value_loss", "policy/staleness_kl": "kl"}
 """What is told of groups nobody learns from, by the metric that says the same of those that are learned from."""
 
 
@@ -103,7 +103,7 @@ class Stored(WithoutSampling):
         now = time.perf_counter()
         tokens = sum(len(segment) for group in groups for t in group.trajectories for segment in t.segments())
         return metrics | {
-            "data/left_out": 1 - len(groups) / len(drawn),
+            "data/skipped_fraction": 1 - len(groups) / len(drawn),
             "data/reward": fmean(_rewards(groups)) if groups else math.nan,
             "time/update": now - began,
             "throughput/tokens_per_second": tokens / (now - began),

@@ -211,7 +211,7 @@ class GroupStream:
         if isinstance(failure, PromptTooLong):  # the same for whoever tries again
             self._room.see(str(failure))
             if "too_long" not in self.store.lost.values():
-                self.store.say(f"{failure}; such tasks are left out and counted (group/too_long)")
+                self.store.say(f"{failure}; such tasks are left out and counted (group/prompt_too_long)")
             self._lose(number, "too_long")
         elif isinstance(failure, WhetstoneError):
             raise failure

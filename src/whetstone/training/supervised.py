@@ -65,9 +65,9 @@ class Supervised(WithoutSampling):
         self.updating_since = None
         self.done += 1
         now = time.perf_counter()
-        metrics |= {"loss/supervised": metrics["loss"]} if "loss" in metrics else {}
+        metrics |= {"loss/supervised": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
-            "demonstrations/left_out": 1 - fmean(trajectory.solved for trajectory in shown),
+            "demonstrations/skipped_fraction": 1 - fmean(trajectory.solved for trajectory in shown),
             "time/rollout": sampled - began,
             "time/update": now - sampled,
             "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
@@ -94,7 +94,7 @@ class Pretraining(WithoutSampling):
         self.updating_since = None
         self.done += 1
         now = time.perf_counter()
-        metrics |= {"loss/pretraining": metrics["loss"]} if "loss" in metrics else {}
+        metrics |= {"loss/pretraining": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
             "data/epoch": self.done * count / len(self._texts),
             "time/update": now - began,
@@ -163,7 +163,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     metrics = {
         "episode/invalid": float(came_to.invalid),
         "episode/invalid_fraction": came_to.invalid / max(1, came_to.episodes + came_to.invalid),
-        "group/without_tokens": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
+        "group/empty": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
     }
     if rewards:  # else nothing is known of any of it
         metrics |= {
@@ -172,7 +172,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
             "episode/turns": came_to.turns,
             "episode/tool_calls": came_to.tool_calls,
             "episode/action_tokens": came_to.action_tokens,
-            "episode/new_segments": fmean(
+            "episode/context_resets": fmean(
                 sum(turn.opens_segment for turn in t.turns[1:]) for group in groups for t in group.trajectories
             ),
             "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
@@ -183,7 +183,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     metrics |= {f"end_reason/{reason}": share for reason, share in came_to.ended.items()}
     metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
     if came_to.incomplete:
-        metrics["reward/incomplete"] = came_to.incomplete / max(1, came_to.episodes)
+        metrics["reward/missing_component_fraction"] = came_to.incomplete / max(1, came_to.episodes)
     played = [t for group in groups for t in group.trajectories]
     marks = Counter(mark for t in played for mark in set(t.marks))
     metrics |= {f"flag/{mark}": count / len(played) for mark, count in sorted(marks.items())}

@@ -23,7 +23,7 @@ from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group
 
-_SHOWN_OF_OTHERS = ("loss", "update/tokens", "update/gradient_norm", "policy/clip_fraction")
+_SHOWN_OF_OTHERS = ("loss/total", "update/tokens", "update/grad_norm", "policy/clip_fraction")
 """Of updates beside a step's own."""
 
 
@@ -86,11 +86,11 @@ def _learned(
         return learner.update(batch), {}
     settings = method.stored.settings
     rewards = [reward for group in stored for reward in group.rewards]
-    said = {"stored/groups": float(len(stored)), "stored/reward": fmean(rewards)}
+    offline_metrics = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
     if settings.mode == "joint":
-        return learner.update(replace(batch, groups=(*batch.groups, *stored))), said
+        return learner.update(replace(batch, groups=(*batch.groups, *stored))), offline_metrics
     if settings.mode == "critic_only":
-        return learner.update(replace(batch, for_critic=stored)), said
+        return learner.update(replace(batch, for_critic=stored)), offline_metrics
     learned = learner.update(replace(batch, outer_rate=settings.outer_rate))
     inner = UpdateBatch(
         stored,
@@ -100,7 +100,7 @@ def _learned(
         outer_rate=settings.outer_rate,
     )
     metrics = learner.update(inner).metrics
-    return learned, said | {f"stored/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+    return learned, offline_metrics | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:

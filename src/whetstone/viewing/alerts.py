@@ -62,17 +62,17 @@ def failing_episodes(rows: Sequence[Row]) -> Alert | None:
 
 def idle_updates(rows: Sequence[Row]) -> Alert | None:
     """At least half of the last ten updates changed nothing."""
-    share = _mean(rows[-10:], "update/skipped")
+    share = _mean(rows[-10:], "update/skipped_fraction")
     if share is None or share < 0.5:
         return None
     return _alert(
         rows,
         "idle updates",
         f"{share:.0%} of the last updates were skipped: their gradient was 0, or not finite",
-        "update/nonfinite: above 0 the numbers burst; else the groups without a difference",
+        "update/nonfinite_fraction above 0: gradients overflowed; otherwise see groups without a difference",
         "where all groups are equal, easier or more tasks, or more samples of each; where numbers burst, a lower rate",
-        "update/skipped",
-        "update/nonfinite",
+        "update/skipped_fraction",
+        "update/nonfinite_fraction",
     )
 
 
@@ -177,7 +177,7 @@ def mismatch_growth(rows: Sequence[Row]) -> Alert | None:
 
 def gradient_spikes(rows: Sequence[Row]) -> Alert | None:
     """In the last fifty steps a gradient of more than ten times the median of all."""
-    norms = [(row["step"], row["update/gradient_norm"]) for row in rows if _number(row, "update/gradient_norm")]
+    norms = [(row["step"], row["update/grad_norm"]) for row in rows if _number(row, "update/grad_norm")]
     if len(norms) < _FEWEST:
         return None
     usual = median(norm for _, norm in norms)
@@ -192,23 +192,23 @@ def gradient_spikes(rows: Sequence[Row]) -> Alert | None:
         f"({usual:.3g}); the largest {worst:.3g} at step {step}",
         f"trajectories of step {step}: very long ones, very rare tokens",
         "a lower gradient limit, a lower learning rate, a longer ramp",
-        "update/gradient_norm",
+        "update/grad_norm",
     )
 
 
 def starving_engine(rows: Sequence[Row]) -> Alert | None:
     """The engine is busy less than 30 % of the late sampling time, and sampling is most of a step."""
     late = rows[-_late(rows) :] if len(rows) >= _FEWEST else []
-    engine, rollout, update = (_mean(late, f"time/{name}") for name in ("engine", "rollout", "update"))
-    if engine is None or not rollout or rollout < (update or 0.0) or engine / rollout >= 0.3:
+    generation, rollout, update = (_mean(late, f"time/{name}") for name in ("generation", "rollout", "update"))
+    if generation is None or not rollout or rollout < (update or 0.0) or generation / rollout >= 0.3:
         return None
     return _alert(
         rows,
         "starving engine",
-        f"the engine works {engine / rollout:.0%} of the time in which episodes are played, and else waits for tools",
+        f"the engine computes for {generation / rollout:.0%} of the sampling time and waits for tools otherwise",
         "Tools: which is slow? Timeline: how many episodes are under way at once?",
         "more episodes at once, sampling ahead (admit_ahead), faster or more tool workers",
-        "time/engine",
+        "time/generation",
         "time/rollout",
     )
 

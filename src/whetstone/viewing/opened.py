@@ -184,7 +184,7 @@ class OpenedRun:
                 return _of_curve(change(rows, key), "success" if "success" in key else "reward", form, len(rows))
         stage = next(iter(reversed(self.metrics.stages())), "")
         rows = self.metrics.of(stage)
-        values = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
+        values = [row["loss/total"] for row in rows if isinstance(row.get("loss/total"), int | float)]
         if len(values) < 2:
             return {"word": "early", "said": "Too early to say: there are no steps yet."}
         falls = values[-1] < values[0]

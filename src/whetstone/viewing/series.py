@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from whetstone.evaluation.intervals import wilson
+from whetstone.renames import upgrade_metrics
 
 MOST_POINTS = 600
 """Of a curve; of a longer one the mean of neighbours is shown."""
@@ -49,9 +50,9 @@ class MetricRows:
                     break
                 self._done += len(line)
                 try:
-                    row = orjson.loads(line)
+                    row = upgrade_metrics(orjson.loads(line))
                     self.rows.append({**row, "stage": str(row["stage"]), "step": int(row["step"])})
-                except (ValueError, LookupError, TypeError):
+                except (ValueError, LookupError, TypeError, AttributeError):
                     self.damaged += 1
             start = max(0, self._done - _COMPARED)
             file.seek(start)

@@ -98,7 +98,7 @@ def _tokens(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, most: int | 
             told[name] = [value if isinstance(value, int | float) else None for value in row[name]][first:]
     drawn = logprobs[first:] if logprobs is not None else [None] * len(authors)
     told["trained"] = [
-        author in _TRAINED or (author == Author.SPLICED and logprob is not None)
+        author in _TRAINED or (author == Author.INSERTED and logprob is not None)
         for author, logprob in zip(authors, drawn, strict=False)
     ]
     told["authors"] = authors

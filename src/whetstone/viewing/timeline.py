@@ -54,7 +54,7 @@ def steps_of(rows: Sequence[Mapping[str, Any]]) -> list[StepSpan]:
         elapsed = row.get("time/elapsed_seconds")
         start = elapsed - rollout - update if isinstance(elapsed, int | float) else end
         start = max(start, end)  # the sum is rounded, steps do not overlap
-        engine = row.get("time/engine")
+        engine = row.get("time/generation")
         found.append(StepSpan(row["stage"], row["step"], start, rollout, update, engine))
         end = start + rollout + update
     return found

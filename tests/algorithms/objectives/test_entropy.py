@@ -72,8 +72,12 @@ def test_the_bonus_says_how_large_it_was_and_the_band_who_was_outside():
     assert said["policy/entropy_bonus"].tolist() == list(H)
     for form in ("hinge", "indicator"):
         outside = entropy_smoothing(entropies, of(0.5, 0.5, torch.nan), form=form).metrics
-        assert list(outside) == ["policy/outside_band"]
-        assert outside["policy/outside_band"].tolist() == [1, 0, 0]  # .2 is below .4; the third has no past
+        assert list(outside) == ["policy/entropy_out_of_band_fraction"]
+        assert outside["policy/entropy_out_of_band_fraction"].tolist() == [
+            1,
+            0,
+            0,
+        ]  # .2 is below .4; the third has no past
         for metric in (*said.values(), *outside.values()):
             assert not metric.requires_grad
 
@@ -84,7 +88,7 @@ def test_a_band_has_the_width_of_the_entropies_and_its_past_no_gradient(form):
     found = entropy_smoothing(entropies, usual, form=form)
     found.loss.sum().backward()
     assert usual.grad is None
-    assert {found.loss.dtype, found.metrics["policy/outside_band"].dtype} == {torch.float32}
+    assert {found.loss.dtype, found.metrics["policy/entropy_out_of_band_fraction"].dtype} == {torch.float32}
 
 
 def test_as_released_the_edges_of_the_band_are_outside():

@@ -39,9 +39,9 @@ def test_weights_by_entropy():
 def test_rare_demonstrated_tokens_say_how_likely_they_are():
     now = of(0.01, 0.1).log().requires_grad_()
     found = shaped_demonstration(now, of(1, 1)).metrics
-    assert list(found) == ["policy/likelihood"]
-    assert found["policy/likelihood"].tolist() == pytest.approx([0.01, 0.1])
-    assert not found["policy/likelihood"].requires_grad
+    assert list(found) == ["policy/token_probability"]
+    assert found["policy/token_probability"].tolist() == pytest.approx([0.01, 0.1])
+    assert not found["policy/token_probability"].requires_grad
     with pytest.raises(ValueError, match="per token"):
         shaped_demonstration(now, of(1))
 

@@ -74,4 +74,4 @@ def test_the_order_is_what_is_paid_not_the_size_or_the_sign():
 
 def test_scores_that_are_the_same_are_not_right():
     found = process_preference(of(1, 1), of(0, 0), of(1, 0), whole(0, 0), whole(1, 1))
-    assert found.metrics == {"process_model/pairs": 1, "process_model/accuracy": 0}
+    assert found.metrics == {"implicit_prm/pairs": 1, "implicit_prm/accuracy": 0}

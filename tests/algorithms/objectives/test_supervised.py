@@ -13,7 +13,7 @@ def test_worked_numbers():
     assert result.loss.mean().item() == 0.625
     result.loss.sum().backward()
     assert logprobs.grad.tolist() == [-1.0, -1.0]
-    assert torch.allclose(result.metrics["policy/likelihood"], torch.tensor([0.367879, 0.778801]), atol=1e-5)
+    assert torch.allclose(result.metrics["policy/token_probability"], torch.tensor([0.367879, 0.778801]), atol=1e-5)
 
 
 def test_what_a_token_counts_for_has_no_gradient():

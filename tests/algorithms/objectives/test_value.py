@@ -15,7 +15,7 @@ def test_worked_numbers():
     values = torch.tensor([0.5, 2.0, -1.0], requires_grad=True)
     found = squared_value(values, torch.tensor([1.0, 2.0, 1.0]))
     assert found.loss.tolist() == pytest.approx([0.125, 0.0, 2.0])
-    assert found.metrics["value/error"].tolist() == pytest.approx([0.5, 0.0, 2.0])
+    assert found.metrics["value/loss"].tolist() == pytest.approx([0.5, 0.0, 2.0])
     found.loss.sum().backward()
     assert values.grad.tolist() == pytest.approx([-0.5, 0.0, -2.0])
 
@@ -93,19 +93,19 @@ def test_a_critics_losses_slopes_and_errors_are_those_of_loops_over_floats(steps
             column.requires_grad_()
         found = squared_value(values, targets) if name == "squared" else clipped_value(values, old, targets, clip=clip)
         found.loss.sum().backward()
-        said = [found.loss.tolist(), values.grad.tolist(), found.metrics["value/error"].tolist()]
-        for mine, expected in zip(said, looped(steps, loss_of), strict=True):
-            assert mine == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        result = [found.loss.tolist(), values.grad.tolist(), found.metrics["value/loss"].tolist()]
+        for actual, expected in zip(result, looped(steps, loss_of), strict=True):
+            assert actual == pytest.approx(expected, abs=1e-12, nan_ok=True)
         assert old.grad is targets.grad is None
-        assert not found.metrics["value/error"].requires_grad
+        assert not found.metrics["value/loss"].requires_grad
 
 
 def test_a_probability_says_how_far_it_was_from_what_came_about():
     p = torch.tensor([0.75, 0.25, 0.5], dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0.0, 1.0, math.nan], dtype=torch.float64, requires_grad=True)
     found = success_value(p, targets)
-    assert found.metrics["value/error"].tolist() == pytest.approx([0.75, 0.75, math.nan], nan_ok=True)
-    assert not found.metrics["value/error"].requires_grad
+    assert found.metrics["value/loss"].tolist() == pytest.approx([0.75, 0.75, math.nan], nan_ok=True)
+    assert not found.metrics["value/loss"].requires_grad
     found.loss.sum().backward()
     assert targets.grad is None
 
@@ -124,4 +124,4 @@ def test_errors_of_heads_are_a_mean_over_those_that_foretell_something():
     targets = torch.tensor([[1.0, math.nan], [0.0, 4.0]], dtype=torch.float64)
     found = squared_value(values, targets)
     assert found.loss.tolist() == [0.125, 0.5 + 4.5]
-    assert found.metrics["value/error"].tolist() == [0.5, 2.0]
+    assert found.metrics["value/loss"].tolist() == [0.5, 2.0]

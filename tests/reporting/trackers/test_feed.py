@@ -17,7 +17,7 @@ from tests_small import SMALL, StopAfter, Stopped
 from tests_trackers import SUMMARY, Remembering, Yours, evaluation, feed_of, write_run
 from whetstone.assembly.preflight_checks import preflight
 from whetstone.errors import RecipeError, RunDirectoryError
-from whetstone.evaluation.checks import Verdict
+from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
@@ -278,7 +278,7 @@ def test_a_tracker_that_cannot_be_made_is_found_before_anything_long_begins():
         return [check async for check in preflight(small("trackers=tests_trackers:Mute"))][-1]
 
     found = asyncio.run(last())
-    assert found.verdict is Verdict.BAD
+    assert found.verdict is CheckStatus.FAIL
     assert "a tracker has start, log, finish" in str(found)
 
 

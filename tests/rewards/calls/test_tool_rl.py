@@ -56,9 +56,9 @@ def test_the_same_calls_in_any_order_have_the_most(gold):
 
 
 @given(CALLS, CALLS)
-def test_coarser_grains_pay_less(made, gold):
-    fine, whole = (correctness(made, gold, grain=grain) for grain in ("fine", "call"))
-    assert whole <= fine + 1e-9
+def test_coarser_matches_pay_less(calls, gold):
+    by_parameter, by_call = (correctness(calls, gold, match=match) for match in ("parameters", "call"))
+    assert by_call <= by_parameter + 1e-9
 
 
 def weather(**arguments):
@@ -70,7 +70,7 @@ def test_an_episode():
     assert (right.value, right.success, right.parts["format"]) == (4, True, 1)
     half = score("tool_rl", weather(city="Paris", unit="F"), TASK)
     assert (half.value, half.success) == (pytest.approx(2.5), False)
-    assert score("tool_rl", weather(city="Paris", unit="F"), TASK, grain="exact").value == -2
+    assert score("tool_rl", weather(city="Paris", unit="F"), TASK, match="exact").value == -2
     assert score("tool_rl", episode("sunny"), TASK).value == -3
     assert score("tool_rl", weather(city="Paris", unit="F"), TASK, size=1, format_weight=0).value == pytest.approx(0.5)
 

@@ -178,7 +178,7 @@ def test_a_failed_call_needs_no_judge():
     given = task("?", checklists=[[items(1.0, focus_on="the tool call")]])
     judge = judge_words()
     assert score("checklist", episode(turn("w0", ("t", {}, "tool_error"))), given, judge=judge).parts["checklist"] == 0
-    assert judge.meter.questions == 0
+    assert judge.meter.requests == 0
 
 
 # ------------------------------------------------------------ rules

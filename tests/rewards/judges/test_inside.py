@@ -35,8 +35,8 @@ def test_they_are_found_in_terms_and_in_rewards_around_rewards():
 def test_what_they_were_used_for():
     reward = make_reward(RUBRIC, REWARDS)
     (judge,) = judges_of(reward)
-    judge.meter.questions, judge.meter.cost = 3, 0.5
-    assert judge_metrics(reward)["judge/questions"] == 3
+    judge.meter.requests, judge.meter.cost = 3, 0.5
+    assert judge_metrics(reward)["judge/requests"] == 3
     assert judge_metrics(reward)["judge/cost"] == 0.5
     assert judge_metrics(make_reward("exact_match", REWARDS)) == {}
 
@@ -51,7 +51,7 @@ def rows(tmp_path, judge, *more):
 
 def test_a_run_says_so(tmp_path):
     found = rows(tmp_path, "says_yes")
-    assert found[-1]["judge/questions"] > 0
+    assert found[-1]["judge/requests"] > 0
     assert found[-1]["reward/rubric"] == 1
 
 

@@ -48,7 +48,7 @@ def test_prose_is_no_answer(text):
     judge = ScriptedJudge(answers=lambda question: text, tries=3)
     (failure,) = answers(judge, ASKED)
     assert isinstance(failure, InfrastructureError)
-    assert (judge.meter.failed, judge.meter.asked_again) == (1, 2)
+    assert (judge.meter.failed, judge.meter.retries) == (1, 2)
 
 
 def test_a_fence_is_taken_off():

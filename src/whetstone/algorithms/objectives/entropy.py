@@ -68,7 +68,7 @@ def entropy_smoothing(
         inside = (entropies > low * usual) & (entropies < high * usual)
         penalty = size * (known & ~inside).to(entropies)
     loss = -(entropies - strength * penalty)
-    return TokenLoss(loss, {"policy/outside_band": (penalty.detach() > 0).to(entropies.dtype)})
+    return TokenLoss(loss, {"policy/entropy_out_of_band_fraction": (penalty.detach() > 0).to(entropies.dtype)})
 
 
 def usual_entropy(past: Tensor, counts: Tensor) -> Tensor:

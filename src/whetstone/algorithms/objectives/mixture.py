@@ -40,7 +40,7 @@ def shaped_demonstration(learner_logprobs: PerToken, advantages: PerToken, *, sh
     """
     same_length(learner_logprobs, advantages)
     p = learner_logprobs.exp()
-    return TokenLoss(-advantages * p / (p + sharpness), {"policy/likelihood": p.detach()})
+    return TokenLoss(-advantages * p / (p + sharpness), {"policy/token_probability": p.detach()})
 
 
 def entropy_weights(entropies: Tensor, advantages: Tensor, demonstrated: Tensor) -> Tensor:

@@ -23,5 +23,5 @@ def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> Advanta
     """
     same_length(learner_logprobs, advantages)
     with torch.no_grad():
-        metrics = {"policy/likelihood": learner_logprobs.detach().exp()}
+        metrics = {"policy/token_probability": learner_logprobs.detach().exp()}
     return TokenLoss(-advantages * learner_logprobs, metrics)

@@ -315,5 +315,5 @@ def refuel(
     a, b = pairs.unbind(1)
     moved = learner_sums - old_sums.detach()
     miss = (moved[a] - moved[b]) - reward_scale * (rewards[a] - rewards[b]).to(moved)
-    said = {"preference/pairs": float(len(pairs)), "preference/miss": miss.detach().abs().mean().item()}
-    return SumLoss(miss.square().mean(), said)
+    metrics = {"preference/pairs": float(len(pairs)), "preference/regression_error": miss.detach().abs().mean().item()}
+    return SumLoss(miss.square().mean(), metrics)

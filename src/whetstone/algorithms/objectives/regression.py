@@ -42,7 +42,7 @@ def advantage_weighted(
         raise ValueError(f"temperature is above 0: got {temperature:g}")
     weight = (advantages / temperature).clamp(max=80).exp().clamp(max=weight_max)
     capped = (weight == weight_max).to(weight.dtype)
-    return TokenLoss(-weight * learner_logprobs, {"policy/weight": weight, "policy/capped_fraction": capped})
+    return TokenLoss(-weight * learner_logprobs, {"policy/sample_weight": weight, "policy/capped_fraction": capped})
 
 
 def advantage_regression(

@@ -59,14 +59,14 @@ def process_preference(
     success = (rewards > threshold).double()
     pairs = pairs_of(success, group)
     if len(pairs) == 0:
-        return SumLoss(0.0 * learner_sums.sum(), {"process_model/pairs": 0.0})
+        return SumLoss(0.0 * learner_sums.sum(), {"implicit_prm/pairs": 0.0})
     scores = beta * (learner_sums - old_sums.detach())
     if pool == "mean":
         scores = scores / turn_counts.clamp(min=1).to(scores)
     better, worse = pairs.unbind(1)
     loss = bradley_terry(scores[better], scores[worse])
     right = (scores[better] > scores[worse]).double().mean().item()
-    return SumLoss(loss.mean(), {"process_model/pairs": float(len(pairs)), "process_model/accuracy": right})
+    return SumLoss(loss.mean(), {"implicit_prm/pairs": float(len(pairs)), "implicit_prm/accuracy": right})
 
 
 def process_cross_entropy(

@@ -30,4 +30,4 @@ def consistency(now: Tensor, perturbed: Tensor) -> TokenLoss:
     """
     apart = 0.5 * (now - perturbed).square()
     loss = apart.sum(1) if apart.ndim == 2 else apart
-    return TokenLoss(loss, {"smoothness/apart": loss.detach()})
+    return TokenLoss(loss, {"consistency/apart": loss.detach()})

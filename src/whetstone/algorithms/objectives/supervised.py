@@ -27,4 +27,4 @@ def supervised(learner_logprobs: PerToken, *, weigh: Literal["none", "probabilit
     with torch.no_grad():
         p = learner_logprobs.detach().exp()
         weight = {"none": torch.ones_like(p), "probability": p, "both_ways": p * (1 - p)}[weigh]
-    return TokenLoss(-weight * learner_logprobs, {"policy/likelihood": p})
+    return TokenLoss(-weight * learner_logprobs, {"policy/token_probability": p})

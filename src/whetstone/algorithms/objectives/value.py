@@ -81,4 +81,4 @@ def success_value(probabilities: Tensor, targets: Tensor) -> TokenLoss:
 def _of_heads(loss: Tensor, error: Tensor) -> TokenLoss:
     if loss.ndim == 2:
         loss, error = loss.sum(1), error.nanmean(1)
-    return TokenLoss(loss, {"value/error": error})
+    return TokenLoss(loss, {"value/loss": error})

@@ -63,7 +63,7 @@ class OpenSpiel:
         self.seat = int(task.private.get("seat", 0)) % self._game.num_players()
         self._state = self._game.new_initial_state()
         self._let_others()
-        return GameObservation(self._seen(), author=Author.PARTNER)
+        return GameObservation(self._seen(), author=Author.OTHER_AGENT)
 
     def act(self, command: str) -> GameObservation:
         """The agent's move, and the others'; a move that is none is told."""
@@ -74,7 +74,7 @@ class OpenSpiel:
         self._let_others()
         if self._state.is_terminal():
             return GameObservation(f"over: {self._mine():g}", self._mine(), terminated=True)
-        return GameObservation(self._seen(), 0.0, author=Author.PARTNER)
+        return GameObservation(self._seen(), 0.0, author=Author.OTHER_AGENT)
 
     def verdict(self) -> Mapping[str, Any]:
         """The agent's return, and whether it is enough."""

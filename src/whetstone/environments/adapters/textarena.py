@@ -61,7 +61,7 @@ class TextArena:
         self.id, self.players = id, players
         self._make = textarena.make
         self._env: Any = None
-        self._author = Author.PARTNER if players > 1 else Author.ENVIRONMENT
+        self._author = Author.OTHER_AGENT if players > 1 else Author.ENVIRONMENT
         self._random = OwnRandom(0)
         self._opponent = Random(0)
         self._told: dict[int, Told] = {}

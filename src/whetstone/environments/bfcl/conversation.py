@@ -64,7 +64,7 @@ class Conversation:
         self._world, self._gold = World(task), World(task)
         self._turn = self._steps = 0
         self._called, self._returned, self._failure = False, Counter(), ""
-        return Observation(self._said(), self._offered(), author=Author.PARTNER)
+        return Observation(self._said(), self._offered(), author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
         """Carry out the calls, one after the other, or end the turn."""
@@ -96,7 +96,7 @@ class Conversation:
         if self._turn >= len(self._private["question"]):
             return StepResult(Observation(()), terminated=True, reason=EndReason.TERMINATED)
         offers = self._offered() if str(self._turn) in self._private.get("missed_function", {}) else ()
-        return StepResult(Observation(self._said(), offers, author=Author.PARTNER))
+        return StepResult(Observation(self._said(), offers, author=Author.OTHER_AGENT))
 
     def _wrong(self) -> str:
         """Why the turn that is over was not right; empty where it was."""

@@ -75,7 +75,7 @@ class Memory:
         self._world = World.of({backend: self._memory})
         said = instructions_of_memory(backend, private["scenario"], self._memory, asks="answers" in private)
         tools = tuple(offered(each) for each in described(f"memory_{backend}"))
-        return Observation((system(said), *self._said()), tools, author=Author.PARTNER)
+        return Observation((system(said), *self._said()), tools, author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
         """Carry out the calls, or end the turn."""
@@ -86,7 +86,7 @@ class Memory:
             return StepResult(Observation(answers), truncated=self._steps > self.max_steps, calls=records)
         self._turn, self._steps, self._answer = self._turn + 1, 0, action.text
         if self._turn < len(self._private["question"]):
-            return StepResult(Observation(self._said(), author=Author.PARTNER))
+            return StepResult(Observation(self._said(), author=Author.OTHER_AGENT))
         if self.folder and "answers" not in self._private:
             write_text(self._file(), json.dumps(exported(self._memory, self._private["backend"])))
         return StepResult(Observation(()), terminated=True, reason=EndReason.TERMINATED)

@@ -40,7 +40,7 @@ class Negotiation(PlainGame):
         self.round, self.offers, self.rounds, self.price = 0, 0, len(self.patience), None
         self.asked = self.patience[0]
         return GameObservation(
-            f"worth {self.worth}. seller asks {self.asked}. {self.rounds} rounds", author=Author.PARTNER
+            f"worth {self.worth}. seller asks {self.asked}. {self.rounds} rounds", author=Author.OTHER_AGENT
         )
 
     def act(self, command: str) -> GameObservation:
@@ -61,10 +61,10 @@ class Negotiation(PlainGame):
         if offer >= following:
             return self._deal(offer)
         if late:
-            return GameObservation("the seller is tired of it and goes", 0.0, truncated=True, author=Author.PARTNER)
+            return GameObservation("the seller is tired of it and goes", 0.0, truncated=True, author=Author.OTHER_AGENT)
         self.asked = following
         left = self.rounds - self.round
-        return GameObservation(f"no. seller asks {self.asked}. {left} rounds", 0.0, author=Author.PARTNER)
+        return GameObservation(f"no. seller asks {self.asked}. {left} rounds", 0.0, author=Author.OTHER_AGENT)
 
     def verdict(self) -> Mapping[str, Any]:
         """The share of what there was to gain that the buyer has."""
@@ -83,7 +83,7 @@ class Negotiation(PlainGame):
 
     def _deal(self, price: int) -> GameObservation:
         self.price = price
-        return GameObservation(f"deal at {price}", max(0.0, self._share()), terminated=True, author=Author.PARTNER)
+        return GameObservation(f"deal at {price}", max(0.0, self._share()), terminated=True, author=Author.OTHER_AGENT)
 
     def _share(self) -> float:
         if self.price is None:

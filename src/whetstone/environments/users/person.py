@@ -28,7 +28,7 @@ _TRIES = 8
 class HumanUser:
     """A person plays the `scenario` of the task's private data, or where there is none what the task asks.
 
-    He sits at a server with a queue for people (`whetstone live`, `whetstone serve --people`).
+    He sits at a server with a queue for people (`whetstone live`, `whetstone serve --annotations`).
 
     Args:
         url: Of the server, without `/v1`, such as `http://127.0.0.1:8000`.

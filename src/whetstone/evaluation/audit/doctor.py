@@ -31,7 +31,7 @@ from whetstone.evaluation.audit.players import (
     unfinished,
 )  # fmt: skip
 from whetstone.evaluation.audit.tripwire import DeadJudge, Tripwire
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract.luck import chance_of, explained, of_episode
 from whetstone.evaluation.contract.playing import play
 from whetstone.rewards import Compares, Composed, Reward, compared, scored
@@ -205,13 +205,13 @@ class Audit:
         lost = [one for one in experts if one.value is None]
         if lost:
             said = f"{len(lost)} of {len(experts)} good episodes have no score: {lost[0].trajectory.error}"
-            return Check("can judge", Verdict.BAD, said, "the reward must be able to judge what an expert does")
+            return Check("can judge", CheckStatus.FAIL, said, "the reward must be able to judge what an expert does")
         bad = [one for one in self.tried if one.value is None]
         if bad:
             said = f"{len(bad)} of {len(self.tried)} episodes have no score: {bad[0].trajectory.error}"
-            return Check("can judge", Verdict.NOTE, said)
+            return Check("can judge", CheckStatus.WARN, said)
         return Check(
-            "can judge", Verdict.GOOD, f"{len(self.tried)} episodes of {len(self._by_task())} tasks have a score"
+            "can judge", CheckStatus.PASS, f"{len(self.tried)} episodes of {len(self._by_task())} tasks have a score"
         )
 
     def _order(self) -> Check:
@@ -230,15 +230,17 @@ class Audit:
                     faults.append(f"{one.player} has {value:.3g} where {worst.player} has {least:.3g}")
         if not pairs:
             return Check(
-                "good before bad", Verdict.NOTE, "there was nothing to compare: no task has a good and a bad episode"
+                "good before bad",
+                CheckStatus.WARN,
+                "nothing to compare: no task has a good and a bad episode",
             )
         if not faults:
             return Check(
-                "good before bad", Verdict.GOOD, f"in {pairs} of {pairs} comparisons the good episode is paid more"
+                "good before bad", CheckStatus.PASS, f"in {pairs} of {pairs} comparisons the good episode is paid more"
             )
         said = f"in {len(faults)} of {pairs} comparisons a bad episode is paid as much as a good one: {_some(faults)}"
         return Check(
-            "good before bad", Verdict.BAD, said, "compare whole answers, with their types; set judged text apart"
+            "good before bad", CheckStatus.FAIL, said, "compare whole answers, with their types; set judged text apart"
         )
 
     def _nothing(self) -> Check:
@@ -257,9 +259,9 @@ class Audit:
                 faults.append(ascii(said)[1:-1])
         if faults:
             mend = "pay for what was done in the world, and let no words end an episode as a fault"
-            return Check("nothing for nothing", Verdict.BAD, _some(faults), mend)
+            return Check("nothing for nothing", CheckStatus.FAIL, _some(faults), mend)
         return Check(
-            "nothing for nothing", Verdict.GOOD, "neither nonsense nor stopping at once is paid as the task is"
+            "nothing for nothing", CheckStatus.PASS, "neither nonsense nor stopping at once is paid as the task is"
         )
 
     @property
@@ -300,11 +302,11 @@ class Audit:
             return None
         if not faults:
             return Check(
-                "no pay for giving up", Verdict.GOOD, f"{pairs} idle episodes are paid no more than honest failures"
+                "no pay for giving up", CheckStatus.PASS, f"{pairs} idle episodes are paid no more than honest failures"
             )
         said = f"{len(faults)} of {pairs} idle episodes are paid more than an honest failure: {_some(faults)}"
         mend = "put what is paid for efficiency behind a right answer: `gate` or `times` in `composed`"
-        return Check("no pay for giving up", Verdict.BAD, said, mend)
+        return Check("no pay for giving up", CheckStatus.FAIL, said, mend)
 
     def _turns(self) -> Check | None:
         """What turns are paid, added up; a note, since estimators may compare turns with turns."""
@@ -318,20 +320,22 @@ class Audit:
                     faults.append(f"{one.player} has {one.total:.3g}, a good episode {min(good):.3g}")
         if not faults:
             return Check(
-                "turns added up", Verdict.GOOD, "with what its turns are paid, no bad episode has as much as a good one"
+                "turns added up",
+                CheckStatus.PASS,
+                "with the rewards of turns, no bad episode reaches a good one",
             )
         mend = "fine if the estimator compares turns with turns; if it sums their rewards, use reward_shaping: gated"
-        return Check("turns added up", Verdict.NOTE, f"with what turns are paid, {_some(faults)}", mend)
+        return Check("turns added up", CheckStatus.WARN, f"with what turns are paid, {_some(faults)}", mend)
 
     def _names(self) -> Check | None:
         names = {frozenset(one.trajectory.score.parts) for one in self.tried if one.trajectory.score is not None}
         if len(names) <= 1:
             return Check(
-                "components", Verdict.GOOD, f"always the same: {', '.join(sorted(next(iter(names), frozenset())))}"
+                "components", CheckStatus.PASS, f"always the same: {', '.join(sorted(next(iter(names), frozenset())))}"
             )
         changing = sorted(frozenset.union(*names) - frozenset.intersection(*names))
         said = f"not always there: {', '.join(changing)}; their means are over the episodes that have them"
-        return Check("components", Verdict.NOTE, said, "say 0 where there is nothing of it")
+        return Check("components", CheckStatus.WARN, said, "return 0 for an absent component")
 
     # ------------------------------------------------------------ of what it does when asked again
 
@@ -346,7 +350,7 @@ class Audit:
         cases: list[tuple[str, Callable[[], bool], Reward, Trajectory, Task]] = [
             ("the task's private data", lambda: private.touched, self.reward, bare, replace(one.task, private=private)),
             ("the environment's verdict", lambda: final.touched, self.reward, replace(bare, final=final), one.task),
-            ("its judge", lambda: judge.meter.questions > 0, with_judges(self.reward, lambda _: judge), bare, one.task),
+            ("its judge", lambda: judge.meter.requests > 0, with_judges(self.reward, lambda _: judge), bare, one.task),
         ]
         for name, used, reward, trajectory, task in cases:
             found = await scored(reward, trajectory, task)
@@ -358,10 +362,10 @@ class Audit:
                     faults.append(f"without {name} it says {found.score.value:.3g}")
         if faults:
             mend = "let the exception through, or say Score.unknown(why): a failure is never a number"
-            return Check("failures are no numbers", Verdict.BAD, "; ".join(faults), mend)
+            return Check("failures are no numbers", CheckStatus.FAIL, "; ".join(faults), mend)
         if not tried:
-            return Check("failures are no numbers", Verdict.NOTE, "it reads nothing that could fail")
-        return Check("failures are no numbers", Verdict.GOOD, f"without {', '.join(tried)} it says nothing")
+            return Check("failures are no numbers", CheckStatus.WARN, "it reads nothing that could fail")
+        return Check("failures are no numbers", CheckStatus.PASS, f"without {', '.join(tried)} it returns no score")
 
     async def _again(self) -> Check:
         changed = []
@@ -373,8 +377,8 @@ class Audit:
                 changed.append(f"{one.player}: {one.value:.3g}, then {found.score.value if found.score else 'nothing'}")
         if changed:
             mend = "a reward is a function of the episode alone; a judge needs temperature 0 and a cache"
-            return Check("the same again", Verdict.NOTE, f"{len(changed)} scores differ: {_some(changed)}", mend)
-        return Check("the same again", Verdict.GOOD, "every score is the same when it is asked again")
+            return Check("the same again", CheckStatus.WARN, f"{len(changed)} scores differ: {_some(changed)}", mend)
+        return Check("the same again", CheckStatus.PASS, "every score is the same when it is asked again")
 
     async def _weights(self) -> Check | None:
         """Where a change of one per cent in a weight changes who is best, what is learned hangs by a thread."""
@@ -395,12 +399,12 @@ class Audit:
         if faults:
             return Check(
                 "weights",
-                Verdict.NOTE,
+                CheckStatus.WARN,
                 f"who is best changes with {_some(sorted(set(faults)))}",
                 "break the tie on purpose",
             )
         return Check(
-            "weights", Verdict.GOOD, "a change of one per cent in any weight changes nobody's place at the top"
+            "weights", CheckStatus.PASS, "a change of one per cent in any weight does not change the best player"
         )
 
 

@@ -41,7 +41,7 @@ class DeadJudge:
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
         """None."""
-        self.meter.questions += 1
+        self.meter.requests += 1
         raise InfrastructureError("the audit has taken the judge away")
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, can_be_kept
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, explained
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract import shared_chance
 from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.evaluation.contract.playing import Played, Policy, again, play
@@ -87,11 +87,11 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
     for name, check in checks:
         began = time.perf_counter()
         try:
-            found = await check()
+            result = await check()
         except Exception as error:  # what an environment raises is what is looked for
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            found = Check(name, Verdict.BAD, said)
-        yield replace(found, name=name, seconds=time.perf_counter() - began)
+            result = Check(name, CheckStatus.FAIL, said)
+        yield replace(result, name=name, seconds=time.perf_counter() - began)
 
 
 class _Tried:
@@ -113,24 +113,24 @@ class _Tried:
             task, other = first.task(index), second.task(index)
             if (task.id, task.prompt, dict(task.private)) != (other.id, other.prompt, dict(other.private)):
                 said = f"task {index} is not the same in two sources with the same options"
-                return Check("", Verdict.BAD, said, "draw from derive_random(seed, index), never from shared chance")
+                return Check("", CheckStatus.FAIL, said, "use derive_random(seed, index), not a global random state")
             trained[task.id] = task
         held_out = first.held_out(50)
         both = sorted(set(trained) & {task.id for task in held_out})
         if both:
             said = f"{len(both)} of {len(held_out)} held-out tasks are trained on, such as {both[0]}"
-            return Check("", Verdict.BAD, said, "let what a task *is* decide its side; see tasks/generated.py")
+            return Check("", CheckStatus.FAIL, said, "choose the split by the task content; see tasks/generated.py")
         self.found["held_out"] = len(held_out)
         if not held_out:
-            return Check("", Verdict.BAD, "no task is held out, so nothing can be evaluated")
+            return Check("", CheckStatus.FAIL, "no task is held out, so nothing can be evaluated")
         said = f"{len(trained)} different ones of {count}, {len(held_out)} of 50 held out, apart"
-        return Check("", Verdict.GOOD, said)
+        return Check("", CheckStatus.PASS, said)
 
     async def expert(self) -> Check:
         """The expert's success."""
         source = self.contract.source
         if not isinstance(source, Expert):
-            return Check("", Verdict.NOTE, "the source has no expert, so there is nothing to warm up on")
+            return Check("", CheckStatus.WARN, "the source has no expert, so there is nothing to warm up on")
         solved, turns = 0, []
         for index in range(self.contract.episodes):
             task = source.task(index)
@@ -138,7 +138,7 @@ class _Tried:
                 played = await self._play(task, self._expert(source, task))
             except Exception as error:
                 if "no answer of its own" in str(error):
-                    return Check("", Verdict.NOTE, str(error).splitlines()[0])
+                    return Check("", CheckStatus.WARN, str(error).splitlines()[0])
                 raise
             solved += await self._solved(played, task)
             turns.append(len(played.actions))
@@ -146,8 +146,8 @@ class _Tried:
         self.found["expert"] = share
         said = f"solves {share:.0%} of {self.contract.episodes} in {fmean(turns):.1f} turns"
         if share < 0.99:
-            return Check("", Verdict.BAD, said, "an expert that fails teaches failing; mend it or the reward")
-        return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.FAIL, said, "an expert that fails teaches failing; mend it or the reward")
+        return Check("", CheckStatus.PASS, said)
 
     async def random(self) -> Check:
         """A random policy's success."""
@@ -161,8 +161,8 @@ class _Tried:
         self.found["random"] = share
         said = f"solves {share:.0%}"
         if share > 0.9:
-            return Check("", Verdict.NOTE, said, "chance solves it: there is nothing to learn")
-        return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.WARN, said, "chance solves it: there is nothing to learn")
+        return Check("", CheckStatus.PASS, said)
 
     def _looked_at(self) -> list[tuple[Task, Played]]:
         """The episodes of chance.
@@ -183,15 +183,15 @@ class _Tried:
             json.dumps(final)  # raises where a trajectory could not be written
             if "success" in final and not isinstance(final["success"], bool):
                 said = f"success is {final['success']!r}, not True or False"
-                return Check("", Verdict.BAD, said, "return bool(…)")
+                return Check("", CheckStatus.FAIL, said, "return bool(…)")
             if not 0 <= float(final.get("score", 0)) <= 1:
-                return Check("", Verdict.BAD, f"score is {final['score']}, not from 0 to 1")
+                return Check("", CheckStatus.FAIL, f"score is {final['score']}, not from 0 to 1")
         scores = self.contract.scores
         self.found["rewards"] = [min(scores), max(scores)]
         said = f"rewards from {min(scores):g} to {max(scores):g}"
         if min(scores) == max(scores):
-            return Check("", Verdict.NOTE, f"{said}: all the same for experts and chance")
-        return Check("", Verdict.GOOD, said)
+            return Check("", CheckStatus.WARN, f"{said}: all the same for experts and chance")
+        return Check("", CheckStatus.PASS, said)
 
     async def nothing(self) -> Check:
         """Nobody wins who does not do the task, and no words end an episode as a fault."""
@@ -216,13 +216,13 @@ class _Tried:
                     said = f"task {task.id}: {_difference(played.trajectory, other.trajectory)}"
                     drawn = await self._drawn_from(task, played)
                     said += f"; it draws from {drawn}, which everybody shares" if drawn else ""
-                    return Check("", Verdict.BAD, said, mend)
+                    return Check("", CheckStatus.FAIL, said, mend)
         finally:
             shared_chance.put(kept)
         if mover.touched:
             said = f"the same, but it moves {' and '.join(sorted(mover.touched))}, which everybody shares"
-            return Check("", Verdict.NOTE, said, mend)
-        return Check("", Verdict.GOOD, f"{len(self._looked_at()[:8])} episodes came out the same")
+            return Check("", CheckStatus.WARN, said, mend)
+        return Check("", CheckStatus.PASS, f"{len(self._looked_at()[:8])} episodes came out the same")
 
     async def _drawn_from(self, task: Task, played: Played) -> str:
         """The shared generators that decide: led the same way the episode is the same twice, led another it is not."""
@@ -245,18 +245,18 @@ class _Tried:
     async def other_process(self) -> Check:
         """The same in a process that has just begun."""
         if not self.contract.needs_process:
-            return Check("", Verdict.NOTE, "left out")
+            return Check("", CheckStatus.WARN, "left out")
         task, played = self._looked_at()[0]
         try:
             work = pickle.dumps((self.contract.make, task, played.actions))
         except Exception as error:
             said = f"it cannot be sent to another process ({type(error).__name__}), so that was not tried"
-            return Check("", Verdict.NOTE, said)
+            return Check("", CheckStatus.WARN, said)
         digest = await asyncio.to_thread(_digest_in_new_process, work)
         if digest != played.digest:
             said = "the same episode is another one in a new process"
-            return Check("", Verdict.BAD, said, "no `hash()` of text, no order of sets, no clock")
-        return Check("", Verdict.GOOD, "the same episode")
+            return Check("", CheckStatus.FAIL, said, "no `hash()` of text, no order of sets, no clock")
+        return Check("", CheckStatus.PASS, "the same episode")
 
     async def side_by_side(self) -> Check:
         """Many at once, step by step in turn: each as if it were alone."""
@@ -275,8 +275,8 @@ class _Tried:
         wrong = sum(o.transcript != p.transcript for o, (_, p) in zip(others, chosen, strict=True))
         if wrong:
             said = f"{wrong} of {count} episodes side by side were not what they are alone"
-            return Check("", Verdict.BAD, said, "keep state in the object; else declare isolation: process")
-        return Check("", Verdict.GOOD, f"{count} episodes were what they are alone")
+            return Check("", CheckStatus.FAIL, said, "keep state in the object; else declare isolation: process")
+        return Check("", CheckStatus.PASS, f"{count} concurrent episodes equal the sequential ones")
 
     async def kept(self) -> Check:
         """A snapshot leads back, or the same actions do; one of which neither holds says so."""
@@ -285,10 +285,10 @@ class _Tried:
         if not can_be_kept(environment):
             await environment.close()
             if stateless(environment):
-                return Check("", Verdict.GOOD, "answers depend on the action alone (stateless)")
+                return Check("", CheckStatus.PASS, "answers depend only on the action (stateless)")
             led_back = replayable(environment)
             said = "no snapshots; led back by the same actions" if led_back else "neither kept nor led back"
-            return Check("", Verdict.GOOD if led_back else Verdict.NOTE, said)
+            return Check("", CheckStatus.PASS if led_back else CheckStatus.WARN, said)
         try:
             middle = len(played.actions) // 2
             await environment.reset(task, seed=_SEED)
@@ -308,8 +308,8 @@ class _Tried:
             await environment.close()
         if ways[0] != ways[1]:
             said = f"behind a snapshot at turn {middle} the same actions led elsewhere"
-            return Check("", Verdict.BAD, said, "keep everything that decides what comes next")
-        return Check("", Verdict.GOOD, f"a snapshot at turn {middle} led back")
+            return Check("", CheckStatus.FAIL, said, "keep everything that decides what comes next")
+        return Check("", CheckStatus.PASS, f"a snapshot at turn {middle} led back")
 
     # ------------------------------------------------------------ how it behaves
 
@@ -337,8 +337,8 @@ class _Tried:
             await environment.close()
             await environment.close()
         if notes:
-            return Check("", Verdict.NOTE, "; ".join(notes), "raise EpisodeError there")
-        return Check("", Verdict.GOOD, "closed before, in the middle, and twice; begun again behind the end")
+            return Check("", CheckStatus.WARN, "; ".join(notes), "raise EpisodeError there")
+        return Check("", CheckStatus.PASS, "closed before the end, in the middle and twice; reset after the end")
 
     async def strange(self) -> Check:
         """Actions nobody should give are answered, never raised."""
@@ -351,10 +351,10 @@ class _Tried:
             except Exception as error:
                 given = (action.text or str(action.tool_calls or action.malformed))[:40]
                 said = f"{given!r} raised {type(error).__name__}: {error}"[:200]
-                return Check("", Verdict.BAD, said, "answer it with what would be right")
+                return Check("", CheckStatus.FAIL, said, "answer it with what would be right")
             finally:
                 await environment.close()
-        return Check("", Verdict.GOOD, f"{len(_STRANGE)} were answered")
+        return Check("", CheckStatus.PASS, f"{len(_STRANGE)} were answered")
 
     async def speed(self) -> Check:
         """Steps and episodes a second, alone and side by side."""
@@ -367,7 +367,7 @@ class _Tried:
             f"{self.contract.concurrent} side by side {found.get('steps_per_second_64', 0):,.0f} and "
             f"{found.get('episodes_per_second_64', 0):,.0f}"
         )
-        return Check("", Verdict.GOOD, said)
+        return Check("", CheckStatus.PASS, said)
 
     # ------------------------------------------------------------ what they are made of
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments import Environment
-from whetstone.evaluation.checks import Check, Verdict
+from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract.impostors import IMPOSTORS, NEVER_ACT, ODD_TEXTS
 from whetstone.evaluation.contract.luck import chance_of, explained, of_episode
 from whetstone.evaluation.contract.playing import Played, Policy, play
@@ -157,7 +157,7 @@ def _judged(attempts: Sequence[Attempts]) -> Check:
     if faults:
         more = f" and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
         mend = _MEND if won else "answer what cannot be read, count it as a turn, and keep scores from 0 to 1"
-        return Check("", Verdict.BAD, "; ".join(faults[:_MOST_SHOWN]) + more, mend)
+        return Check("", CheckStatus.FAIL, "; ".join(faults[:_MOST_SHOWN]) + more, mend)
     notes = [
         f"{each.player} wins {each.wins} of {each.episodes}, which luck explains" for each in attempts if each.wins
     ]
@@ -168,8 +168,8 @@ def _judged(attempts: Sequence[Attempts]) -> Check:
     notes += [f"{each.player} has a score of up to {each.highest:.3g}" for each in paid if not each.right]
     episodes = sum(each.episodes for each in attempts)
     if notes:
-        return Check("", Verdict.NOTE, "; ".join(notes))
-    return Check("", Verdict.GOOD, f"{episodes} episodes without doing the task: no success, no score, no fault")
+        return Check("", CheckStatus.WARN, "; ".join(notes))
+    return Check("", CheckStatus.PASS, f"{episodes} episodes without doing the task: no success, no score, no fault")
 
 
 def _line(error: Exception) -> str:

@@ -47,7 +47,7 @@ def void(batch: Columns) -> Iterable[float]:
     for _, held, t in batch.turns():
         trajectory = held.trajectory
         turn = trajectory.turns[t]
-        over = not trajectory.ended.cut_short and trajectory.ended is not EndReason.STOPPED
+        over = not trajectory.ended.cut_short and trajectory.ended is not EndReason.EARLY_STOPPED
         answers = t + 1 == len(trajectory.turns) and over and bool(turn.message.text)
         yield float(not turn.message.tool_calls and not answers and not turn.aside)
 

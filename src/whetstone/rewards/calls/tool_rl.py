@@ -20,7 +20,7 @@ async def tool_rl(
     trajectory: Trajectory,
     task: Task,
     *,
-    grain: Literal["fine", "call", "exact"] = "fine",
+    match: Literal["parameters", "call", "exact"] = "parameters",
     assignment: Literal["optimal", "greedy"] = "optimal",
     format_weight: float = 1.0,
     size: float = 3.0,
@@ -31,8 +31,8 @@ async def tool_rl(
     none, and has the least where it made one (the paper gives 0 for any call there, so calling too much is free).
 
     Args:
-        grain: `fine`: names, parameters and values count apart; `call`: a call counts where all of it is right;
-            `exact`: only all calls together do.
+        match: Unit of comparison: `parameters`, names, parameters and values separately; `call`, each call as a whole;
+            `exact`, all calls together.
         assignment: Which calls are compared with each other where a tool is called again: the best way, or the code's,
             which takes gold calls one after the other.
         format_weight: Of the format: no call that cannot be read, and calls where calls are asked for.
@@ -48,10 +48,10 @@ async def tool_rl(
         value = -size if made or unreadable else 0.0
     elif right:
         value = size
-    elif grain == "exact" or (unreadable and not made):
+    elif match == "exact" or (unreadable and not made):
         value = -size
     else:
-        value = correctness(made, gold, grain=grain, assignment=assignment, size=size)
+        value = correctness(made, gold, match=match, assignment=assignment, size=size)
     parts = {"correct": float(right), "format": float(well_formed), "correctness": value}
     return Score(format_weight * well_formed + value, parts, success=right)
 
@@ -71,7 +71,7 @@ def correctness(
     made: Sequence[Call],
     gold: Sequence[Call],
     *,
-    grain: Literal["fine", "call"] = "fine",
+    match: Literal["parameters", "call"] = "parameters",
     assignment: Literal["optimal", "greedy"] = "optimal",
     size: float = 3.0,
 ) -> float:
@@ -86,9 +86,9 @@ def correctness(
     if not gold:
         return 0.0
     most = 1.0 + sum(1 + len(call.arguments) for call in gold)
-    alike = np.array([[_alike(g, p, grain) for p in made] for g in gold]).reshape(len(gold), len(made))
+    similarities = np.array([[_similarity(g, p, match) for p in made] for g in gold]).reshape(len(gold), len(made))
     named = overlap([call.name for call in gold], [call.name for call in made])
-    return float(2 * size * (named + _matched(alike, assignment)) / most - size)
+    return float(2 * size * (named + _matched(similarities, assignment)) / most - size)
 
 
 def overlap(one: Sequence[str], other: Sequence[str]) -> float:
@@ -98,16 +98,16 @@ def overlap(one: Sequence[str], other: Sequence[str]) -> float:
     return (ours & theirs).total() / union if union else 1.0
 
 
-def _alike(gold: Call, made: Call, grain: str) -> float:
-    if gold.name != made.name:
+def _similarity(gold: Call, call: Call, match: str) -> float:
+    if gold.name != call.name:
         return 0.0
     equal = sum(
-        key in made.arguments and same_value(made.arguments[key], value) for key, value in gold.arguments.items()
+        key in call.arguments and same_value(call.arguments[key], value) for key, value in gold.arguments.items()
     )
-    if grain == "call":
-        whole = equal == len(gold.arguments) == len(made.arguments)
-        return float(1 + len(gold.arguments)) if whole else 0.0
-    return overlap(list(gold.arguments), list(made.arguments)) + equal
+    if match == "call":
+        is_equal = equal == len(gold.arguments) == len(call.arguments)
+        return float(1 + len(gold.arguments)) if is_equal else 0.0
+    return overlap(list(gold.arguments), list(call.arguments)) + equal
 
 
 def _matched(alike: np.ndarray, assignment: str) -> float:

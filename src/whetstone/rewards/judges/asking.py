@@ -103,7 +103,7 @@ async def _certain(
     meter: Meter,
     tries: int,
 ) -> Mapping[str, Any]:
-    meter.questions += 1
+    meter.requests += 1
     key = f"{who}\n{question.key}"
     found = kept.get(key)
     if found is not None:
@@ -118,7 +118,7 @@ async def _certain(
     try:
         wrong = ""
         for attempt in range(tries):
-            meter.asked_again += attempt > 0
+            meter.retries += attempt > 0
             given, wrong = read_answer(await said(attempt), question.shape)
             if given is not None:
                 kept.put(key, given)

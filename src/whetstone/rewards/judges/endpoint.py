@@ -77,7 +77,7 @@ class EndpointJudge:
             meter.completion_tokens += completion.completion_tokens
             cost = completion.prompt_tokens * of_prompt + completion.completion_tokens * of_completion
             meter.cost += cost / 1e6
-            meter.asked_again += completion.tries - 1
+            meter.retries += completion.tries - 1
             return completion.text
 
         return await certain(

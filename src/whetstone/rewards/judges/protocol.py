@@ -63,10 +63,10 @@ class Question:
 class Meter:
     """What a judge was used for."""
 
-    questions: int = 0
+    requests: int = 0
     cached: int = 0
     """Of them, answered from what was kept."""
-    asked_again: int = 0
+    retries: int = 0
     """Times an answer was none and the judge was asked once more."""
     failed: int = 0
     """Questions that never had an answer."""

@@ -25,7 +25,7 @@ async def followed(trajectory: Trajectory, task: Task, *, outcome: Reward = verd
     Source: Lu et al. 2025 (UI-S1), arXiv:2509.11543, whose accuracy reward of a step is this; its reward of the format
     is the environment's business here.
     """
-    if trajectory.ended is EndReason.STOPPED:
+    if trajectory.ended is EndReason.EARLY_STOPPED:
         said = Score(0.0, {"success": 0.0}, success=False)
     else:
         said = await outcome(trajectory, task)

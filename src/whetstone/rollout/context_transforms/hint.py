@@ -21,9 +21,9 @@ class Hint:
     """What ratios compare with."""
 
     @property
-    def loss(self) -> Literal["same", "plain"]:
-        """Actions are trained without it."""
-        return "plain"
+    def trained_on(self) -> Literal["shown", "original"]:
+        """Train actions on the context without the hint."""
+        return "original"
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """The hint in front of the task."""

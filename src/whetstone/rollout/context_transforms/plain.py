@@ -13,9 +13,9 @@ class Untouched:
     """A view that changes nothing."""
 
     @property
-    def loss(self) -> Literal["same", "plain"]:
-        """Actions are trained behind what they were drawn behind."""
-        return "same"
+    def trained_on(self) -> Literal["shown", "original"]:
+        """Train actions on the context from which they were sampled."""
+        return "shown"
 
     @property
     def off_policy(self) -> OffPolicy:

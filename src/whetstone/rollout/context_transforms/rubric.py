@@ -80,9 +80,9 @@ class Rubric(Untouched):
         self.power, self.middle, self.slope, self.trained = power, middle, slope, trained
 
     @property
-    def loss(self) -> Literal["same", "plain"]:
-        """Whether training shows it."""
-        return "same" if self.trained else "plain"
+    def trained_on(self) -> Literal["shown", "original"]:
+        """Train on the context with the rubric if `trained` is set."""
+        return "shown" if self.trained else "original"
 
     @property
     def off_policy(self) -> OffPolicy:

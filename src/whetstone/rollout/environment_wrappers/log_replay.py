@@ -61,7 +61,7 @@ class _Following(Answering):
         wanted = self.expert.demonstrate(self.task, self.said, self.tools)
         right = same_action(action, wanted)
         if not right and self.patches == 0:
-            return StepResult(Observation(()), reward=0.0, reason=EndReason.STOPPED)
+            return StepResult(Observation(()), reward=0.0, reason=EndReason.EARLY_STOPPED)
         if not right:
             self.patches -= 1
         result = await super().step(action if right else wanted)

@@ -64,4 +64,4 @@ class ExpertPrefix:
 
 def spliced(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """Turns to begin behind: their actions are read, and not trained."""
-    return tuple(replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in turns)
+    return tuple(replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED)) for turn in turns)

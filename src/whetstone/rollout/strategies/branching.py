@@ -23,7 +23,7 @@ from typing import Literal
 from whetstone.rollout.protocol import Roller, Running
 from whetstone.trajectory import Group, Task, Turn
 
-Measured = Literal["behind", "before"]
+Measured = Literal["after_tool", "before_tool"]
 
 
 @dataclass(slots=True)
@@ -60,15 +60,15 @@ async def branched(
     probability: Callable[[float, int], float],
     entropy: Callable[[Turn], float],
     beam: int = 2,
-    measured: Measured = "behind",
+    measured: Measured = "after_tool",
 ) -> Group:
     """A group of `size` trajectories that grew from `roots`.
 
     Args:
         probability: (how much more unsure than at the root's first turn, turns in a row parted at) → chance to part.
         beam: Paths a turn may become, itself among them.
-        measured: Whether the turn behind a tool's answer is measured, as the papers say, or the one in front of it, as
-            their code does.
+        measured: Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, as in the papers,
+            or `before_tool`, the turn with the tool call, as in their code.
     """
     paths = [_Path(root) for root in roots]
     wave, level = list(paths), 1
@@ -89,7 +89,7 @@ async def branched(
                 path.first = entropy(before)
             if not before.message.tool_calls or len(paths) == size:
                 continue  # only behind a tool's answer
-            more = entropy(turn if measured == "behind" else before) - path.first
+            more = entropy(turn if measured == "after_tool" else before) - path.first
             chance = probability(more, path.in_a_row)
             number = paths.index(path)
             parted = False

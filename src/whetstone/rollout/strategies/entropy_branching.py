@@ -49,8 +49,9 @@ class EntropyBranching:
     """Over the first tokens of a turn; the published code takes the sum."""
     tokens: Count = 20
     """Of a turn, whose entropy is looked at."""
-    measured: Measured = "behind"
-    """The turn behind a tool's answer is looked at; `before`, as in the published code: the one that called."""
+    measured: Measured = "after_tool"
+    """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn
+    with the tool call, as in the published code."""
     vocabulary: int = 1
     """Entropies are divided by its logarithm; 1: they are not."""
 

@@ -84,8 +84,8 @@ class Probed:
             return path, None
         pool = [roller.written(sentence) for sentence in self.sentences]
         ids = draw.choice(pool)
-        nothing = Tokens.written((), Author.SPLICED)
+        nothing = Tokens.written((), Author.INSERTED)
         logprobs = tuple(splice_logprobs(pool, ids))
-        inserted = Tokens(ids, (Author.SPLICED,) * len(ids), logprobs, (-1,) * len(ids), (math.nan,) * len(ids))
+        inserted = Tokens(ids, (Author.INSERTED,) * len(ids), logprobs, (-1,) * len(ids), (math.nan,) * len(ids))
         last = len(path.turns) - 1
         return path, await roller.fork(task, path, turns=last, index=size + index, splice=Splice(nothing, inserted))

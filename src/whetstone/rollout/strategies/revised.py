@@ -86,7 +86,7 @@ def revision(bad: Trajectory, good: Trajectory, reflection: str, roller: Roller)
         return None
     if any(turn.training_context is not None for turn in (*own[: cut + 1], *rest)):
         return None
-    wrong = [replace(turn, action=Tokens.written(turn.action.ids, Author.SPLICED)) for turn in own[:cut]]
+    wrong = [replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED)) for turn in own[:cut]]
     first, *later = rest
     turned = replace(
         first,
@@ -108,4 +108,4 @@ def revision(bad: Trajectory, good: Trajectory, reflection: str, roller: Roller)
 
 
 def _patched(ids: Sequence[int]) -> Tokens:
-    return Tokens.written(ids, Author.PATCHED)
+    return Tokens.written(ids, Author.CORRECTED)

@@ -297,7 +297,7 @@ class GroupTrainer(ModelTrainer):
         slowest = max(answer.seconds for answer in answers)
         self._add("scale/learner_seconds", slowest)
         self._add("scale/learner_transfer_seconds", time.perf_counter() - began - slowest)
-        self._note_finite(not found["update/nonfinite"])
+        self._note_finite(not found["update/nonfinite_fraction"])
         return dict(found)
 
     def _add(self, name: str, seconds: float) -> None:

@@ -224,7 +224,7 @@ class ShardTrainer(ModelTrainer):
         began = time.perf_counter()
         self.optimizers.critic_only, self.optimizers.done, self.optimizers.share = critic_only, done, share
         found = self._apply_gradient()
-        weights = None if found["update/skipped"] else self.weights()
+        weights = None if found["update/skipped_fraction"] else self.weights()
         return Stepped(found, weights, self._peak_memory(), time.perf_counter() - began)
 
     def forget(self) -> None:

@@ -115,7 +115,7 @@ def _tokens(turn: JudgedTurn) -> Sequence[TokensTold]:
 def _of(trajectory: Trajectory, by: str, trained: str, untrained: str = "") -> TokensTold:
     (turn,) = trajectory.turns
     said = turn.message.text or ", ".join(call.name for call in turn.message.tool_calls)
-    forced = Counter(turn.action.authors)[Author.SPLICED]
+    forced = Counter(turn.action.authors)[Author.INSERTED]
     known = sum(not math.isnan(logprob) for logprob in turn.action.logprobs)
     beside = f"; {forced} forced ones are read alone" if forced and trained else ""
     of_sampler = f"; {known} with their sampler's log-prob" if known else ""

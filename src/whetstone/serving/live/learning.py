@@ -451,6 +451,6 @@ def _of_turns(turns: list[JudgedTurn]) -> dict[str, float]:
     return {
         "reward/mean": fmean(turn.judgement.reward for turn in turns),
         "live/turns": float(len(turns)),
-        "live/hinted": fmean(bool(turn.hinted) for turn in turns),
-        "live/interventions": fmean(turn.intervention is not None for turn in turns),
+        "live/hinted_fraction": fmean(bool(turn.hinted) for turn in turns),
+        "live/intervention_fraction": fmean(turn.intervention is not None for turn in turns),
     }

@@ -95,7 +95,7 @@ function head(run, told) {
 
 // The one curve the verdict is about, beside it.
 function glance(run, rows) {
-  const key = ["episode/success", "reward/mean", "loss"].find((each) => rows[each]?.x.length > 1);
+  const key = ["episode/success", "reward/mean", "loss/total"].find((each) => rows[each]?.x.length > 1);
   return key && el("figure", { class: "glance" }, el("figcaption", {}, title(key)),
     chart([{ ...rows[key], name: run.name, colour: "var(--c0)" }], { label: `${title(key)}, at a glance`, share: isShare(key),
       smooth: Number(state.smooth ?? 0.6) }));

@@ -1,4 +1,4 @@
-"""`whetstone logs`: logs of Inspect and of lm-evaluation-harness compared, ours among them."""
+"""`whetstone compare-logs`: compare evaluation logs of Inspect, lm-evaluation-harness and Whetstone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 
 
-@click.command()
+@click.command("compare-logs")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def logs(files: tuple[Path, ...], as_json: bool) -> None:
-    """Compare logs: FILEs of Inspect (.json) or of lm-evaluation-harness (samples_….jsonl), task by task.
+def compare_logs(files: tuple[Path, ...], as_json: bool) -> None:
+    """Compare evaluation logs task by task: FILEs of Inspect (.json) or lm-evaluation-harness (samples_….jsonl).
 
-    `whetstone evaluate … --inspect FILE` writes such a log of ours.
+    `whetstone evaluate … --inspect FILE` writes such a log.
     """
     named = {str(file): evaluation.outcomes_of(file) for file in files}
     if len(named) < len(files):
