@@ -31,7 +31,7 @@ from whetstone.training import train
 VARIANTS = {
     "as it is": [],
     "stopped": ["rollout.early_stopping=[void_turn]"],
-    "stopped and filtered": ["rollout.early_stopping=[void_turn]", "filters=[void_turns]"],
+    "stopped and filtered": ["rollout.early_stopping=[void_turn]", "credit_filters=[void_turns]"],
 }
 NOISY = ["environment={tools: ['noisy_tool:pocket_calculator'], answer: '^\\s*-?\\d+\\s*$', max_turns: 6}"]
 COMMON = [

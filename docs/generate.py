@@ -198,8 +198,9 @@ def novelty(batch: Columns, *, floor: float = 0.0) -> list[float]:
 ```
 
 With `custom_columns: [my_package.signals:novelty]` in the recipe, an estimator can read `novelty: PerTurn`. The batch
-gives other columns by name, its trajectories as `batch.held` and their turns as `batch.turns()`. A column that reads
-log-probs or values has `reads_models=True`. `requires=` is a function that returns the missing requirement of a run.
+gives other columns by name, its trajectories as `batch.held` and their turns as `batch.turns()`. A column that
+reads log-probs or values sets `reads_models=True`. `requires=` is a function that returns the missing requirement, or
+None.
 
 """
 

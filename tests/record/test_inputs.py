@@ -46,8 +46,8 @@ def test_every_place_that_names_a_file_counts_those_in_stages_and_lists_too(chat
     whole = load_recipe("demo", PLAIN, stages=[{"supervised": {"data": str(chats)}}, {"reinforcement": {}}])
     assert list(inputs_of(whole)) == ["stages.0.supervised.data"]
     stored = {"data": [str(chats), str(tmp_path / "run")]}
-    beside = load_recipe("demo", ["ablations=null"], reinforcement={"offline_mixture": stored})
-    assert list(inputs_of(beside)) == [f"reinforcement.offline_mixture.data.{number}.path" for number in (0, 1)]
+    mixture = load_recipe("demo", ["ablations=null"], reinforcement={"offline_mixture": stored})
+    assert list(inputs_of(mixture)) == [f"reinforcement.offline_mixture.data.{number}.path" for number in (0, 1)]
     assert not inputs_of(load_recipe("demo"))
 
 

@@ -33,7 +33,7 @@ def gone_on(
     the recipe; later entries take precedence.
 
     Args:
-        say: Called with a line that has the names of the components and the source of their state.
+        say: Told which part goes on from where.
 
     Raises:
         RecipeError: An entry of `init_state_from` has no state of a component of this recipe.
