@@ -25,7 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale, upgrade_result
+from whetstone.analysis.evidence import Bench, assembled, judged_anew, read_bench, run_bench, stale
+from whetstone.analysis.measures import upgrade_result
 from whetstone.analysis.papers import part_line, verdicts_of
 from whetstone.analysis.repeats import repeats_of
 from whetstone.analysis.silence import silence_of

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from whetstone import renames
-from whetstone.analysis.evidence import upgrade_result
-from whetstone.analysis.measures import measure_from
+from whetstone.analysis.measures import measure_from, upgrade_result
 from whetstone.analysis.offline import looks_of
 from whetstone.cli import main as command
 from whetstone.errors import RecipeError

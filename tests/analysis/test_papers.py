@@ -9,7 +9,8 @@ import pytest
 from tests_cli import whetstone
 from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.analysis.claim_status import HELD, IN_PART, NOT_TRIED
-from whetstone.analysis.evidence import assembled, claims_of, read_bench, upgrade_result
+from whetstone.analysis.evidence import assembled, claims_of, read_bench
+from whetstone.analysis.measures import upgrade_result
 from whetstone.analysis.papers import ELSEWHERE, paper_called, papers, read_papers, shares, verdicts_of
 from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import RecipeError

@@ -46,7 +46,6 @@ from whetstone.recipe.parts import Settings
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.stage_settings import BudgetSettings
 from whetstone.recipe.yaml_text import yaml_document
-from whetstone.renames import renamed_metric
 from whetstone.reporting import Progress
 
 _CLEAR = 0.05
@@ -293,39 +292,6 @@ def judged_anew(settings: BenchSettings, told: Mapping[str, Any]) -> dict[str, A
     of_result = {key: told[key] for key in ("world", "machine", "budget", "tasks")}
     again = result_of(told["name"], settings, rows, **of_result)
     return {**again, "version": told["version"], "date": told["date"]}
-
-
-def upgrade_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored result with the metric names of this release, in the measures of its runs and of its claims."""
-    contenders = [{**each, "runs": [_upgrade_run(run) for run in each["runs"]]} for each in result["contenders"]]
-    claims = [
-        {
-            **claim,
-            "measure": _upgrade_measure(claim["measure"]),
-            "parts": [{**part, "measure": _upgrade_label(part["measure"])} for part in claim["parts"]],
-        }
-        for claim in result["claims"]
-    ]
-    return {**result, "contenders": contenders, "claims": claims}
-
-
-def _upgrade_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    if "measures" not in run:
-        return dict(run)
-    return {**run, "measures": {_upgrade_label(label): value for label, value in run["measures"].items()}}
-
-
-def _upgrade_measure(written: Any) -> Any:
-    if isinstance(written, list):
-        return [_upgrade_measure(each) for each in written]
-    if isinstance(written, Mapping) and "metric" in written:
-        return {**written, "metric": renamed_metric(str(written["metric"])) or written["metric"]}
-    return written
-
-
-def _upgrade_label(label: str) -> str:
-    name, space, over = label.partition(" ")  # as `Measure.label` writes it: `update/grad_norm (max)`
-    return f"{renamed_metric(name) or name}{space}{over}" if "/" in name else label
 
 
 def row_of(

@@ -158,5 +158,38 @@ def measure_from(written: str | Mapping[str, Any]) -> Measure:
     return Measure(kind, key=str(value or ""), over=over, lower_is_better=better == "lower")
 
 
+def upgrade_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored result with the metric names of this release, in the measures of its runs and of its claims."""
+    contenders = [{**each, "runs": [_upgrade_run(run) for run in each["runs"]]} for each in result["contenders"]]
+    claims = [
+        {
+            **claim,
+            "measure": _upgrade_measure(claim["measure"]),
+            "parts": [{**part, "measure": _upgrade_label(part["measure"])} for part in claim["parts"]],
+        }
+        for claim in result["claims"]
+    ]
+    return {**result, "contenders": contenders, "claims": claims}
+
+
+def _upgrade_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    if "measures" not in run:
+        return dict(run)
+    return {**run, "measures": {_upgrade_label(label): value for label, value in run["measures"].items()}}
+
+
+def _upgrade_measure(written: Any) -> Any:
+    if isinstance(written, list):
+        return [_upgrade_measure(each) for each in written]
+    if isinstance(written, Mapping) and "metric" in written:
+        return {**written, "metric": renamed_metric(str(written["metric"])) or written["metric"]}
+    return written
+
+
+def _upgrade_label(label: str) -> str:
+    name, space, over = label.partition(" ")  # as `Measure.label` writes it: `update/grad_norm (max)`
+    return f"{renamed_metric(name) or name}{space}{over}" if "/" in name else label
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
