@@ -19,7 +19,7 @@ from pathlib import Path
 RECIPE = """\
 policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 192}}
 chat: {format: compact}
-tasks: {source: jsonl, path: shop.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: shop.jsonl, held_out_fraction: 0.5}
 environment: {tools: ["shop:price"], max_turns: 2}
 reward: "shop:right_price"
 rollout: {group_size: 2, max_new_tokens: 4}
@@ -346,7 +346,7 @@ MISTAKES = (
     ),
     Mistake(
         "beginning behind an expert who is not there",
-        "train shop.yaml 'rollout.start={name: expert_prefix, until: 3}'",
+        "train shop.yaml 'rollout.start={name: expert_prefix, anneal_updates: 3}'",
         "rollout.start: the task source has no expert to begin behind",
     ),
     Mistake(

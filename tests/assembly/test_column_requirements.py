@@ -33,7 +33,7 @@ def refused(*overrides):
         (["advantage=mars"], "mars reads roles.*set roles: TAG"),
         (["advantage=mars", "roles=kin"], 'no tag "kin" on tasks of "arithmetic", which have difficulty, kind'),
         (["advantage=oprl"], "oprl reads implicit.*process_model"),
-        (["objective=distilled"], "distilled reads teacher_logprobs.*teacher: {path"),
+        (["objective=on_policy_distillation"], "on_policy_distillation reads teacher_logprobs.*teacher: {path"),
         (["shaping=[gated]"], "shaping.0.*gated reads process_rewards"),
         (
             ["advantage_transforms=[entropy_modulated]", "advantage=reinforce_plus_plus"],

@@ -53,7 +53,7 @@ def test_a_folder_speaks_and_is_not_trained(small_demo, speaking_policy):
     [
         ("{a: {}}", "one of path, url and function, got none"),
         ("{a: {path: x, function: 'b:c'}}", "got path and function"),
-        ("{a: {function: 'b:c', model: m}}", "model and key_variable go with a url"),
+        ("{a: {function: 'b:c', model: m}}", "model and api_key_env go with a url"),
         ("{a: {path: /no/such/folder}}", "models.a.*no such model folder"),
         ("{a: {function: 'tests_endpoint:nobody'}}", "models.a.*has no nobody"),
     ],
@@ -72,7 +72,7 @@ def test_a_function_may_take_a_seat(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sellers_here.py").write_text('def seller(said, tools, seed):\n    return "offer 15"\n')
     made = load_recipe(
-        "dealing",
+        "bargaining",
         [
             *SMALL,
             "models={clerk: {function: 'sellers_here:seller'}}",

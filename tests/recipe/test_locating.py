@@ -12,7 +12,7 @@ from whetstone.recipe.locating import located
 RECIPE = """
 policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
 chat: {format: compact}
-tasks: {source: jsonl, path: prices.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: prices.jsonl, held_out_fraction: 0.5}
 environment: {tools: ["beside_tools:price"], max_turns: 2}
 reward: "beside_tools:right"
 rollout: {group_size: 2, max_new_tokens: 3}

@@ -113,7 +113,11 @@ DIFFER = "objective: {name: clipped, clip_high: 0.3}\nreinforcement: {minibatche
         (DIFFER, "reinforcement: {minibatches: 4}\n", "both set reinforcement.minibatches (2, 4)"),
         ("advantage: null\n", "advantage: gigpo\n", "one and two both set advantage (None, 'gigpo')"),
         ("aggregation: sequence_mean\n", "aggregation: {mode: constant}\n", "both set aggregation.mode"),
-        ("rollout: {stops: [{name: spent, most: 3}]}\n", "rollout: {stops: [spent]}\n", "set rollout.stops: spent"),
+        (
+            "rollout: {stops: [{name: budget_exhausted, most: 3}]}\n",
+            "rollout: {stops: [budget_exhausted]}\n",
+            "set rollout.stops: budget_exhausted",
+        ),
     ],
 )
 def test_two_methods_that_set_a_key_to_different_values_are_refused_in_one_line(tmp_path, one, two, said):

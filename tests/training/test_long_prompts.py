@@ -9,7 +9,7 @@ from tests_cli import whetstone
 RECIPE = """
 policy: {tiny: {vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 96}}
 chat: {format: compact}
-tasks: {source: jsonl, path: tasks.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: tasks.jsonl, held_out_fraction: 0.5}
 reward: exact_match
 rollout: {group_size: 2, max_new_tokens: 3}
 reinforcement: {steps: 3, tasks_per_step: 4, admit_ahead: 1, max_staleness: 1}

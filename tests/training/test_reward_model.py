@@ -20,7 +20,7 @@ from whetstone.training.reward_model import pairs_in
 TINY = "policy.tiny={vocabulary: 300, hidden: 16, layers: 1, heads: 2, intermediate: 16, context_length: 256}"
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=2", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
-LEARNED = {"name": "learned", "stage": "previous", "outcome": "exact_number"}
+LEARNED = {"name": "reward_model", "stage": "previous", "outcome": "exact_number"}
 USED = {"reinforcement": {"steps": 2, "tasks_per_step": 2}, "reward": LEARNED}
 
 

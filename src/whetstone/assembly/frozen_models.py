@@ -55,7 +55,7 @@ class _Endpoint:
 
     def __init__(self, settings: ModelSettings) -> None:
         assert settings.url is not None
-        self.settings, self.key = settings, key_in(settings.key_variable)
+        self.settings, self.key = settings, key_in(settings.api_key_env)
         self._asked: ChatEndpoint | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

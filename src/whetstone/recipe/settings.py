@@ -145,8 +145,8 @@ class ModelSettings(Settings):
     client of one's own."""
     model: str = ""
     """Its name at `url`."""
-    key_variable: str = ""
-    """The environment variable that holds the key of `url`."""
+    api_key_env: str = ""
+    """Environment variable with the API key of `url`."""
     price: float = Field(0.0, ge=0)
     """Of one question, in the unit of `cost`."""
     seconds: float | None = Field(None, ge=0)
@@ -163,8 +163,8 @@ class ModelSettings(Settings):
         given = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(f"a model is one of path, url and function, got {' and '.join(given) or 'none'}")
-        if self.url is None and (self.model or self.key_variable):
-            raise ValueError("model and key_variable go with a url")
+        if self.url is None and (self.model or self.api_key_env):
+            raise ValueError("model and api_key_env go with a url")
         return self
 
 
@@ -185,7 +185,7 @@ class RolloutSettings(Settings):
     """How a task's trajectories are sampled for reinforcement."""
 
     strategy: Annotated[Part, named("independent")] = Part(name="independent")
-    """How the trajectories of a task come about: `independent`, `forked`, `entropy_branching`, …"""
+    """Sampling strategy for the trajectories of a task: `independent`, `random_branching`, `entropy_branching`, …"""
     allocate: Annotated[Part | None, named()] = None
     """How much a group may use, such as `horizon_stages`; null: all the same."""
     start: Annotated[Part | None, named()] = None
@@ -205,7 +205,7 @@ class RolloutSettings(Settings):
     trajectory_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
     """Which trajectories of a step are learned from, such as `resample_on_correct`."""
     dynamic_sampling: Annotated[Part | None, named()] = None
-    """Which groups count, such as `informative`; others are sampled in the place of the rest."""
+    """Which groups count, such as `nonzero_variance`; others are sampled in the place of the rest."""
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
     temperature: float = Field(1.0, gt=0)
