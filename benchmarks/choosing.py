@@ -128,7 +128,7 @@ def main() -> None:
         rows.setdefault("all", {})[seed] = row(settings, "all", seed, run, WRONG)
         chosen = choices(task_scores(run.folder), seed)
         for name, indices in chosen.items():
-            curriculum = {"name": "chosen", "indices": indices}
+            curriculum = {"name": "task_subset", "indices": indices}
             contender = Contender(name, everything.with_changes({"curriculum": curriculum}))
             run = run_of(contender, seed, **of_runs)
             wrong = fmean(source.task(index).tags["kind"] == "wrong" for index in indices)

@@ -31,8 +31,9 @@ from whetstone.errors import RecipeError
 from whetstone.evaluation.contract import Contract, RandomPolicy, play
 
 NATIVE = (
-    "adventure", "apis", "battleship", "bug_repair", "chores", "dealing", "encyclopaedia", "frozen_lake", "household",
-    "knapsack", "negotiation", "sokoban", "support", "tables", "text_to_sql", "twenty_questions", "web_shop", "wordle",
+    "adventure", "apis", "bargaining", "battleship", "bug_repair", "chores", "frozen_lake", "household", "knapsack",
+    "multi_hop_search", "negotiation", "sokoban", "support", "tables", "text_to_sql", "twenty_questions", "web_shop",
+    "wordle",
 )  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {
     "gymnasium": {"id": "FrozenLake-v1"},

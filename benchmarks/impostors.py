@@ -31,6 +31,7 @@ from whetstone.evaluation.checks import CheckStatus
 from whetstone.evaluation.contract.impostors import NEVER_ACT
 from whetstone.evaluation.contract.nothing import Nothing
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
+from whetstone.renames import COMPONENTS, RECIPES
 
 RESULTS = Path(__file__).parent / "results"
 _DATA = Path(os.environ.get("WHETSTONE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -71,7 +72,7 @@ def _reasoning_gym() -> list[str]:
 def _worlds() -> dict[str, tuple[str, dict[str, Any]]]:
     """By the name of a line, an environment and its options."""
     found: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in NATIVE}
-    for name in ("wordle", "dealing", "negotiation", "web_shop", "sokoban"):
+    for name in ("wordle", "bargaining", "negotiation", "web_shop", "sokoban"):
         found[f"{name} (text)"] = (name, {"actions": "text"})
     found["retail"] = ("retail", {"path": str(_DATA / "tau2" / "retail")})
     found["textworld facts"] = ("textworld", {"text": "facts", "games": 100})
@@ -180,6 +181,14 @@ def apart(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
+def _current(key: str) -> str:
+    """Return the key of a stored row with the name of the recipe or environment of this release."""
+    kind, _, name = key.partition(":")
+    first, *rest = name.split(" ")
+    renamed = RECIPES if kind == "recipe" else COMPONENTS["environment"]
+    return f"{kind}:{' '.join([renamed.get(first, first), *rest])}"
+
+
 # ------------------------------------------------------------ all of them
 
 _RENAMED = {"good": "pass", "note": "warn", "bad": "fail"}
@@ -239,7 +248,8 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.perf_counter()
     kept, of_recipes = arguments.results / "impostors.json", _recipes()
-    rows: dict[str, dict[str, Any]] = json.loads(kept.read_text())["measured"] if kept.is_file() else {}
+    stored: dict[str, dict[str, Any]] = json.loads(kept.read_text())["measured"] if kept.is_file() else {}
+    rows = {_current(key): row for key, row in stored.items()}
     for row in rows.values():  # of an earlier release
         row["verdict"] = _RENAMED.get(row["verdict"], row["verdict"])
     chosen: Callable[[str], bool] = lambda name: not arguments.only or name.startswith(tuple(arguments.only))  # noqa: E731

@@ -110,7 +110,7 @@ def _keys(tasks: Path, seed: int) -> dict[str, Any]:
     columns = {"prompt": "prompt", "answer": "answer"}
     return {
         "seed": seed,
-        "tasks": {"source": "file", "path": str(tasks), "columns": columns, "held_out_share": 1.0},
+        "tasks": {"source": "file", "path": str(tasks), "columns": columns, "held_out_fraction": 1.0},
         "chat": {"format": "hermes"},
         "environment": {"tools": [], "max_turns": 1},
         "rollout": {"max_new_tokens": 8},

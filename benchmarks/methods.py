@@ -40,7 +40,7 @@ COMMON = [
 _WARM, _SUCCESS = ["critic={warmup_updates: 4}"], ["critic={loss: success}"]
 _SLOWER = ["reinforcement.learning_rate=3.0e-4"]
 """For estimators without a baseline of the task: the demo's rate is for ones that have it."""
-_GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=forked"]
+_GRADIENT, _FORKED = ["objective=policy_gradient"], ["rollout.strategy=random_branching"]
 _CALLS, _THOUGHTS = ["reward=matched_calls"], ["reward=meta_reasoning"]
 _ROLES, _UNREAD = ["role_tag=kind"], ["advantage=null"]
 METHODS: dict[str, dict[str, list[str]]] = {
@@ -48,7 +48,7 @@ METHODS: dict[str, dict[str, list[str]]] = {
         **{name: [] for name in ADVANTAGES},
         "turn_gae": _WARM,
         "token_gae": _WARM,
-        "one_step": ["critic={loss: success, warmup_updates: 4}"],
+        "one_step_td": ["critic={loss: success, warmup_updates: 4}"],
         "digirl": [*_SUCCESS, *_GRADIENT],
         "webrl": [*_SUCCESS, "objective=advantage_regression"],
         "archer": ["critic={warmup_updates: 8, learning_rate: 0.03}", *_GRADIENT, *_SLOWER],
@@ -66,7 +66,7 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "reinforce_plus_plus": _SLOWER,
         "mars": _ROLES,
         "dr_mas": _ROLES,
-        "role_normalised": _ROLES,
+        "role_normalized": _ROLES,
         "oprl": ["implicit_prm={}"],
     },
     "objective": {
@@ -79,8 +79,8 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "kto": _UNREAD,
         "step_dpo": [*_FORKED, *_UNREAD],
         "refuel": [*_FORKED, *_UNREAD],
-        "distilled": ["teacher.path=TEACHER"],
-        "distilled_now": ["teacher.path=TEACHER", *_UNREAD],
+        "on_policy_distillation": ["teacher.path=TEACHER"],
+        "importance_weighted_distillation": ["teacher.path=TEACHER", *_UNREAD],
     },
     "beside": {
         "filters: void_turns": ["credit_filters=[void_turns]"],
@@ -89,7 +89,7 @@ METHODS: dict[str, dict[str, list[str]]] = {
         "filters: invalid_endings": ["credit_filters=[invalid_endings]"],
         "advantage transform: entropy_modulated": ["advantage_transforms=[entropy_modulated]"],
         "advantage transform: entropy_aware": ["advantage_transforms=[entropy_aware]"],
-        "advantage transform: clip_cov": ["advantage_transforms=[{name: clip_cov, low: 0.1, share: 0.02}]"],
+        "advantage transform: clip_cov": ["advantage_transforms=[{name: clip_cov, low: 0.1, fraction: 0.02}]"],
         "shaping: overlong": ["reward_shaping=[{name: overlong, limit: 140, buffer: 70, penalty: 0.5}]"],
         "shaping: gated": ["reward_shaping=[gated]", *_CALLS],
         "shaping: kl_penalty": ["advantage=reinforce_plus_plus", "reward_shaping=[kl_penalty]", *_SLOWER],

@@ -20,7 +20,7 @@ RECIPE = """\
 policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
 context_length: 192}}
 chat: {format: compact}
-tasks: {source: jsonl, path: shop.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: shop.jsonl, held_out_fraction: 0.5}
 environment: {tools: ["shop:price"], max_turns: 2}
 reward: "shop:right_price"
 rollout: {group_size: 2, max_new_tokens: 4}
@@ -347,7 +347,7 @@ MISTAKES = (
     ),
     Mistake(
         "beginning behind an expert who is not there",
-        "train shop.yaml 'rollout.start_states={name: expert_prefix, until: 3}'",
+        "train shop.yaml 'rollout.start_states={name: expert_prefix, anneal_updates: 3}'",
         "rollout.start_states: needs the turns of an expert, and the task source has none",
     ),
     Mistake(

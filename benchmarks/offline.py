@@ -328,12 +328,12 @@ def start(bench: Bench) -> Found:
     updates = size.offline + size.online
     walked = {
         "rollout": {"environment_wrapper": {"name": "log_replay", "patches": 2}},
-        "reward": "followed",
+        "reward": "expert_match",
         "advantage": "ui_s1",
     }
     judged = {"advantage": "digirl", "critic": {"loss": "success"}, "objective": "policy_gradient"}
     half = {"steps": updates // 2}
-    surprising = {"rollout": {"trajectory_filters": [{"name": "surprising", "quantile": 0.8}]}}
+    surprising = {"rollout": {"trajectory_filters": [{"name": "rare_successes", "quantile": 0.8}]}}
     begun, online = bench.offline(record, updates // 2), bench.online(**half)
     again = {"name": "online", **online}
     # as many episodes an update as the others have

@@ -30,7 +30,7 @@ from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
-_RAN = "{name: calls_ran, weight: 0.5%s}"
+_RAN = "{name: executed_calls, weight: 0.5%s}"
 CLAIMS: dict[str, dict[str, Any]] = {
     "OTC": {
         "world": [

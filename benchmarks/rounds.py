@@ -128,8 +128,8 @@ def webrl(size: Size, seed: int, folder: Path) -> list[Contender]:
     budget = {"sampled_tokens": size.tokens}
     learned = {"steps": 100 * size.steps, "tasks_per_step": size.tasks, "learning_rate": 1e-3, "budget": budget, **MUON}
     begins = [f"policy.path={model}", "policy.tiny=null"]
-    made = {"name": "generated", "generator": "rounds:variations", "share": 0.5}
-    stage = {"reinforcement": learned, "with": "webrl", "curriculum": made}
+    curriculum = {"name": "generated_tasks", "generator": "rounds:variations", "generated_fraction": 0.5}
+    stage = {"reinforcement": learned, "with": "webrl", "curriculum": curriculum}
     return [
         Contender("webrl", "WebRL, failures make tasks", [stage], begins, rounds=3),
         Contender("webrl", "plain", [{"reinforcement": learned}], begins, rounds=3),

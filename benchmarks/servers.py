@@ -168,7 +168,7 @@ def _checked_out(folder: str) -> Callable[[Path], str]:
 
 def _rows(address: str, servers: Path) -> Sequence[Task]:
     path = "resources_servers/example_session_state_mgmt/data/example.jsonl"
-    rows = NemoGymTasks(path=str(servers / "nemo-gym-source" / path), held_out_share=1.0).held_out(EPISODES)
+    rows = NemoGymTasks(path=str(servers / "nemo-gym-source" / path), held_out_fraction=1.0).held_out(EPISODES)
     return [rows[number % len(rows)] for number in range(EPISODES)]
 
 
@@ -243,7 +243,10 @@ CONTENDERS = (
     Contender(
         "verifiers: sums", _environment("verifiers", "verifiers"), ("verifiers/bin/python",),
         lambda address, servers: VerifiersTasks(
-            taskset="whetstone_sums", python=str(_python("verifiers")(servers)), held_out_share=1.0, seconds=_PATIENCE
+            taskset="whetstone_sums",
+            python=str(_python("verifiers")(servers)),
+            held_out_fraction=1.0,
+            seconds=_PATIENCE,
         ).held_out(EPISODES),
         lambda address, servers: Verifiers(
             taskset="whetstone_sums", python=str(_python("verifiers")(servers)), seconds=_PATIENCE

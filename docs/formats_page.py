@@ -12,7 +12,7 @@ _HEAD = """# Files of tasks
 JSON lines, one JSON list (`.json`) or a table (`.csv`). A format knows the columns of a benchmark as it is published;
 `columns` names those of any other file: `prompt`, and what there is of `answer`, `id`, `tags` and `private` (lists).
 What is not named stays out of the task, and nothing but the prompt reaches the model. `held_out: FILE` holds another
-file out; else a share is (`held_out_share`). Columns in parentheses may be missing.
+file out; else a share is (`held_out_fraction`). Columns in parentheses may be missing.
 
 | format | a row | columns | reward | environment |
 | --- | --- | --- | --- | --- |

@@ -107,15 +107,15 @@ parts for those it needs; one that names none samples independent episodes of th
 curriculum: {name: ucb, kinds: [easy, hard]}       # task distribution
 rollout:
   strategy: {name: entropy_branching, roots: 4}    # sample, fork, and how many of each
-  budget_allocation: {name: horizon_stages, turns: [4, 8], every: 50}
-  start_states: {name: expert_prefix, until: 40}
+  budget_allocation: {name: horizon_stages, turns: [4, 8], updates_per_stage: 50}
+  start_states: {name: expert_prefix, anneal_updates: 40}
   context_transforms: [{name: budget_line, budgets: [3, 6]}]
   early_stopping: [void_turn]
   environment_wrapper: try_again
   context_rewrites: [{name: summary, tokens: 2000}]
   replay: [success_replay]
   trajectory_filters: [resample_on_correct]
-  dynamic_sampling: informative
+  dynamic_sampling: nonzero_variance
 ```
 
 In one step: task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn } →
@@ -170,7 +170,7 @@ whose run does not produce a column is refused before anything is sampled. Yours
 | a tree of forked episodes | `tree_ps` | `arpo`, `portool`; objectives `step_dpo`, `refuel` |
 | a critic, long horizons | `turn_gae` | `digirl`, `webrl` (weak critics), `archer`, `mira`, `spa` |
 | no labels for turns, but time for a second model | `oprl` | `igpo` |
-| several players, agents, or kinds of task | `dr_mas` | `mars`, `role_normalised` |
+| several players, agents, or kinds of task | `dr_mas` | `mars`, `role_normalized` |
 
 Whether each learns on the demo's task, and what it was given beside: [the table](../benchmarks/results/methods.md).
 

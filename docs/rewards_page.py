@@ -44,7 +44,7 @@ reward:
   terms:
     correct: exact_number
     brief: {name: few_calls, weight: 0.2, times: correct}           # a factor: nothing for a wrong answer
-    ran: {name: calls_ran, weight: 0.1, gate: correct, high: 3}     # behind a gate, and bounded
+    ran: {name: executed_calls, weight: 0.1, gate: correct, high: 3}  # gated and bounded
     format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 ```
 
@@ -70,7 +70,7 @@ no more than an honest failure; what cannot be judged (the task's private data, 
 away) is not a number; components keep their names; scores are the same when asked again; a change of one per cent in a
 weight changes nobody's place. Every recipe that comes along passes.
 
-`whetstone rewards train-model RECIPE --model FOLDER` fits a reward model (`learned`) on the same episodes.
+`whetstone rewards train-model RECIPE --model FOLDER` fits a reward model (`reward_model`) on the same episodes.
 
 """
 

@@ -37,7 +37,7 @@ def main(python: str, run_dir: str = "runs/verifiers-agent", **sections: Any) ->
     os.environ["PYTHONPATH"] = str(HERE)  # where the taskset is found
     there = {"taskset": "calculating_taskset", "python": python}
     changed = {
-        "tasks": {"source": "verifiers_agent:Shown", **there, "env": {}, "held_out_share": 0.33},
+        "tasks": {"source": "verifiers_agent:Shown", **there, "env": {}, "held_out_fraction": 0.33},
         "environment": {"name": "verifiers_harness", **there},
         "reward": "verdict",
     }

@@ -157,7 +157,7 @@ def critics_minimum(tr):
     return now, [*now[1:], min(tr["last_values"], tr["last_twin_values"])] if now else []
 
 
-def one_step(batch):
+def one_step_td(batch):
     found = []
     for tr in batch:
         now, ahead = critics_minimum(tr)
@@ -352,7 +352,7 @@ def dr_mas(batch):
     return among([((tr["group"], tr["roles"]), earned(tr)) for tr in batch], lambda row: row)
 
 
-def role_normalised(batch):
+def role_normalized(batch):
     rows = [(tr["roles"], g) for tr in batch for g in to_go(token_rewards(tr))]
     found = []
     for role, g in rows:

@@ -58,9 +58,9 @@ def gmpo(now, still, c, **options):
     ]
 
 
-def cispo(now, still, c, ratio_min=0.0, ratio_max=5.0):
+def cispo(now, still, c, min_ratio=0.0, max_ratio=5.0):
     return [
-        -clip(math.exp(held(x0 - old)), ratio_min, ratio_max) * a * x
+        -clip(math.exp(held(x0 - old)), min_ratio, max_ratio) * a * x
         for x, x0, old, a in zip(now, still, c["old_logprobs"], c["advantages"], strict=True)
     ]
 
@@ -91,11 +91,11 @@ def policy_gradient(now, still, c):
     return [-a * x for x, a in zip(now, c["advantages"], strict=True)]
 
 
-def kl_cov(now, still, c, share=2e-4, weight=1.0):
+def kl_cov(now, still, c, fraction=2e-4, weight=1.0):
     found = []
     for x, old, a, rank in zip(now, c["old_logprobs"], c["advantages"], c["covariance_rank"], strict=True):
         d = held(x - old)
-        found.append(-a * math.exp(d) + (weight * abs(d) if rank == 0 or rank <= share else 0.0))
+        found.append(-a * math.exp(d) + (weight * abs(d) if rank == 0 or rank <= fraction else 0.0))
     return found
 
 
@@ -116,8 +116,8 @@ def supervised(now, still, c, weigh="none"):
     return [-w * x for w, x in zip(weight, now, strict=True)]
 
 
-def advantage_weighted(now, still, c, temperature=1.0, weight_max=20.0):
-    return [-min(math.exp(a / temperature), weight_max) * x for x, a in zip(now, c["advantages"], strict=True)]
+def advantage_weighted(now, still, c, temperature=1.0, max_weight=20.0):
+    return [-min(math.exp(a / temperature), max_weight) * x for x, a in zip(now, c["advantages"], strict=True)]
 
 
 def advantage_regression(now, still, c, temperature=1.0, form="smooth", negatives="drop"):
@@ -133,7 +133,7 @@ def advantage_regression(now, still, c, temperature=1.0, form="smooth", negative
     return found
 
 
-def distilled(now, still, c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
+def on_policy_distillation(now, still, c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
     credit = [
         teacher_weight * clip(t - old, -bound, bound) + reward_weight * a
         for t, old, a in zip(c["teacher_logprobs"], c["old_logprobs"], c["advantages"], strict=True)
@@ -141,7 +141,7 @@ def distilled(now, still, c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, 
     return clipped(now, still, {**c, "advantages": credit}, **clips)
 
 
-def distilled_now(now, still, c, low=0.2, pull=1e-3, bound=10.0):
+def importance_weighted_distillation(now, still, c, low=0.2, pull=1e-3, bound=10.0):
     found = []
     for x, x0, drawn, t in zip(now, still, c["sampler_logprobs"], c["teacher_logprobs"], strict=True):
         mu = x0 if math.isnan(drawn) else drawn
@@ -155,8 +155,8 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def dpo(sums, still, c, beta=0.1, smoothing=0.0, normalise_length=False, imitate=0.0):
-    size = [max(1, n) if normalise_length else 1 for n in c["lengths"]]
+def dpo(sums, still, c, beta=0.1, smoothing=0.0, normalize_length=False, imitate=0.0):
+    size = [max(1, n) if normalize_length else 1 for n in c["lengths"]]
     ratio = [(x - ref) / n for x, ref, n in zip(sums, c["reference_sums"], size, strict=True)]
     losses = []
     for i in range(len(sums)):
@@ -177,8 +177,8 @@ def over_pairs(c, loss_of):
     return sum(losses) / len(losses) if losses else 0.0
 
 
-def ipo(sums, still, c, beta=0.1, normalise_length=True):
-    q = ratios_of({**c, "learner_sums": sums}, normalise_length)
+def ipo(sums, still, c, beta=0.1, normalize_length=True):
+    q = ratios_of({**c, "learner_sums": sums}, normalize_length)
     return over_pairs(c, lambda i, j: (q[i] - q[j] - 1 / (2 * beta)) ** 2)
 
 
@@ -197,8 +197,8 @@ def log_odds(mean):
     return mean - math.log(1 - math.exp(min(mean, -1e-6)))
 
 
-def ratios_of(c, normalise_length):
-    size = [max(1, n) if normalise_length else 1 for n in c["lengths"]]
+def ratios_of(c, normalize_length):
+    size = [max(1, n) if normalize_length else 1 for n in c["lengths"]]
     return [(x - ref) / n for x, ref, n in zip(c["learner_sums"], c["reference_sums"], size, strict=True)]
 
 
@@ -286,9 +286,9 @@ def said_by_gmpo(c, **options):
     return of_ratios(gaps, clip_fraction=stopped)
 
 
-def said_by_cispo(c, ratio_min=0.0, ratio_max=5.0):
+def said_by_cispo(c, min_ratio=0.0, max_ratio=5.0):
     gaps = gaps_to(c, "old_logprobs")
-    return of_ratios(gaps, clip_fraction=[not ratio_min <= math.exp(d) <= ratio_max for d in gaps])
+    return of_ratios(gaps, clip_fraction=[not min_ratio <= math.exp(d) <= max_ratio for d in gaps])
 
 
 def said_by_sapo(c, **options):
@@ -307,8 +307,8 @@ def said_by_entropy_balanced(c, clip_low=0.2, clip_high=0.28, dual_clip=3.0):
     return of_ratios(gaps, **fractions)
 
 
-def said_by_kl_cov(c, share=2e-4, weight=1.0):
-    held_back = [rank == 0 or rank <= share for rank in c["covariance_rank"]]
+def said_by_kl_cov(c, fraction=2e-4, weight=1.0):
+    held_back = [rank == 0 or rank <= fraction for rank in c["covariance_rank"]]
     return of_ratios(gaps_to(c, "old_logprobs"), covariance_fraction=held_back)
 
 
@@ -328,14 +328,14 @@ def beside_the_teacher(c, other, bound):
     return {"distillation/advantage": [clip(t - x, -bound, bound) for t, x in pairs]}
 
 
-def said_by_distilled(c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
+def said_by_on_policy_distillation(c, teacher_weight=1.0, reward_weight=0.0, bound=10.0, **clips):
     of_teacher = beside_the_teacher(c, "old_logprobs", bound)
     pairs = zip(of_teacher["distillation/advantage"], c["advantages"], strict=True)
     credit = [teacher_weight * t + reward_weight * a for t, a in pairs]
     return said_by_clipped({**c, "advantages": credit}, **clips) | of_teacher
 
 
-def said_by_distilled_now(c, low=0.2, pull=1e-3, bound=10.0):
+def said_by_importance_weighted_distillation(c, low=0.2, pull=1e-3, bound=10.0):
     fallen = [u < -low for u in moves_from_the_sampler(c)]
     found = of_ratios(gaps_to(c, "sampler_logprobs"), clip_fraction=fallen)
     return found | beside_the_teacher(c, "learner_logprobs", bound)
@@ -349,9 +349,9 @@ def said_by_supervised(c, weigh="none"):
     return said_by_policy_gradient(c)
 
 
-def said_by_advantage_weighted(c, temperature=1.0, weight_max=20.0):
-    weight = [min(math.exp(a / temperature), weight_max) for a in c["advantages"]]
-    return {"policy/sample_weight": weight, "policy/capped_fraction": [float(w == weight_max) for w in weight]}
+def said_by_advantage_weighted(c, temperature=1.0, max_weight=20.0):
+    weight = [min(math.exp(a / temperature), max_weight) for a in c["advantages"]]
+    return {"policy/sample_weight": weight, "policy/capped_fraction": [float(w == max_weight) for w in weight]}
 
 
 def said_by_advantage_regression(c, temperature=1.0, form="smooth", negatives="drop"):
@@ -359,10 +359,10 @@ def said_by_advantage_regression(c, temperature=1.0, form="smooth", negatives="d
     return {"policy/reference_kl": of_ratios(gaps)["policy/kl"]}
 
 
-def said_by_dpo(c, beta=0.1, normalise_length=False, **options):
+def said_by_dpo(c, beta=0.1, normalize_length=False, **options):
     pairs, margins = pairs_of(c), []
     for i, j in pairs:
-        size = [max(1, c["lengths"][k]) if normalise_length else 1 for k in (i, j)]
+        size = [max(1, c["lengths"][k]) if normalize_length else 1 for k in (i, j)]
         q = [(c["learner_sums"][k] - c["reference_sums"][k]) / n for k, n in zip((i, j), size, strict=True)]
         margins.append(beta * (q[0] - q[1]))
     found = {"preference/pairs": len(pairs)}
@@ -383,8 +383,8 @@ def said_of(margins):
     return found
 
 
-def said_by_ipo(c, beta=0.1, normalise_length=True):
-    q = ratios_of(c, normalise_length)
+def said_by_ipo(c, beta=0.1, normalize_length=True):
+    q = ratios_of(c, normalize_length)
     return said_of([beta * (q[i] - q[j]) for i, j in pairs_of(c)])
 
 

@@ -144,7 +144,7 @@ def said_by(error: BaseException) -> str:
         return f"[its text cannot be had: {type(another).__name__}]"
 
 
-def explained(error: BaseException, *, most_characters: int = 1000) -> str:
+def explained(error: BaseException, *, max_characters: int = 1000) -> str:
     """What an exception is and says, cut off where it says too much.
 
     >>> explained(KeyError("x")), explained(ExceptionGroup("both", [ValueError("odd")]))
@@ -152,7 +152,7 @@ def explained(error: BaseException, *, most_characters: int = 1000) -> str:
     """
     error = innermost(error)
     text = f"{type(error).__name__}: {said_by(error)}"
-    return text if len(text) <= most_characters else f"{text[: most_characters - 1]}…"
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ def test_a_sixth_is_chosen_the_best_first_and_written_in_the_order_of_the_source
 def test_a_run_is_scored_by_its_record_and_what_is_chosen_is_trained_on(tmp_path):
     rows = [json.dumps({"prompt": f"{k}", "answer": k}) for k in range(8)]
     (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
-    recipe = ["tasks={source: jsonl, path: tasks.jsonl, held_out_share: 0.25}", "supervised=null", "ablations=null"]
+    recipe = ["tasks={source: jsonl, path: tasks.jsonl, held_out_fraction: 0.25}", "supervised=null", "ablations=null"]
     small = [*(change for change in SMALL if not change.startswith("supervised.")), *recipe, TEACHING]
     done = whetstone("train", "demo", *small, "reinforcement.steps=9", "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -91,8 +91,8 @@ def test_a_run_that_saw_each_task_once_is_told_what_would_help(tmp_path, monkeyp
 
 def test_a_curriculum_that_names_no_task_says_how_to_find_some():
     for changes, said in (
-        (["curriculum=chosen"], "a list of tasks, or path: .* `whetstone tasks score RUN` writes"),
-        (["curriculum={name: chosen, indices: [1], path: x.json}"], "both a list of tasks and path are set"),
+        (["curriculum=task_subset"], "a list of tasks, or path: .* `whetstone tasks score RUN` writes"),
+        (["curriculum={name: task_subset, indices: [1], path: x.json}"], "both a list of tasks and path are set"),
     ):
         with pytest.raises(Exception, match=said):
             assemble(load_recipe("demo", [*SMALL, *changes]))

@@ -33,7 +33,7 @@ def refused(*overrides):
         (["advantage=mars"], "mars reads roles.*set role_tag: TAG"),
         (["advantage=mars", "role_tag=kin"], 'no tag "kin" on tasks of "arithmetic", which have difficulty, kind'),
         (["advantage=oprl"], "oprl reads implicit.*implicit_prm"),
-        (["objective=distilled"], "distilled reads teacher_logprobs.*teacher: {path"),
+        (["objective=on_policy_distillation"], "on_policy_distillation reads teacher_logprobs.*teacher: {path"),
         (["reward_shaping=[gated]"], "reward_shaping.0.*gated reads process_rewards"),
         (
             ["advantage_transforms=[entropy_modulated]", "advantage=reinforce_plus_plus"],

@@ -72,7 +72,7 @@ def test_a_function_may_take_a_seat(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sellers_here.py").write_text('def seller(said, tools, seed):\n    return "offer 15"\n')
     made = load_recipe(
-        "dealing",
+        "bargaining",
         [
             *SMALL,
             "models={clerk: {function: 'sellers_here:seller'}}",

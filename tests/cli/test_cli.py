@@ -62,7 +62,7 @@ def test_worlds_and_methods_are_listed_with_their_parts():
     assert rows["demo"]["parts"]["advantage"] == "group_relative"
     assert rows["gsm8k-tiny"]["needs"]
     assert (rows["demo"]["kind"], rows["dapo"]["kind"]) == ("world", "method")
-    assert rows["dapo"]["parts"]["rollout.dynamic_sampling"] == "informative"
+    assert rows["dapo"]["parts"]["rollout.dynamic_sampling"] == "nonzero_variance"
     assert rows["dump"]["needs"][0].startswith("curriculum.kinds (the kinds of task there are")
 
 

@@ -13,7 +13,7 @@ from whetstone.training import final_agent, train
 @pytest.mark.slow
 def test_a_library_is_read_in_evaluations(tmp_path, small_demo):
     changes = [
-        "rollout.context_transforms=[{name: lessons, most: 2}]",
+        "rollout.context_transforms=[{name: lessons, max_lessons: 2}]",
         "policy.tiny.context_length=512",
         "rollout.group_size=4",
     ]

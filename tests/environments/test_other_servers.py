@@ -349,7 +349,7 @@ ROW = {
 
 def test_a_published_nemo_gym_row_is_a_task_and_verify_is_told_all_of_it(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, 'id': 'b'})}\n")
-    (task, _) = NemoGymTasks(path=str(tmp_path / "rows.jsonl"), held_out_share=1.0).held_out(2)
+    (task, _) = NemoGymTasks(path=str(tmp_path / "rows.jsonl"), held_out_fraction=1.0).held_out(2)
     assert (task.id, task.prompt) == ("1", "1+2?")
     heard = {}
 
@@ -551,7 +551,7 @@ def test_a_command_goes_into_the_field_an_openenv_server_asks_for_and_code_of_ma
         done = by(lambda: OpenEnv(url=url, shown="echo"), Task("o", "Go."), assistant(code), assistant(code))
         assert done.opening[0].text == "Go."
         assert done.turns[0].observation[0].text == str({"code": code})
-        last = by(lambda: OpenEnv(url=url, shown="echo", whole=False), Task("o", ""), assistant("so\nup"))
+        last = by(lambda: OpenEnv(url=url, shown="echo", full_text=False), Task("o", ""), assistant("so\nup"))
         assert last.turns[0].observation[0].text == str({"code": "up"})
     with served(openenv_app(an_action(x={}, y={}))) as url:
         done = by(lambda: OpenEnv(url=url, shown="echo"), Task("o", ""), assistant("up"), assistant('{"x": 1, "y": 2}'))
@@ -621,7 +621,7 @@ def bridge(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_verifiers_taskset_is_played_and_what_goes_wrong_in_its_process_is_told(bridge):
-    task = VerifiersTasks(taskset="fine", held_out_share=1.0).held_out(4)[1]
+    task = VerifiersTasks(taskset="fine", held_out_fraction=1.0).held_out(4)[1]
     assert (task.prompt, task.private) == ("1?", {"index": 1, "key": "k1"})
     calls = [
         ToolCall("f", '{"b": 1}', "c"),
@@ -693,7 +693,7 @@ def interpreter(name, command):
 def test_the_package_verifiers_gives_tasks_tools_that_remember_and_rewards(monkeypatch):
     python = interpreter("verifiers", "verifiers")
     monkeypatch.setenv("PYTHONPATH", str(WORLDS))
-    tasks = VerifiersTasks(taskset="whetstone_sums", python=python, held_out_share=1.0).held_out(20)
+    tasks = VerifiersTasks(taskset="whetstone_sums", python=python, held_out_fraction=1.0).held_out(20)
     add, count = ToolCall("adder_add", '{"a": 3, "b": 4}', "c"), ToolCall("adder_calls", "{}", "d")
     make = lambda: Verifiers(taskset="whetstone_sums", python=python)  # noqa: E731
     done = by(make, tasks[3], assistant("", add), assistant("", count), assistant("7"))

@@ -139,7 +139,7 @@ def test_without_advice_the_agent_does_as_it_would():
 
 
 def test_one_piece_of_advice_may_last_for_several_actions():
-    (first, second), verdict = advised("wait", "take it", every=2)
+    (first, second), verdict = advised("wait", "take it", actions_per_advice=2)
     assert len(first.calls) == 2
     assert second.terminated
     assert verdict["score"] == pytest.approx(25 / 30)

@@ -148,7 +148,7 @@ def test_a_box_that_stands_on_its_goal_at_first_is_no_merit():
 
 
 @pytest.mark.parametrize("price", ["²", "9" * 1500, "1" + "0" * 400, "-5", "٣", "1.5", ""])
-@pytest.mark.parametrize("name", ["negotiation", "dealing"])
+@pytest.mark.parametrize("name", ["negotiation", "bargaining"])
 def test_a_price_that_is_none_is_no_offer(name, price):
     task = source_of(name).task(0)
     played = by_commands(name, task, [f"offer {price}", "leave"])
@@ -172,7 +172,7 @@ def test_words_that_are_no_offer_can_not_be_accepted():
     assert game.price is None
 
 
-@pytest.mark.parametrize("name", ["negotiation", "dealing"])
+@pytest.mark.parametrize("name", ["negotiation", "bargaining"])
 def test_who_waits_or_takes_the_first_price_has_no_bargain(name):
     source = source_of(name)
     for index in range(60):
@@ -183,7 +183,7 @@ def test_who_waits_or_takes_the_first_price_has_no_bargain(name):
         at_once = by_commands(name, task, ["accept"])
         for played in (waited, at_once):
             assert played.trajectory.final["success"] is False, task
-        assert name == "dealing" or lowest.trajectory.final["success"] is False or task.private["asks"][1] <= 30
+        assert name == "bargaining" or lowest.trajectory.final["success"] is False or task.private["asks"][1] <= 30
 
 
 # ------------------------------------------------------------ web shop
@@ -258,7 +258,7 @@ def test_looking_is_paid_for():
 
 def test_a_question_needs_every_page_on_its_way():
     """Leaving out any page leaves the answer unsaid: no page read on the way names it before the last one does."""
-    source = source_of("encyclopaedia")
+    source = source_of("multi_hop_search")
     for index in range(60):
         task = source.task(index)
         pages = encyclopaedia.encyclopaedia(task.private["pages"], task.private["world"])

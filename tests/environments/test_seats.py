@@ -157,19 +157,19 @@ def test_the_scripts_agree_on_a_price_between_theirs():
 def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
     """Its folder is named in the recipe; its tokens must be the policy's."""
     small = [*SMALL, "supervised.steps=1", "reinforcement.steps=1"]
-    first = assemble(load_recipe("dealing", small))
+    first = assemble(load_recipe("bargaining", small))
     first.policy.model.save_pretrained(tmp_path / "old")
     first.policy.tokenizer.save_pretrained(tmp_path / "old")
     seats = f"rollout.strategy={{name: self_play, roles: [buyer, seller], frozen: {{seller: {tmp_path / 'old'}}}}}"
-    assert list(assemble(load_recipe("dealing", [*small, seats])).frozen) == ["seller"]
-    summary = train(load_recipe("dealing", [*small, seats]), tmp_path / "run", progress=Progress(quiet=True))
+    assert list(assemble(load_recipe("bargaining", [*small, seats])).frozen) == ["seller"]
+    summary = train(load_recipe("bargaining", [*small, seats]), tmp_path / "run", progress=Progress(quiet=True))
     assert summary.after.episodes == 4
     rows = [json.loads(line) for line in (tmp_path / "run" / "trajectories" / "step-000001.jsonl").open()]
     assert {row["role"]: row["removal"] for row in rows} == {"buyer": None, "seller": "before_baseline"}
     authors = {row["role"]: {run[0] for turn in row["turns"] for run in turn["action"]["authors"]} for row in rows}
     assert authors == {"buyer": {"policy"}, "seller": {"partner"}}
     with pytest.raises(RecipeError, match=r"frozen\.seller"):
-        assemble(load_recipe("dealing", [*small, seats.replace("/old", "/new")]))
+        assemble(load_recipe("bargaining", [*small, seats.replace("/old", "/new")]))
 
 
 def test_frozen_seats_are_the_others_actors():

@@ -163,14 +163,14 @@ def test_a_busy_server_is_asked_again(serve):
 @pytest.mark.parametrize("answer", [(500, "oops"), (200, "prose"), (200, {"choices": []}), (401, "who are you")])
 def test_a_server_that_is_of_no_use_makes_the_episode_invalid(serve, answer):
     url, asked = serve(answer)
-    episode = talk(functools.partial(EndpointUser, url=url, model="m", tries=2), "Hm.")
+    episode = talk(functools.partial(EndpointUser, url=url, model="m", max_attempts=2), "Hm.")
     assert episode.ended is EndReason.INFRASTRUCTURE
     assert "could not be asked" in episode.error
     assert len(asked) == (1 if answer[0] == 401 else 2)
 
 
 def test_nobody_there_is_said_and_not_waited_for():
-    user = EndpointUser(url="http://127.0.0.1:9/v1", model="m", tries=1)
+    user = EndpointUser(url="http://127.0.0.1:9/v1", model="m", max_attempts=1)
     with pytest.raises(InfrastructureError, match="could not be asked"):
         asyncio.run(_opened(user))
 

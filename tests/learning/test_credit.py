@@ -9,7 +9,7 @@ import torch
 from tests_segments import segment
 from tests_small import TEACHING
 from whetstone.algorithms import PerTrajectory, PerTurn, group_relative
-from whetstone.algorithms.advantages import dr_mas, mars, reinforce_plus_plus, role_normalised, token_gae, turn_gae
+from whetstone.algorithms.advantages import dr_mas, mars, reinforce_plus_plus, role_normalized, token_gae, turn_gae
 from whetstone.algorithms.levels import BeforeBaseline, LossOnly, Weight
 from whetstone.algorithms.returns import last_of
 from whetstone.chat import assistant, user
@@ -267,7 +267,7 @@ def test_players_of_a_seat_are_compared_with_those_of_that_seat(roles):
     groups = [seats(0.9, 0.3, 0.7, 0.5)]  # buyers .9 .7, sellers .3 .5; all together they would have .3 −.3 .1 −.1
     assert by_trajectory(groups, mars, roles=roles) == pytest.approx([0.1, -0.1, -0.1, 0.1])
     # by tokens: five each, those of a role have mean .8 or .4 and deviation .1
-    assert by_trajectory(groups, role_normalised, roles=roles) == pytest.approx([1, -1, -1, 1])
+    assert by_trajectory(groups, role_normalized, roles=roles) == pytest.approx([1, -1, -1, 1])
     assert by_trajectory(groups, dr_mas, roles=roles) == pytest.approx(
         [0.707102, -0.707102, -0.707102, 0.707102], abs=1e-5
     )

@@ -136,7 +136,7 @@ def test_held_smooth_an_update_says_how_far_it_is_apart_and_at_weight_nothing_it
 
 
 def test_an_ensemble_learns_and_weighs_what_is_imitated_by_how_sure_it_is(parts):
-    balanced = ["objective=policy_gradient", "advantage_transforms=[{name: balanced, least: 0.5, most: 2}]"]
+    balanced = ["objective=policy_gradient", "advantage_transforms=[{name: famo2o, min_coef: 0.5, max_coef: 2}]"]
     learner, fresh, _ = parts("advantage=turn_gae", "critic={ensemble_size: 4, pessimism: deviation}", *balanced)
     told = learner.update(UpdateBatch(tuple(fresh))).metrics
     assert told["value/ensemble_std"] > 0

@@ -22,7 +22,7 @@ NOTHING_LEFT = {
     "sequences": ["credit_filters=[zero_variance]", "objective=gspo", "aggregation=sequence_mean"],
     "trees": [
         "credit_filters=[zero_variance]",
-        "rollout.strategy=forked",
+        "rollout.strategy=random_branching",
         "advantage=portool",
         "reward=meta_reasoning",
     ],

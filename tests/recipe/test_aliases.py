@@ -70,7 +70,10 @@ def test_one_episode_a_task_is_enough_where_nothing_of_it_is_compared(changes):
         ([], 'advantage "group_relative" compares the trajectories of a task.*reinforce_plus_plus'),
         (["advantage=rloo"], 'advantage "leave_one_out" compares the trajectories of a task'),
         (["objective=dpo", "advantage=null"], 'objective "dpo" compares the trajectories of a task'),
-        (["advantage=ppo", "critic={}", "rollout.strategy=forked"], 'strategy "forked" makes a group of several'),
+        (
+            ["advantage=ppo", "critic={}", "rollout.strategy=random_branching"],
+            'strategy "random_branching" makes a group of several',
+        ),
     ],
 )
 def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
@@ -86,7 +89,7 @@ def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
         ("importance_correction={name: sequence_truncated, high: -1}", "greater than 0"),
         ("importance_correction={name: sequence_masked, high: .nan}", "finite number"),
         ("objective={name: sapo, temperature: 0}", "greater than 0"),
-        ("objective={name: kl_cov, share: 9}", "less than or equal to 1"),
+        ("objective={name: kl_cov, fraction: 9}", "less than or equal to 1"),
         ("reinforcement.learning_rate=.inf", "finite number"),
         ("seed=99999999999999999999999", "less than"),
         ("rollout.strategy={name: frontier_tree, width: 0}", "width"),

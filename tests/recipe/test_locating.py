@@ -13,7 +13,7 @@ RECIPE = """
 policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
 context_length: 96}}
 chat: {format: compact}
-tasks: {source: jsonl, path: prices.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: prices.jsonl, held_out_fraction: 0.5}
 environment: {tools: ["beside_tools:price"], max_turns: 2}
 reward: "beside_tools:right"
 rollout: {group_size: 2, max_new_tokens: 3}

@@ -114,9 +114,9 @@ DIFFER = "objective: {name: clipped, clip_high: 0.3}\nreinforcement: {minibatche
         ("advantage: null\n", "advantage: gigpo\n", "one and two both set advantage (None, 'gigpo')"),
         ("aggregation: sequence_mean\n", "aggregation: {mode: constant}\n", "both set aggregation.mode"),
         (
-            "rollout: {early_stopping: [{name: spent, most: 3}]}\n",
-            "rollout: {early_stopping: [spent]}\n",
-            "set rollout.early_stopping: spent",
+            "rollout: {early_stopping: [{name: budget_exhausted, most: 3}]}\n",
+            "rollout: {early_stopping: [budget_exhausted]}\n",
+            "set rollout.early_stopping: budget_exhausted",
         ),
     ],
 )

@@ -3,10 +3,28 @@
 import pytest
 
 from whetstone import renames
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CREDIT_FILTERS, OBJECTIVES, SHAPING
+from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS
 from whetstone.errors import RecipeError
+from whetstone.plugins import OptionError, checked_options, find_part, options_of
 from whetstone.recipe import load_recipe
 from whetstone.recipe.reading import yaml_value
 from whetstone.recipe.upgrade import upgrade_key, upgrade_recipe
+from whetstone.rewards import REWARDS
+from whetstone.rewards.judges import JUDGES
+from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
+from whetstone.rollout.context_transforms.proposers import PROPOSERS
+from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.replay import REPLAY
+from whetstone.rollout.rewrites import REWRITES
+from whetstone.rollout.starts import STARTS
+from whetstone.rollout.stops import STOPS
+from whetstone.rollout.strategies import STRATEGIES
+from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
+from whetstone.tasks import SOURCES
+from whetstone.tasks.curricula import CURRICULA
+from whetstone.tools import TOOLS
 
 KEYS = {
     "rollout.halt": "rollout.early_stopping",
@@ -22,9 +40,37 @@ KEYS = {
 def _table(monkeypatch):
     monkeypatch.setattr("whetstone.recipe.upgrade.RECIPE_KEYS", KEYS)
     monkeypatch.setattr("whetstone.recipe.upgrade.RECIPE_VALUES", {"STAGE.decay": {"straight": "linear"}})
-    monkeypatch.setattr("whetstone.recipe.upgrade.COMPONENTS", {"reward": {"retail": "tau2"}})
-    monkeypatch.setattr("whetstone.recipe.upgrade.COMPONENT_KEYS", {"reward": "reward"})
-    monkeypatch.setattr("whetstone.recipe.upgrade.COMPONENT_OPTIONS", {"tau2": {"most": "max_calls"}})
+    for name, table in COMPONENT_TABLES.items():
+        monkeypatch.setattr(f"whetstone.recipe.upgrade.{name}", table)
+
+
+COMPONENT_TABLES = {
+    "COMPONENTS": {
+        "reward": {"retail": "tau2"},
+        "stop": {"spent": "budget_exhausted"},
+        "environment": {"advised": "advisor"},
+        "task source": {"dealing": "bargaining"},
+    },
+    "COMPONENT_KEYS": {
+        "environment": "environment",
+        "reward": "reward",
+        "rollout.early_stopping": "stop",
+        "rollout.strategy": "strategy",
+        "tasks": "task source",
+    },
+    "COMPONENTS_WITHIN": {
+        "environment": {"tools": "tool", "world": "environment"},
+        "reward": {"judge": "judge", "outcome": "reward", "terms": "reward"},
+        "strategy": {"verifier": "reward"},
+    },
+    "COMPONENT_OPTIONS": {
+        "tau2": {"most": "max_calls"},
+        "budget_exhausted": {"share": "fraction"},
+        "notes": {"most": "max_notes"},
+        "endpoint": {"tries": "max_attempts"},
+        "bargaining": {"held_out_share": "held_out_fraction"},
+    },
+}
 
 
 CONVERTED = [
@@ -37,6 +83,42 @@ CONVERTED = [
     (
         "reward: {name: otc, outcome: {name: retail, most: 2}}",
         "reward: {name: otc, outcome: {name: tau2, max_calls: 2}}",
+    ),
+    ("reward: {name: composed, terms: {a: retail}}", "reward: {name: composed, terms: {a: tau2}}"),
+    (
+        "reward: {name: composed, terms: {a: {name: retail, most: 1, weight: 2}}}",
+        "reward: {name: composed, terms: {a: {name: tau2, max_calls: 1, weight: 2}}}",
+    ),
+    ("reward: {name: otc, outcome: retail}", "reward: {name: otc, outcome: tau2}"),
+    (
+        "reward: {name: rules, judge: {name: endpoint, tries: 2}}",
+        "reward: {name: rules, judge: {name: endpoint, max_attempts: 2}}",
+    ),
+    ("rollout: {halt: [spent]}", "rollout: {early_stopping: [budget_exhausted]}"),
+    (
+        "rollout: {halt: [{name: spent, share: 1}, void_turn]}",
+        "rollout: {early_stopping: [{name: budget_exhausted, fraction: 1}, void_turn]}",
+    ),
+    ("rollout: {strategy: {name: best_of, verifier: retail}}", "rollout: {strategy: {name: best_of, verifier: tau2}}"),
+    ("environment: {name: advised, max_turns: 3}", "environment: {name: advisor, max_turns: 3}"),
+    (
+        "environment: {name: tools, tools: [calculator, {name: notes, most: 3}]}",
+        "environment: {name: tools, tools: [calculator, {name: notes, max_notes: 3}]}",
+    ),
+    (
+        "environment: {name: advised, world: {name: tools, tools: {name: notes, most: 3}}}",
+        "environment: {name: advisor, world: {name: tools, tools: {name: notes, max_notes: 3}}}",
+    ),
+    ("tasks: {source: dealing, levels: [1]}", "tasks: {source: bargaining, levels: [1]}"),
+    ("tasks: {source: dealing, held_out_share: 0.1}", "tasks: {source: bargaining, held_out_fraction: 0.1}"),
+    (
+        "{reward: retail, ablations: {a: {reward.most: 1}, b: {reward: {most: 2}}, c: {tasks.source: dealing}}}",
+        "{reward: tau2, ablations: {a: {reward.max_calls: 1}, b: {reward: {max_calls: 2}}, "
+        "c: {tasks.source: bargaining}}}",
+    ),
+    (
+        "ablations: {a: {reward: retail}, b: {environment.tools: [{name: notes, most: 3}]}}",
+        "ablations: {a: {reward: tau2}, b: {environment.tools: [{name: notes, max_notes: 3}]}}",
     ),
     ("stages: [{supervised: {norm: 2}}]", "stages: [{supervised: {max_grad_norm: 2}}]"),
     ("ablations: {a: {rollout.halt.after: 1}}", "ablations: {a: {rollout.early_stopping.turns: 1}}"),
@@ -179,3 +261,53 @@ def test_old_recipe_key_is_refused_with_the_new_name(old, new):
 def test_old_value_is_refused(key, old, new):
     with pytest.raises(RecipeError):
         load_recipe("demo", [f"{key.replace('STAGE', 'reinforcement')}={old}"])
+
+
+REGISTRIES = {
+    "advantage": ADVANTAGES,
+    "advantage transform": ADVANTAGE_TRANSFORMS,
+    "context transform": CONTEXT_TRANSFORMS,
+    "curriculum": CURRICULA,
+    "dynamic sampling": DYNAMIC_SAMPLING,
+    "environment": ENVIRONMENTS,
+    "objective": OBJECTIVES,
+    "reward": REWARDS,
+    "reward shaping": SHAPING,
+    "shaping": SHAPING,
+    "start": STARTS,
+    "stop": STOPS,
+    "strategy": STRATEGIES,
+    "task source": TASKS_OF_WORLDS,
+    "trajectory filter": TRAJECTORY_FILTERS,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"), [(k, o, n) for k, v in renames.COMPONENTS.items() for o, n in v.items()]
+)
+def test_old_component_is_refused_with_the_new_name(kind, old, new):
+    assert new in REGISTRIES[kind]
+    with pytest.raises(RecipeError, match=f'{kind} "{old}": renamed to "{new}"$'):
+        find_part(kind, old, REGISTRIES[kind])
+
+
+EVERY = (
+    *REGISTRIES.values(), ALLOCATIONS, CREDIT_FILTERS, JUDGES, PROPOSERS, REPLAY, REWRITES, SOURCES, TOOLS, USERS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options"), renames.COMPONENT_OPTIONS.items())
+def test_old_option_is_refused_with_the_new_name(name, options):
+    parts = [built_in[name] for built_in in EVERY if name in built_in]
+    assert parts
+    for old, new in options.items():
+        having = [part for part in parts if new in options_of(part)]
+        assert having
+        for part in having:
+            with pytest.raises(OptionError, match=f"{old}: renamed to {new}$"):
+                checked_options(part, {old: 1})
+
+
+def test_stored_names_of_components_never_change():
+    assert renames.stored_name("trajectory_filters.rare_successes") == "trajectory_filters.surprising"
+    assert renames.stored_name("reward") == "reward"

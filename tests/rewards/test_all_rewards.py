@@ -14,36 +14,36 @@ from whetstone.trajectory import EndReason, Score
 PROVIDED = {
     "attempts": {"process_rewards"},
     "checklist": {"process_rewards"},
-    "followed": {"process_rewards", "matched"},
+    "expert_match": {"process_rewards", "matched"},
     "ftrl": {"process_rewards", "solved_share"},
-    "learned": {"learned"},
+    "reward_model": {"learned"},
     "matched_calls": {"process_rewards", "action_rewards", "matched", "progress"},
     "meta_reasoning": {"process_rewards", "tags"},
     "milestones": {"process_rewards", "progress", "milestones"},
     "otc": {"calls", "efficiency"},
-    "outcome_and_form": {"process_rewards"},
-    "preferences": {"preference"},
-    "preferred": {"wins", "order_disagreed"},
+    "outcome_and_format": {"process_rewards"},
+    "user_preferences": {"preference"},
+    "pairwise_judge": {"wins", "order_disagreed"},
     "returns": {"process_rewards"},
     "step_labels": {"process_rewards", "steps"},
     "verdict": {"process_rewards"},
-    "written": {"written"},
+    "generated_code": {"written"},
 }
 """Of every reward that says what its scores carry beside their value."""
 AROUND = {
     "calibrated": {},
     "cost_aware": {"budget": 1.0},
     "fewest_turns": {},
-    "followed": {},
+    "expert_match": {},
     "ikea": {},
     "matched_calls": {},
     "meta_reasoning": {},
     "milestones": {},
     "otc": {},
-    "outcome_and_form": {},
-    "preferences": {},
+    "outcome_and_format": {},
+    "user_preferences": {},
     "self_aware": {},
-    "signed": {},
+    "plus_minus_one": {},
     "step_labels": {},
     "tool_star": {},
 }
@@ -51,11 +51,11 @@ AROUND = {
 JUDGED = {
     "checklist": {},
     "evidence": {},
-    "preferred": {},
+    "pairwise_judge": {},
     "rubric": {"criteria": ["x"]},
     "rules": {"rules": ["x"]},
     "step_labels": {},
-    "verified": {},
+    "rule_then_judge": {},
 }
 TASK = task("?", answer="Rome", answers={"find": ["x"]}, calls=[], milestones=[], step_labels=[1, 1], checklists=[])
 
@@ -69,7 +69,9 @@ def test_it_says_what_it_provides(name):
     assert provided_by(REWARDS[name]) == PROVIDED.get(name, frozenset())
 
 
-@pytest.mark.parametrize("name", sorted(PROVIDED.keys() - {"learned", "preferences", "preferred", "written"}))
+@pytest.mark.parametrize(
+    "name", sorted(PROVIDED.keys() - {"reward_model", "user_preferences", "pairwise_judge", "generated_code"})
+)
 def test_what_is_provided_is_there(name):
     options = {"judge": ScriptedJudge(answers=lambda question: {})} if name == "checklist" else {}
     options |= {"outcome": "exact_match"} if name in ("otc", "step_labels") else {}
@@ -87,7 +89,7 @@ def test_where_the_outcome_cannot_tell_nobody_can(name):
         assert score(name, one, TASK, **options).invalid == "nobody knows"
 
 
-@pytest.mark.parametrize("name", ["otc", "preferences"])
+@pytest.mark.parametrize("name", ["otc", "user_preferences"])
 def test_where_the_outcome_of_one_cannot_tell_the_others_are_compared(name):
     async def outcome(trajectory, given):
         known = trajectory.final_text != "?"
@@ -113,7 +115,7 @@ def test_it_lets_go_of_its_judge(name):
     assert closed == [judge]
 
 
-@pytest.mark.parametrize("name", ["step_labels", "verified"])
+@pytest.mark.parametrize("name", ["step_labels", "rule_then_judge"])
 def test_without_a_judge_there_is_nothing_to_let_go_of(name):
     reward = make_reward(name, REWARDS)
     assert judges_of(reward) == []
@@ -121,13 +123,20 @@ def test_without_a_judge_there_is_nothing_to_let_go_of(name):
         assert asyncio.run(reward.close()) is None
 
 
+CLASSES = {
+    "generated_code": "written_reward", "pairwise_judge": "preferred", "reward_model": "learned",
+    "rule_then_judge": "verified", "user_preferences": "preferences",
+}  # fmt: skip
+"""Names of classes that differ from the name of the reward."""
+
+
 def test_every_name_is_that_of_its_function_or_class():
     for name, part in REWARDS.items():
-        written = "written_reward" if name == "written" else name
+        written = CLASSES.get(name, name)
         assert part.__name__.lower() == written.replace("_", "" if inspect.isclass(part) else "_")
 
 
 def test_an_answer_that_was_cut_off_is_none_anywhere():
     cut = episode("Rome", ended=EndReason.MAX_TOKENS)
-    for name in ("exact_match", "json_answer", "verified", "signed", "ikea"):
+    for name in ("exact_match", "json_answer", "rule_then_judge", "plus_minus_one", "ikea"):
         assert score(name, cut, task("?", answer="Rome")).success is False

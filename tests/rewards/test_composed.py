@@ -89,7 +89,7 @@ def test_one_term_that_cannot_tell_is_none_of_it():
 
 def test_a_term_that_compares_compares():
     reward = make_reward(
-        {"name": "composed", "terms": {"otc": "otc", "more": {"name": "calls_ran", "weight": 0.0}}}, REWARDS
+        {"name": "composed", "terms": {"otc": "otc", "more": {"name": "executed_calls", "weight": 0.0}}}, REWARDS
     )
     calls = [episode(*[turn("", ("t", {})) for _ in range(k)], "7") for k in (1, 2)]
     found = group(reward, calls, TASK)
@@ -126,7 +126,7 @@ def test_it_says_what_its_terms_provide():
 def test_with_gates_a_right_answer_pays_more_than_a_wrong_one(right, wrong):
     terms = {
         "correct": "exact_number",
-        "ran": {"name": "calls_ran", "weight": 0.1, "gate": "correct", "high": 3},
+        "ran": {"name": "executed_calls", "weight": 0.1, "gate": "correct", "high": 3},
         "few": {"name": "few_calls", "weight": 0.2, "times": "correct"},
     }
     a, b = (

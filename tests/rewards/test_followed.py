@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from tests_episodes import TASK, path, turn
-from whetstone.rewards.turns.followed import followed
+from whetstone.rewards.turns.followed import expert_match
 from whetstone.trajectory import EndReason
 
 
 def scored(rewards, **more):
     turns = [replace(turn(), reward=reward) for reward in rewards]
-    return asyncio.run(followed(path("a", None, turns, **more), TASK))
+    return asyncio.run(expert_match(path("a", None, turns, **more), TASK))
 
 
 def test_turns_that_followed_are_one_and_the_outcome_is_the_worlds():

@@ -31,12 +31,18 @@ def two_calls(*, cost=0.0):
 
 EXACT = {"correct": 1.0, "f1": 1.0}
 CASES = {
-    "calls_ran": ({}, two_calls(), ROME, 1, {"ran": 1, "calls": 2}),
-    "calls_ran, a share": ({"share": True}, two_calls(), ROME, 0.5, {"ran": 1, "calls": 2}),
-    "calls_ran, of one tool": ({"share": True, "tools": ["b"]}, two_calls(), ROME, 0, {"ran": 0, "calls": 1}),
+    "executed_calls": ({}, two_calls(), ROME, 1, {"ran": 1, "calls": 2}),
+    "executed_calls, a share": ({"partial_credit": True}, two_calls(), ROME, 0.5, {"ran": 1, "calls": 2}),
+    "executed_calls, of one tool": (
+        {"partial_credit": True, "tools": ["b"]},
+        two_calls(),
+        ROME,
+        0,
+        {"ran": 0, "calls": 1},
+    ),
     "few_calls": ({}, two_calls(), ROME, 0.75, {"calls": 2}),
-    "few_calls, more than most": ({"most": 1}, two_calls(), ROME, 0, {"calls": 2}),
-    "few_calls, of one tool": ({"tools": ["a"], "most": 4}, two_calls(), ROME, 0.75, {"calls": 1}),
+    "few_calls, more than most": ({"max_calls": 1}, two_calls(), ROME, 0, {"calls": 2}),
+    "few_calls, of one tool": ({"tools": ["a"], "max_calls": 4}, two_calls(), ROME, 0.75, {"calls": 1}),
     "well_formed": ({}, two_calls(), ROME, 1, {"malformed": 0}),
     "well_formed, unreadable": ({}, BROKEN, ROME, 0, {"malformed": 1}),
     "cost_aware": ({"budget": 0.5}, two_calls(cost=0.1), ROME, 0.8, EXACT | {"cost": 0.2, "thrift": 0.8}),
@@ -234,7 +240,7 @@ CASES |= {
         (0.5, 2 * (0.375 - 0.5), 2 * (0.375 - 0.75)),
         {"progress": (0, 0.5, 0.75)},
     ),
-    "signed": ({}, episode("Oslo"), ROME, -1, {"correct": 0, "f1": 0}),
+    "plus_minus_one": ({}, episode("Oslo"), ROME, -1, {"correct": 0, "f1": 0}),
     "tool_star": (
         {"outcome": "exact_match", "measure": "f1", "tools": ["a", "b"], "bonus": 0.25},
         episode(turn("", ("a", {}), ("b", {}), back=["x", "y"]), "Rome it is"),
@@ -259,7 +265,7 @@ CASES |= {
     ),
     "state": ({}, episode("a", final={"a": [1], "b": 3}), task(predicates=AT), 1, {"predicates": 1}),
     "state, a share": (
-        {"share": True},
+        {"partial_credit": True},
         episode("a", final={"a": [1], "b": 2}),
         task(predicates=AT),
         0.5,
@@ -267,14 +273,14 @@ CASES |= {
     ),
     "state, of what was not said": ({}, episode("a", final={"a": "1"}), task(predicates=AT), 0, {"predicates": 0}),
     "state, a digest": (
-        {"share": True},
+        {"partial_credit": True},
         episode("a", final={"state": {"n": {2, 10, 1}}}),
         task(digest=digest({"n": {10, 1.0, 2}})),
         1,
         {"state": 1},
     ),
     "state, another": (
-        {"share": True},
+        {"partial_credit": True},
         episode("a", final={"digest": "x", "a": [1], "b": 3}),
         task(digest="y", predicates=AT),
         0,
@@ -286,7 +292,12 @@ CASES |= {
 """Rewards of worlds and of steps."""
 SUCCEEDED = {"tau2": True, "tau2, unsaid": False, "verdict": False, "verdict, no score": True, "returns": False}
 SUCCEEDED |= {"state": True, "state, a share": False, "state, cut short": False, "verdict, cut short": False}
-SUCCEEDED |= {"signed": False, "attempts, right in the end": True, "attempts": False, "unary_feedback, never": False}
+SUCCEEDED |= {
+    "plus_minus_one": False,
+    "attempts, right in the end": True,
+    "attempts": False,
+    "unary_feedback, never": False,
+}
 
 
 @pytest.mark.parametrize("case", SUCCEEDED)
@@ -326,15 +337,17 @@ def test_what_is_wished_for_where_nothing_is_said():
         replace(episode(turn("", ("a", {}), cost=cost), said), seconds=seconds)
         for said, cost, seconds in (("Rome", 1.0, 2.0), ("Rome", 3.0, 4.0), ("Oslo", 5.0, 6.0))
     )
-    found = group("preferences", [quick, slow, wrong], ROME)
-    assert [one.parts["preference"] for one in found] == pytest.approx([2, 1.5, 0])
-    assert [one.value for one in found] == pytest.approx([3, 2.5, 0])
-    disliked = group("preferences", [quick, slow, wrong], ROME, prefer={"seconds": -1.0, "cost": 0.25})
+    result = group("user_preferences", [quick, slow, wrong], ROME)
+    assert [one.parts["preference"] for one in result] == pytest.approx([2, 1.5, 0])
+    assert [one.value for one in result] == pytest.approx([3, 2.5, 0])
+    disliked = group("user_preferences", [quick, slow, wrong], ROME, prefer={"seconds": -1.0, "cost": 0.25})
     assert [one.value for one in disliked] == pytest.approx([2 - 1 + 0.25, 2 - 0.5 + 0.125, 0])
-    bounded = group("preferences", [quick, slow, wrong], ROME, prefer={"cost": 1.0}, quantile=0.25)
+    bounded = group("user_preferences", [quick, slow, wrong], ROME, prefer={"cost": 1.0}, quantile=0.25)
     assert [one.parts["preference"] for one in bounded] == pytest.approx([1, 0.5, 0])
     far = [quick, slow, replace(wrong, turns=(turn("", ("a", {}), cost=100.0), turn("Oslo")))]
-    near, clipped = (group("preferences", far, ROME, prefer={"cost": 1.0}, quantile=q)[1].value for q in (0.0, 0.25))
+    near, clipped = (
+        group("user_preferences", far, ROME, prefer={"cost": 1.0}, quantile=q)[1].value for q in (0.0, 0.25)
+    )
     assert near == pytest.approx(1 + 97 / 99)
     assert clipped == pytest.approx(1 + 48.5 / 49.5)  # from 2 to 51.5
     with pytest.raises(ValueError, match=r"from 0 to below 0\.5, got 0\.5"):
@@ -373,6 +386,6 @@ def test_pairs_to_compare_times_in():
 def test_an_answer_that_others_wrote_is_judged_by_itself():
     given = task("?", answer="Rome")
     right = episode("look up the capital", final={"answer": "rome", "plans": 1})
-    assert score("reported_answer", right, given).success is True
-    assert score("reported_answer", episode("Rome", final={"answer": "Oslo"}), given).success is False
-    assert score("reported_answer", episode("Rome", final={}), given).value == 0.0  # it never came to an answer
+    assert score("submitted_answer", right, given).success is True
+    assert score("submitted_answer", episode("Rome", final={"answer": "Oslo"}), given).success is False
+    assert score("submitted_answer", episode("Rome", final={}), given).value == 0.0  # without an answer

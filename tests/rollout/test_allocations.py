@@ -23,13 +23,13 @@ def at(step, task=TASK):
 
 
 def test_scaling_inter_worked_numbers():
-    made = HorizonStages(turns=[10, 20, 30], every=100)
+    component = HorizonStages(turns=[10, 20, 30], updates_per_stage=100)
     steps = [1, 99, 100, 101, 200, 201, 320]  # from 1, as in the paper
-    assert [made(at(step - 1)).max_turns for step in steps] == [10, 10, 10, 20, 20, 30, 30]
+    assert [component(at(step - 1)).max_turns for step in steps] == [10, 10, 10, 20, 20, 30, 30]
 
 
 def test_a_horizon_cuts_and_does_not_drop():
-    method = Method(allocate=HorizonStages(turns=[2, 5], every=3))
+    method = Method(allocate=HorizonStages(turns=[2, 5], updates_per_stage=3))
     for step, turns in ((0, 2), (2, 2), (3, 5)):
         made = collected(Independent(group_size=2), WORDS, method=method, plan=Plan(TASK, 3, name="g/", step=step))
         assert [len(t.turns) for t in made.trajectories] == [turns, turns]
@@ -39,7 +39,9 @@ def test_a_horizon_cuts_and_does_not_drop():
 
 def test_one_stage_is_a_fixed_horizon():
     plain = collected(Independent(group_size=2), WORDS)
-    staged = collected(Independent(group_size=2), WORDS, method=Method(allocate=HorizonStages(turns=[8], every=1)))
+    staged = collected(
+        Independent(group_size=2), WORDS, method=Method(allocate=HorizonStages(turns=[8], updates_per_stage=1))
+    )
     assert [t.turns[-1].action.ids for t in plain.trajectories] == [t.turns[-1].action.ids for t in staged.trajectories]
 
 
@@ -79,9 +81,9 @@ def test_fewer_samples_are_fewer_samples():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"turns": [], "every": 1}, "one or more of each stage"),
-        ({"turns": [9], "every": 1, "max_turns": 8}, r"at most environment\.max_turns \(8\)"),
-        ({"turns": [4], "every": 0}, "one update or more"),
+        ({"turns": [], "updates_per_stage": 1}, "one or more of each stage"),
+        ({"turns": [9], "updates_per_stage": 1, "max_turns": 8}, r"at most environment\.max_turns \(8\)"),
+        ({"turns": [4], "updates_per_stage": 0}, "one update or more"),
     ],
 )
 def test_options_that_cannot_be(options, said):
@@ -102,7 +104,7 @@ def started(assembly):
 
     def group(step, until=10, steps=3):
         async def main():
-            method = Method(start=ExpertPrefix(until=until))
+            method = Method(start=ExpertPrefix(anneal_updates=until))
             collector = assembly.collector(assembly.expert_actor(), method=method)
             task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == steps)
             return await collector.group(Plan(task, 0, name="y/", step=step), Independent(group_size=3))
@@ -133,14 +135,14 @@ def test_it_moves_to_the_beginning_and_ends_there(started):
 
 def test_own_successes_are_begun_behind_once_there_are_any():
     right = in_order(call("12*34"), call("408+0"), assistant("408"))
-    start = OwnPrefix(until=10)
+    start = OwnPrefix(anneal_updates=10)
     method = Method(start=start)
     first = collected(Independent(group_size=2), right, method=method)
     assert all(t.marks == () for t in first.trajectories)  # nothing is known yet
     start.observe(heard(first))
-    again = OwnPrefix(until=10)
-    again.load_state(start.state())
-    for known in (start, again):
+    restored = OwnPrefix(anneal_updates=10)
+    restored.load_state(start.state())
+    for known in (start, restored):
         begun = collected(Independent(group_size=2), right, method=Method(start=known))
         for trajectory in begun.trajectories:
             assert trajectory.marks == ("started_later",)
@@ -155,4 +157,4 @@ def test_own_successes_are_begun_behind_once_there_are_any():
 @pytest.mark.parametrize("start", [ExpertPrefix, OwnPrefix])
 def test_a_start_wants_updates(start):
     with pytest.raises(OptionError, match="one update or more"):
-        start(until=0)
+        start(anneal_updates=0)

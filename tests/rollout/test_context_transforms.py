@@ -245,7 +245,9 @@ def test_all_of_a_group_share_an_instruction_and_evaluations_take_the_best():
 
 
 def test_the_worst_goes_once_it_was_tried_and_the_first_never():
-    view = Instructions(texts=["one", "two", "three"], proposer="tests_small:propose", every=2, trials=1, most=3)
+    view = Instructions(
+        texts=["one", "two", "three"], proposer="tests_small:propose", interval_updates=2, trials=1, max_instructions=3
+    )
     groups = [
         Group(TASK, (path("a", r, opening=f"{text}\n\ngo"),)) for text, r in (("one", 0), ("two", 0.2), ("three", 1))
     ]
@@ -254,9 +256,9 @@ def test_the_worst_goes_once_it_was_tried_and_the_first_never():
     view.observe(heard(*groups, step=2))
     assert [each.text for each in view.population] == ["one", "three", "new after 3"]
     assert view.population[-1].weight == max(each.weight for each in view.population)
-    again = Instructions(texts=["other"], most=3)
-    again.load_state(view.state())
-    assert again.state() == view.state()
+    restored = Instructions(texts=["other"], max_instructions=3)
+    restored.load_state(view.state())
+    assert restored.state() == view.state()
 
 
 def test_the_best_instruction_is_recombined_with_others_and_with_what_helps_against_failures():
@@ -280,7 +282,9 @@ def test_the_best_instruction_is_recombined_with_others_and_with_what_helps_agai
 
 
 def test_without_a_model_the_population_renews_itself_and_stays_within_its_bound():
-    view = Instructions(texts=["Look first. Then answer.", "Be brief. Be right."], every=1, trials=1, most=4)
+    view = Instructions(
+        texts=["Look first. Then answer.", "Be brief. Be right."], interval_updates=1, trials=1, max_instructions=4
+    )
     seen = set()
     for step in range(1, 12):
         groups = [
@@ -296,7 +300,7 @@ def test_without_a_model_the_population_renews_itself_and_stays_within_its_bound
 
 def test_a_proposer_that_cannot_be_asked_is_counted_and_takes_no_run_with_it():
     asked = {"name": "endpoint", "url": "http://127.0.0.1:9/v1", "model": "m", "seconds": 0.2}
-    view = Instructions(texts=["one", "two"], proposer=asked, every=1)
+    view = Instructions(texts=["one", "two"], proposer=asked, interval_updates=1)
     view.proposer.endpoint.tries = 1
     view.observe(heard(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
     assert (view.metrics()["unanswered"], len(view.population)) == (1.0, 2)
@@ -312,7 +316,7 @@ def test_a_model_reads_failures_and_writes_instructions():
         return Completion({"content": 'Here: ["Call the tool.", " Read it. "]'})
 
     view = Instructions(
-        texts=["one", "two"], proposer={"name": "endpoint", "url": "http://x/v1", "model": "m"}, every=1
+        texts=["one", "two"], proposer={"name": "endpoint", "url": "http://x/v1", "model": "m"}, interval_updates=1
     )
     view.proposer.endpoint.complete = complete
 
@@ -337,7 +341,7 @@ def test_youtu_worked_numbers():
 
 
 def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
-    view = Lessons(most=2)
+    view = Lessons(max_lessons=2)
     view.observe(heard(group(1, 1), group(0, 0)))
     assert view.entries == []
     assert read(view, at()) == "go"
@@ -347,9 +351,9 @@ def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
         view.observe(heard(Group(task, (solved, path("b", 0)))))
     assert [text[:14] for text in view.entries] == ["For: Compute 1", "For: Compute 2"]
     assert read(view, at()).startswith("Lessons from before:\n[0] For: Compute 1")
-    again = Lessons(most=2)
-    again.load_state(view.state())
-    assert again.entries == view.entries
+    restored = Lessons(max_lessons=2)
+    restored.load_state(view.state())
+    assert restored.entries == view.entries
 
 
 # ------------------------------------------------------------ experience
@@ -369,7 +373,7 @@ def test_sit_graph_worked_numbers():
 
 
 def test_the_most_alike_is_shown_behind_an_observation_once_there_is_enough():
-    view = Experience(golden=1, warning=1, warm_up=2, least=2)
+    view = Experience(golden=1, warning=1, warm_up=2, min_entries=2)
     shown = (tool_result("door open"),)
     good = path("a", 1, [turn(calls=("ok",), observation="door open"), turn(calls=("ok",), observation="x"), turn("4")])
     bad = path("b", 0, [turn(calls=("tool_error",), observation="y")])
@@ -379,22 +383,22 @@ def test_the_most_alike_is_shown_behind_an_observation_once_there_is_enough():
     text = view.observation(shown, at())[0].text
     assert text.startswith("door open\nworked before: pocket_calculator({})")
     assert "failed before: pocket_calculator({})" in text
-    again = Experience(golden=1, warning=1, warm_up=2, least=2)
-    again.load_state(view.state())
-    assert again.observation(shown, at())[0].text == text
+    restored = Experience(golden=1, warning=1, warm_up=2, min_entries=2)
+    restored.load_state(view.state())
+    assert restored.observation(shown, at())[0].text == text
 
 
 def test_where_one_tool_always_follows_nothing_is_looked_up():
-    view = Experience(warm_up=0, least=1, routine_share=0.7)
+    view = Experience(warm_up=0, min_entries=1, routine_fraction=0.7)
     good = path("a", 1, [turn(calls=("ok",)), turn(calls=("ok",)), turn("4")])
     view.observe(heard(Group(TASK, (good,))))
     shown = (tool_result("5"),)
     assert view.observation(shown, at()) == shown
-    assert Experience(warm_up=0, least=1).observation(shown, at()) == shown  # knows nothing yet
+    assert Experience(warm_up=0, min_entries=1).observation(shown, at()) == shown  # knows nothing yet
 
 
 def test_zones_are_bounded():
-    view = Experience(capacity=3, warm_up=0, least=1)
+    view = Experience(capacity=3, warm_up=0, min_entries=1)
     for k in range(9):
         view.observe(
             heard(
@@ -437,7 +441,7 @@ def test_what_shows_nothing_is_as_if_it_was_not_there(name):
         (lambda: ChosenExamples(examples=[]), "one or more"),
         (lambda: ChosenExamples(examples=["a"], temperature=0), "above 0"),
         (lambda: Instructions(texts=["a"], temperature=0), "above 0"),
-        (lambda: Lessons(texts=["a", "b"], most=1), "at most 1"),
+        (lambda: Lessons(texts=["a", "b"], max_lessons=1), "at most 1"),
         (lambda: Experience(golden=0, warning=0), "one entry or more"),
     ],
 )

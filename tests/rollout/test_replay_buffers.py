@@ -71,15 +71,15 @@ def test_dart_replaces_by_the_newest_where_nothing_succeeded():
 
 
 def test_the_buffer_is_bounded_by_task_in_all_and_by_age():
-    made = SuccessReplay(of_each=2, capacity=3, oldest=5)
+    component = SuccessReplay(max_per_task=2, capacity=3, max_age_updates=5)
     for k in range(4):
-        made.observe(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
-    assert len(made.buffer) == 2
+        component.observe(heard(Group(TASK, (path(f"s{k}", 1),)), step=k + 1))
+    assert len(component.buffer) == 2
     for k in range(4):
-        made.observe(heard(Group(Task(f"t{k}", ""), (path(f"o{k}", 1),)), step=5 + k))
-    assert len(made.buffer) == 3
-    made.observe(heard(step=50))
-    assert made(Group(Task("t3", ""), failed().trajectories), DRAW).rewards == (0,) * 8
+        component.observe(heard(Group(Task(f"t{k}", ""), (path(f"o{k}", 1),)), step=5 + k))
+    assert len(component.buffer) == 3
+    component.observe(heard(step=50))
+    assert component(Group(Task("t3", ""), failed().trajectories), DRAW).rewards == (0,) * 8
 
 
 def test_with_a_bound_of_zero_nothing_is_ever_replayed():
@@ -137,7 +137,7 @@ def test_a_second_pass_comes_once_enough_is_better_than_usual_and_empties_the_bu
 
 
 def test_old_and_now_usual_successes_vanish():
-    assert imitating(4, oldest=1).again(40, DRAW) == []
+    assert imitating(4, max_age_updates=1).again(40, DRAW) == []
     made = imitating(4)
     made.baselines.extend([1.0] * 9)  # what was good is usual by now
     assert made.again(4, DRAW) == []
@@ -161,7 +161,7 @@ def test_failures_and_what_had_no_advantage_are_not_stored():
     ("made", "said"),
     [
         (lambda: SuccessReplay(off_policy=OffPolicy.MIXTURE), "recompute, stored or truncated"),
-        (lambda: SuccessReplay(of_each=8, capacity=4), "or more, got 4"),
+        (lambda: SuccessReplay(max_per_task=8, capacity=4), "or more, got 4"),
         (lambda: SelfImitation(size=0), "one trajectory"),
     ],
 )

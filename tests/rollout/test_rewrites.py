@@ -53,7 +53,7 @@ def authors(segment):
 
 def test_a_long_history_is_summarised_and_gone_on_behind():
     words = in_order(call("12*34"), assistant("408 so far"), call("408+0"), assistant("408"))
-    trajectory = played(words, rewrites=(Summary(tokens=1, most=1),))
+    trajectory = played(words, rewrites=(Summary(tokens=1, max_summaries=1),))
     assert [t.aside for t in trajectory.turns] == [False, True, False, False]
     assert [t.opens_segment for t in trajectory.turns] == [True, False, True, False]
     assert trajectory.ended is EndReason.TERMINATED
@@ -78,9 +78,9 @@ def test_a_limit_that_is_never_reached_changes_nothing():
 
 def test_summaries_have_a_number_and_do_not_count_as_turns():
     words = in_order(*[call("1+1"), assistant("s")] * 3, assistant("2"))
-    trajectory = played(words, rewrites=(Summary(tokens=1, most=2),), limits=LIMITS)
+    trajectory = played(words, rewrites=(Summary(tokens=1, max_summaries=2),), limits=LIMITS)
     assert sum(t.aside for t in trajectory.turns) == 2
-    limited = played(in_order(*[call("1+1"), assistant("s")] * 9), rewrites=(Summary(tokens=1, most=9),))
+    limited = played(in_order(*[call("1+1"), assistant("s")] * 9), rewrites=(Summary(tokens=1, max_summaries=9),))
     assert limited.ended is EndReason.MAX_TURNS
     assert sum(not t.aside for t in limited.turns) == LIMITS.max_turns
 
@@ -119,7 +119,7 @@ def test_a_turn_that_is_taken_out_is_said_and_paid_for():
     one = sum(len(t.context) + len(t.action) for t in plain[:1]) + len(plain[1].context)
     two = one + len(plain[1].action) + len(plain[2].context)
     words = one_by_one(call("12*34"), call("408+0"), assistant("s"), assistant("408"))
-    method = Method(rewrites={"summary": Summary(tokens=one, most=1, room=40, question="Sum.")})
+    method = Method(rewrites={"summary": Summary(tokens=one, max_summaries=1, room=40, question="Sum.")})
     tight = replace(LIMITS, context_length=two + 20)  # the question would fit, but not with room for an answer
     group = collected(Independent(group_size=1), words, method=method, limits=tight)
     (trajectory,) = group.trajectories
@@ -257,12 +257,12 @@ def test_what_is_never_mended_stays_and_so_do_long_chains():
 
 def test_left_alone_it_is_independent_sampling():
     words = one_by_one(call("12*34+"), call("12*34"), assistant("408"))
-    assert len(played(words, rewrites=(Rollback(untouched=1.0),)).turns) == 3
+    assert len(played(words, rewrites=(Rollback(skip_fraction=1.0),)).turns) == 3
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
-    [(lambda: Summary(tokens=0), "one or more"), (lambda: Rollback(untouched=2), "0 to 1")],
+    [(lambda: Summary(tokens=0), "one or more"), (lambda: Rollback(skip_fraction=2), "0 to 1")],
 )
 def test_options_that_cannot_be(made, said):
     with pytest.raises(OptionError, match=said):

@@ -114,17 +114,21 @@ def test_siblings_are_known_as_they_end():
 
 
 def test_a_spent_budget_leaves_one_turn_to_answer():
-    method = Method(context_transforms={"budget_line": BudgetLine(budgets=(2,))}, stops={"spent": Spent(budgets=(2,))})
+    method = Method(
+        context_transforms={"budget_line": BudgetLine(budgets=(2,))}, stops={"budget_exhausted": Spent(budgets=(2,))}
+    )
     on = in_order(call("1+1"), call("2+2"), call("3+3"), assistant("408"))
     (stopped,) = collected(Independent(group_size=1), on, method=method).trajectories
-    assert (stopped.ended, stopped.marks) == (EndReason.EARLY_STOPPED, ("spent",))
+    assert (stopped.ended, stopped.marks) == (EndReason.EARLY_STOPPED, ("budget_exhausted",))
     assert len(stopped.turns) == 3
     answers = in_order(call("1+1"), call("2+2"), assistant("408"))
     (answered,) = collected(Independent(group_size=1), answers, method=method).trajectories
     assert answered.solved
 
 
-@pytest.mark.parametrize(("options", "said"), [({"share": 0}, "above 0"), ({"standstill": 1}, "two or more")])
+@pytest.mark.parametrize(
+    ("options", "said"), [({"finished_fraction": 0}, "above 0"), ({"standstill": 1}, "two or more")]
+)
 def test_options_that_cannot_be(options, said):
     with pytest.raises(OptionError, match=said):
         Lagging(**options)

@@ -52,7 +52,7 @@ def expert_group(assembly):
     async def group():
         collector = assembly.collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
-        return await collector.group(Plan(task, seed=0, name="y/"), STRATEGIES["forked"](group_size=2))
+        return await collector.group(Plan(task, seed=0, name="y/"), STRATEGIES["random_branching"](group_size=2))
 
     return asyncio.run(group()).trajectories
 
@@ -61,7 +61,7 @@ def test_turns_to_part_at_are_drawn_and_the_same_again(assembly):
     async def fork_turns(seed):
         collector = assembly.collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
-        group = await collector.group(Plan(task, seed=seed, name="z/"), STRATEGIES["forked"](group_size=12))
+        group = await collector.group(Plan(task, seed=seed, name="z/"), STRATEGIES["random_branching"](group_size=12))
         return [t.fork_turn for t in group.trajectories[6:]]
 
     first = asyncio.run(fork_turns(1))
@@ -71,7 +71,7 @@ def test_turns_to_part_at_are_drawn_and_the_same_again(assembly):
 
 
 def test_a_parent_of_one_turn_has_no_middle(sampled):
-    group = sampled("forked", 4)  # an untrained policy's episodes are over at once, or not
+    group = sampled("random_branching", 4)  # an untrained policy's episodes are over at once, or not
     for trajectory in group.trajectories[2:]:
         parent = next((t for t in group.trajectories if t.id == trajectory.parent), None)
         assert parent is None or len(parent.turns) > 1

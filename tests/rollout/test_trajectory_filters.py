@@ -39,12 +39,12 @@ def test_grpo_roc_worked_numbers():
     positives = [clean(id, 1, value) for id, value in penalties.items()]
     assert [penalty(t) for t in positives] == list(penalties.values())
     negatives = [path(id, 0) for id in "fgh"]
-    made = ResampleOnCorrect(group_size=8, keep=4, least_positive=1, least_negative=1)
-    (kept,) = made([Group(TASK, (*positives, *negatives))], DRAW)
+    component = ResampleOnCorrect(group_size=8, keep=4, min_successes=1, min_failures=1)
+    (filtered,) = component([Group(TASK, (*positives, *negatives))], DRAW)
     assert quotas(5, 3, 4, least=(1, 1)) == (2, 2)
-    assert stays(kept) == ["b", "d", "f", "g"]
+    assert stays(filtered) == ["b", "d", "f", "g"]
     assert quotas(7, 1, 4) == (3, 1)
-    assert {t.removal for t in kept.trajectories if t.id in "ace"} == {RemovalScope.BEFORE_BASELINE}
+    assert {t.removal for t in filtered.trajectories if t.id in "ace"} == {RemovalScope.BEFORE_BASELINE}
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 30))
@@ -84,7 +84,9 @@ def test_of_ten_eight_stay_a_success_and_a_failure_among_them():
 
 def test_agent_rlvr_worked_numbers():
     """Plain 0 0, guided 1 0: one success with three failures, capped to two; 1 0 is a pair; all 0 is none."""
-    capped, pair, none = PairCaps(most=2)([group(0, 0, 1, 0), group(1, 0, number=1), group(0, 0, number=2)], DRAW)
+    capped, pair, none = PairCaps(max_per_outcome=2)(
+        [group(0, 0, 1, 0), group(1, 0, number=1), group(0, 0, number=2)], DRAW
+    )
     pairs = [sum(t.solved for t in g.counted) * sum(not t.solved for t in g.counted) for g in (capped, pair, none)]
     assert pairs == [2, 1, 0]
 
@@ -123,8 +125,8 @@ def test_dapo_worked_numbers():
 def test_it_is_success_that_must_differ_unless_asked_otherwise():
     lengths = Group(TASK, tuple(path(str(k), r, success=True) for k, r in enumerate((1.0, 0.9))))
     assert not Informative()(lengths)
-    assert Informative(of="reward")(lengths)
-    assert not Informative(of="reward", spread=0.1)(lengths)
+    assert Informative(signal="reward")(lengths)
+    assert not Informative(signal="reward", min_std=0.1)(lengths)
 
 
 def test_a_group_of_one_counts_and_one_that_lost_all_does_not():
@@ -140,7 +142,7 @@ def test_a_group_of_one_counts_and_one_that_lost_all_does_not():
         (lambda: Balanced(keep=1), "two or more"),
         (lambda: Surprising(quantile=1), "below 1"),
         (lambda: Informative(max_tried=0), "one or more"),
-        (lambda: Informative(spread=0.5), r"never differ by more than 0\.5"),
+        (lambda: Informative(min_std=0.5), r"never differ by more than 0\.5"),
     ],
 )
 def test_options_that_cannot_be(made, said):

@@ -237,7 +237,7 @@ def test_humaneval():
     assert len(tasks) == 164
     assert "def has_close_elements" in tasks[0].prompt
     assert "check(" not in tasks[0].prompt
-    smaller = HumanEval(path=str(HUMANEVAL), held_out_share=0.25)
+    smaller = HumanEval(path=str(HUMANEVAL), held_out_fraction=0.25)
     training_ids = {smaller.task(k).id for k in range(164)}
     assert not training_ids & {task.id for task in smaller.held_out(164)}
     given = [

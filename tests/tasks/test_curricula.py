@@ -81,26 +81,26 @@ def test_craft_gui_and_tool_star_worked_numbers():
 
 
 def test_a_stage_ends_after_its_updates_or_when_it_is_mostly_solved():
-    made = StagedTasks(stages=[["product"], ["sum_then_product"]], every=10, replay=0.2)
-    assert {t.tags["kind"] for t in chosen(made)} == {"product"}
-    made.observe(heard(of("product", 0, 0), step=9))
-    assert made.stage == 0
-    made.observe(heard(of("product", 0, 0), step=10))
-    assert made.stage == 1
-    kinds = [t.tags["kind"] for t in chosen(made, range(200))]
+    component = StagedTasks(stages=[["product"], ["sum_then_product"]], max_updates_per_stage=10, replay=0.2)
+    assert {t.tags["kind"] for t in chosen(component)} == {"product"}
+    component.observe(heard(of("product", 0, 0), step=9))
+    assert component.stage == 0
+    component.observe(heard(of("product", 0, 0), step=10))
+    assert component.stage == 1
+    kinds = [t.tags["kind"] for t in chosen(component, range(200))]
     assert 0.1 < kinds.count("product") / 200 < 0.3  # a fifth of the earlier stage
-    early = StagedTasks(stages=[["product"], ["sum_then_product"]], every=1000)
+    early = StagedTasks(stages=[["product"], ["sum_then_product"]], max_updates_per_stage=1000)
     for step in range(3):
         early.observe(heard(of("product", 1, 1), step=step + 1))
     assert early.stage == 1
-    again = StagedTasks(stages=[["product"], ["sum_then_product"]], every=1000)
-    again.load_state(early.state())
-    assert again.metrics() == {"stage": 1.0}
+    restored = StagedTasks(stages=[["product"], ["sum_then_product"]], max_updates_per_stage=1000)
+    restored.load_state(early.state())
+    assert restored.metrics() == {"stage": 1.0}
 
 
 def test_one_stage_draws_at_random():
-    made = StagedTasks(stages=[KINDS], every=1)
-    assert {t.tags["kind"] for t in chosen(made)} == set(KINDS)
+    component = StagedTasks(stages=[KINDS], max_updates_per_stage=1)
+    assert {t.tags["kind"] for t in chosen(component)} == set(KINDS)
 
 
 # ------------------------------------------------------------ pools and lists
@@ -137,28 +137,30 @@ def test_arpo_gui_keeps_what_was_solved_once():
 
 
 def test_made_tasks_pass_gates_are_bounded_and_drawn_as_often_as_asked():
-    made = GeneratedTasks(generator="tests_small:harder", gates=["tests_small:sensible"], share=0.25, capacity=2)
-    found = [made.choose(SOURCE, 100, n, 0, derive_random("g", n)) for n in range(9)]
-    assert found == list(range(100, 109))  # nothing is made yet
-    made.observe(heard(of("product", 0, 0)))
-    assert [task.id for task in made.pool] == ["harder/product"]
-    assert made.metrics() == {"made": 1.0, "turned_away": 1.0}
-    made.observe(heard(of("product", 0, 0)))
-    assert len(made.pool) == 1  # known already
+    component = GeneratedTasks(
+        generator="tests_small:harder", gates=["tests_small:sensible"], generated_fraction=0.25, capacity=2
+    )
+    choices = [component.choose(SOURCE, 100, n, 0, derive_random("g", n)) for n in range(9)]
+    assert choices == list(range(100, 109))  # nothing is made yet
+    component.observe(heard(of("product", 0, 0)))
+    assert [task.id for task in component.pool] == ["harder/product"]
+    assert component.metrics() == {"made": 1.0, "turned_away": 1.0}
+    component.observe(heard(of("product", 0, 0)))
+    assert len(component.pool) == 1  # known already
     for kind in KINDS:
-        made.observe(heard(of(kind, 0, 0)))
-    assert [task.id for task in made.pool] == [f"harder/{kind}" for kind in KINDS[1:]]
-    drawn = [made.choose(SOURCE, 0, n, 0, derive_random("g", n)) for n in range(400)]
+        component.observe(heard(of(kind, 0, 0)))
+    assert [task.id for task in component.pool] == [f"harder/{kind}" for kind in KINDS[1:]]
+    drawn = [component.choose(SOURCE, 0, n, 0, derive_random("g", n)) for n in range(400)]
     assert 60 < sum(isinstance(each, Task) for each in drawn) < 140
     again = GeneratedTasks(generator="tests_small:harder", gates=["tests_small:sensible"], capacity=2)
-    again.load_state(made.state())
-    assert (again.pool, again.turned_away) == (made.pool, made.turned_away)
+    again.load_state(component.state())
+    assert (again.pool, again.turned_away) == (component.pool, component.turned_away)
 
 
 def test_a_share_of_nothing_is_the_source_alone():
-    made = GeneratedTasks(generator="tests_small:harder", share=0)
-    made.observe(heard(of("product", 0, 0)))
-    assert made.choose(SOURCE, 100, 7, 0, derive_random(0)) == 107
+    component = GeneratedTasks(generator="tests_small:harder", generated_fraction=0)
+    component.observe(heard(of("product", 0, 0)))
+    assert component.choose(SOURCE, 100, 7, 0, derive_random(0)) == 107
 
 
 def test_a_made_task_that_cannot_be_kept_is_named():
@@ -171,11 +173,11 @@ def test_a_made_task_that_cannot_be_kept_is_named():
     [
         (lambda: UpperBound(kinds=[]), "one or more"),
         (lambda: UpperBound(kinds=["a"], temperature=0), "above 0"),
-        (lambda: StagedTasks(stages=[[]], every=1), "one value of the tag or more"),
-        (lambda: StagedTasks(stages=[["a"]], every=0), "one update or more"),
-        (lambda: StagedTasks(stages=[["a"]], every=1, replay=1), "below 1"),
+        (lambda: StagedTasks(stages=[[]], max_updates_per_stage=1), "one value of the tag or more"),
+        (lambda: StagedTasks(stages=[["a"]], max_updates_per_stage=0), "one update or more"),
+        (lambda: StagedTasks(stages=[["a"]], max_updates_per_stage=1, replay=1), "below 1"),
         (lambda: Pool(size=0), "one task or more"),
-        (lambda: GeneratedTasks(generator="tests_small:harder", share=2), "0 to 1"),
+        (lambda: GeneratedTasks(generator="tests_small:harder", generated_fraction=2), "0 to 1"),
         (lambda: Chosen(), "either a list"),
         (lambda: Chosen(path="nowhere.json"), "nowhere.json"),
         (lambda: Chosen(indices=[-1]), "zero or more"),

@@ -64,7 +64,7 @@ READ = {
 def source(tmp_path, rows, **options):
     file = tmp_path / "tasks.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return File(path=str(file), held_out_share=1.0, **options)
+    return File(path=str(file), held_out_fraction=1.0, **options)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -117,7 +117,7 @@ def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
         writer.writeheader()
         writer.writerows(rows)
     for name in ("tasks.json", "tasks.csv"):
-        assert File(path=str(tmp_path / name), columns=columns, held_out_share=1.0).held_out(9) == lines
+        assert File(path=str(tmp_path / name), columns=columns, held_out_fraction=1.0).held_out(9) == lines
     assert (lines[1].id, lines[1].tags, lines[1].private) == ("id1", {"topic": "sums"}, {"answer": "1"})
     assert score("exact_match", episode("1"), lines[1]).success
 

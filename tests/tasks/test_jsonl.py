@@ -16,7 +16,7 @@ def rows(n):
 
 
 def test_each_training_task_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
-    source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(40)), held_out_share=0.25)
+    source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(40)), held_out_fraction=0.25)
     held_out = source.held_out(1000)
     n = 40 - len(held_out)
     first, second = ([source.task(i).id for i in range(start, start + n)] for start in (0, n))
@@ -56,7 +56,7 @@ def test_a_line_that_is_no_task_says_why(tmp_path, row, said):
 def test_every_other_column_is_there_for_the_verifier(tmp_path):
     row = {"prompt": "p", "answer": 1, "hint": "h", "private": {"cases": [1]}, "id": "a", "tags": {"level": 2}}
     rest = [{"id": str(k), "prompt": f"other {k}", "rubric": ["r"]} for k in range(3)]
-    source = Jsonl(path=write(tmp_path / "tasks.jsonl", row, *rest), held_out_share=0.1)
+    source = Jsonl(path=write(tmp_path / "tasks.jsonl", row, *rest), held_out_fraction=0.1)
     found = {task.id: task for task in [*source.held_out(9), *map(source.task, range(9))]}
     assert found["a"].private == {"answer": 1, "hint": "h", "cases": [1]}
     assert found["a"].tags == {"level": "2"}
@@ -80,15 +80,15 @@ def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_pat
 
 def test_both_sides_of_the_split_have_tasks_however_few_there_are(tmp_path):
     for share in (0.01, 0.99):
-        source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(2)), held_out_share=share)
+        source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(2)), held_out_fraction=share)
         assert {source.task(0).id} ^ {task.id for task in source.held_out(9)} == {"1", "2"}
 
 
 def test_what_cannot_be_split_is_refused(tmp_path):
     with pytest.raises(TaskError, match="one task cannot be both"):
         Jsonl(path=write(tmp_path / "one.jsonl", *rows(1)))
-    with pytest.raises(RecipeError, match="held_out_share: between 0 and 1, got 1"):
-        Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_share=1.0)
+    with pytest.raises(RecipeError, match="held_out_fraction: between 0 and 1, got 1"):
+        Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_fraction=1.0)
     with pytest.raises(TaskError, match="3 tasks share 1 ids"):
         Jsonl(path=write(tmp_path / "same.jsonl", *[{"id": "a", **row} for row in rows(3)]))
 

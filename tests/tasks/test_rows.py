@@ -45,7 +45,7 @@ def test_given_splits_that_overlap_are_refused_by_name():
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0])
 def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(OptionError, match="held_out_share"):
+    with pytest.raises(OptionError, match="held_out_fraction"):
         split(tasks(["a", "b"]), share, where="here")
 
 
@@ -59,7 +59,7 @@ def written(path, rows):
 
 def test_a_parquet_file_is_a_source(tmp_path):
     path = written(tmp_path / "all.parquet", ROWS)
-    source = Parquet(path=path, prompt="question", tags=["topic"], private=["extra"], held_out_share=0.25)
+    source = Parquet(path=path, prompt="question", tags=["topic"], private=["extra"], held_out_fraction=0.25)
     task = source.task(0)
     k = int(task.prompt.split()[2].split("+")[0])
     assert task.private == {"extra": {"k": k}, "answer": k + 1}

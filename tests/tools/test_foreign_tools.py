@@ -59,7 +59,7 @@ def test_a_shared_connection_is_one_for_all_episodes():
         texts = []
         for _ in range(2):
             toolset = Toolset(
-                [Mcp(command=SERVER, connection="shared", only=["write_note", "read_notes"], prefix="my_")]
+                [Mcp(command=SERVER, connection="shared", include=["write_note", "read_notes"], prefix="my_")]
             )
             await toolset.open(Task("t", "?"), seed=0)
             assert [spec.name for spec in toolset.specs] == ["my_write_note", "my_read_notes"]
@@ -136,15 +136,15 @@ def test_a_server_whose_tools_only_read_is_one_for_all_episodes_and_another_is_n
     for side_by_side in (False, True):
         said, started, _ = episodes_of(6, lambda: InMemory(calculator), ask, side_by_side=side_by_side)
         assert (said, started) == ([["42"]] * 6, 1)
-    assert episodes_of(3, lambda: InMemory(calculator, connection="episode", ahead=0), ask)[1] == 3
+    assert episodes_of(3, lambda: InMemory(calculator, connection="episode", prewarm=0), ask)[1] == 3
 
 
 def test_servers_that_remember_are_started_ahead_and_none_serves_two_episodes():
     calls = (("write_note", {"text": "x"}), ("read_notes", {}))
-    said, started, ready = episodes_of(6, lambda: InMemory(Notes, ahead=2), *calls)
-    assert said == [[said[0][0], "1: x"]] * 6
+    outputs, started, ready = episodes_of(6, lambda: InMemory(Notes, prewarm=2), *calls)
+    assert outputs == [[outputs[0][0], "1: x"]] * 6
     assert (started, ready) == (7, 4)  # from the second episode's end on, one waits for the next
-    assert episodes_of(6, lambda: InMemory(Notes, ahead=0), *calls)[1:] == (6, 0)
+    assert episodes_of(6, lambda: InMemory(Notes, prewarm=0), *calls)[1:] == (6, 0)
 
 
 def test_a_server_is_named_in_a_line_and_briefly():
@@ -195,7 +195,7 @@ def test_what_mcp_needs_is_said():
     with pytest.raises(RecipeError, match="either a `command` or a `url`"):
         Mcp()
     with pytest.raises(RecipeError, match="has no tool fly"):
-        played(Toolset([Mcp(command=SERVER, only=["fly"])]))
+        played(Toolset([Mcp(command=SERVER, include=["fly"])]))
     command = [sys.executable, "-m", "whetstone.cli.main", "mcp", "calculatr"]
     bad = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (bad.returncode, 'did you mean "calculator"' in bad.stderr) == (2, True)
@@ -640,7 +640,9 @@ def test_a_model_answers_what_the_table_does_not_know(files):
 
 def test_tools_are_found_called_and_put_away(files):
     tools, answers = files
-    catalogue = Catalogue(file=tools, answers=answers, functions=["whetstone.tools:calculator"], most=2, count=1)
+    catalogue = Catalogue(
+        file=tools, answers=answers, functions=["whetstone.tools:calculator"], max_visible=2, results_per_search=1
+    )
     toolset = Toolset([catalogue])
     said = played(
         toolset,
@@ -664,7 +666,7 @@ def test_tools_are_found_called_and_put_away(files):
 
 
 def test_no_more_tools_are_in_view_than_may_be(files):
-    catalogue = Catalogue(file=files[0], most=2, count=1)
+    catalogue = Catalogue(file=files[0], max_visible=2, results_per_search=1)
     toolset = Toolset([catalogue])
     queries = ("weather", "flight", "hotel")
     played(toolset, *(("find_tools", {"query": query}) for query in queries))
@@ -672,7 +674,7 @@ def test_no_more_tools_are_in_view_than_may_be(files):
 
 
 def test_a_task_can_choose_its_tools(files):
-    catalogue = Catalogue(file=files[0], answers=files[1], ways="task", count=2)
+    catalogue = Catalogue(file=files[0], answers=files[1], selected_by="task", results_per_search=2)
     said = played(Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?"))
     assert said[0].text == "rain"
     with pytest.raises(RecipeError, match="neither"):

@@ -84,7 +84,7 @@ def test_a_failure_to_close_one_closes_the_others():
 
 def test_notes_are_found_by_words_and_thrown_away():
     said = texts(
-        Toolset([Notes(most=2)]),
+        Toolset([Notes(max_notes=2)]),
         ("write_note", {"text": "Tea is 4 coins."}),
         ("write_note", {"text": "Rice is 7 coins."}),
         ("write_note", {"text": "too many"}),

@@ -49,7 +49,7 @@ def test_the_policy_is_told_what_a_model_can_do_and_takes():
 
 
 def test_the_question_may_be_the_tasks():
-    asking = toolset(question="task", only=["large"])
+    asking = toolset(question="task", include=["large"])
     assert [spec.name for spec in asking.specs] == ["ask_large"]
     assert called(asking, ("ask_large", "{}"))[0].text == "ROSE OAK"
 
@@ -68,6 +68,6 @@ def test_what_several_charge_for_a_call_adds_up():
 
 def test_a_name_that_is_none_is_told_with_the_nearest():
     with pytest.raises(RecipeError, match='no model "smal"; did you mean "small"'):
-        Models(models=MODELS, only=["smal"])
+        Models(models=MODELS, include=["smal"])
     with pytest.raises(RecipeError, match="the recipe has none"):
         Models()

@@ -76,7 +76,7 @@ class Leaves(World):
 class Says(World):
     def verdict(self): return None
 class Tasks(Generated):
-    name, held_out_share = "tasks", 4
+    name, held_out_fraction = "tasks", 4
     def make(self, draw: random.Random, level: int) -> Task:
         return Task("", "", {"n": draw.randrange(1000)})
     def demonstrate(self, task, conversation, tools): return assistant("so")
@@ -94,7 +94,7 @@ def shop(tmp_path):
         f"""
 policy: {TINY}
 chat: {{format: compact}}
-tasks: {{source: jsonl, path: shop.jsonl, held_out_share: 0.5}}
+tasks: {{source: jsonl, path: shop.jsonl, held_out_fraction: 0.5}}
 environment: {{tools: ["tools_here:price"], max_turns: 2}}
 reward: "rewards_here:plain"
 rollout: {{group_size: 4, max_new_tokens: 3}}

@@ -26,7 +26,7 @@ TINY = (
 )
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
-REMEMBERS = {"rollout": {"context_transforms": [{"name": "lessons", "most": 4}], "replay": ["success_replay"]}}
+REMEMBERS = {"rollout": {"context_transforms": [{"name": "lessons", "max_lessons": 4}], "replay": ["success_replay"]}}
 
 
 def remembered(run_dir, recipe, memory, *, steps=5, before=0):
@@ -57,7 +57,7 @@ def test_the_same_part_goes_on_and_one_that_is_written_otherwise_begins_anew(tmp
     path = remembered(tmp_path / "run", with_lessons(), {"context_transforms.lessons": {"library": ["add"]}})
     said = []
     method, position = gone_on(
-        Method(context_transforms={"lessons": Lessons(most=4)}),
+        Method(context_transforms={"lessons": Lessons(max_lessons=4)}),
         with_lessons(init_state_from=str(path)),
         Position("", {}, 0),
         say=said.append,
@@ -66,7 +66,9 @@ def test_the_same_part_goes_on_and_one_that_is_written_otherwise_begins_anew(tmp
     assert position.steps_before == method.steps_before == 5
     assert said == [f"context_transforms.lessons: goes on from what {path} remembers"]
     assert remembering(with_lessons(), [tmp_path / "run"]) == [str(path)]
-    other = load_recipe("demo", ["ablations=null"], rollout={"context_transforms": [{"name": "lessons", "most": 2}]})
+    other = load_recipe(
+        "demo", ["ablations=null"], rollout={"context_transforms": [{"name": "lessons", "max_lessons": 2}]}
+    )
     assert remembering(other, [tmp_path / "run"]) == []
     with pytest.raises(
         RecipeError,
@@ -91,22 +93,22 @@ def test_each_part_goes_on_from_the_last_run_that_had_it(tmp_path):
 
 
 def test_dates_go_on_counting_and_versions_of_another_run_are_forgotten():
-    replay = SuccessReplay(admit=0.0, oldest=3)
+    replay = SuccessReplay(min_reward=0.0, max_age_updates=3)
     first = Method(replay={"success_replay": replay})
     drawn = group(1.0)
     first.observe(StepOutcome(5, (drawn,), {}, Random(0)))
     (before,) = replay.buffer.of(drawn.task.id)
     assert {version for turn in before.trajectory.turns for version in turn.action.versions} != {-1}
-    again = SuccessReplay(admit=0.0, oldest=3)
-    second = Method(replay={"success_replay": again}, steps_before=5)
+    restored = SuccessReplay(min_reward=0.0, max_age_updates=3)
+    second = Method(replay={"success_replay": restored}, steps_before=5)
     second.hand_on(json.loads(json.dumps(first.state())))
-    (stored,) = again.buffer.of(drawn.task.id)
+    (stored,) = restored.buffer.of(drawn.task.id)
     assert stored.step == 5
     assert {version for turn in stored.trajectory.turns for version in turn.action.versions} == {-1}
     second.observe(StepOutcome(3, (), {}, Random(0)))  # the eighth of all: 8 - 3 = 5 is still good
-    assert again.buffer.of(drawn.task.id, since=again.steps - again.oldest)
+    assert restored.buffer.of(drawn.task.id, since=restored.steps - restored.max_age_updates)
     second.observe(StepOutcome(4, (), {}, Random(0)))
-    assert not again.buffer.of(drawn.task.id, since=again.steps - again.oldest)
+    assert not restored.buffer.of(drawn.task.id, since=restored.steps - restored.max_age_updates)
 
 
 def test_a_stage_may_begin_with_nothing_and_what_the_whole_goes_on_from_is_the_first_stages():

@@ -10,7 +10,7 @@ RECIPE = """
 policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, \
 context_length: 96}}
 chat: {format: compact}
-tasks: {source: jsonl, path: tasks.jsonl, held_out_share: 0.5}
+tasks: {source: jsonl, path: tasks.jsonl, held_out_fraction: 0.5}
 reward: exact_match
 rollout: {group_size: 2, max_new_tokens: 3}
 reinforcement: {steps: 3, tasks_per_step: 4, admit_ahead: 1, max_staleness: 1}

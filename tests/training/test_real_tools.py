@@ -65,7 +65,7 @@ def test_what_a_run_with_an_interpreter_recorded_is_computed_again_without_it(fi
     assert [each.what for each in compared if each.changed] == []
 
 
-@pytest.mark.parametrize("strategy", ["forked", "entropy_branching"])
+@pytest.mark.parametrize("strategy", ["random_branching", "entropy_branching"])
 def test_trees_of_episodes_lead_the_interpreter_back_by_its_calls(tmp_path, strategy):
     changes = [PYTHON, WIDE, "ablations={}", f"rollout.strategy={strategy}", "rollout.group_size=4"]
     summary = train(load_recipe("demo", [*SMALL, *changes]), tmp_path / "run", progress=QUIET)

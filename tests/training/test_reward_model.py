@@ -23,7 +23,7 @@ TINY = (
 )
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=2",
          "rollout.group_size=2", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
-LEARNED = {"name": "learned", "stage": "previous", "outcome": "exact_number"}
+LEARNED = {"name": "reward_model", "stage": "previous", "outcome": "exact_number"}
 USED = {"reinforcement": {"steps": 2, "tasks_per_step": 2}, "reward": LEARNED}
 
 

@@ -191,7 +191,7 @@ def test_imitation_of_the_best_sees_no_episode_that_failed(tmp_path):
 
 @pytest.mark.slow
 def test_where_sampled_episodes_part_the_better_turn_is_preferred_to_the_worse(tmp_path):
-    forked = {**SAMPLED, "rollout": {"strategy": "forked"}}
+    forked = {**SAMPLED, "rollout": {"strategy": "random_branching"}}
     steps = {"data": {"from_stage": "previous"}, "steps": 2, "batch_size": 2, "objective": "step_dpo"}
     train(chain(forked, {"preference": steps}), tmp_path / "run", progress=QUIET)
     told = [json.loads(line) for line in (tmp_path / "run/stages/2-preference/metrics.jsonl").read_text().splitlines()]

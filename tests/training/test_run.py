@@ -232,11 +232,11 @@ VARIANTS = {
         "reinforcement.epochs=2",
     ],
     "chance": [
-        "advantage_transforms=[{name: clip_cov, low: -1, share: 0.2}]",
+        "advantage_transforms=[{name: clip_cov, low: -1, fraction: 0.2}]",
         "objective=kl_cov",
         "reinforcement.epochs=2",
     ],
-    "stale tokens": ["advantage_transforms=[{name: second_moment, bound: 0.01}]"],
+    "stale tokens": ["advantage_transforms=[{name: m2po, bound: 0.01}]"],
     "penalty": ["advantage=reinforce_plus_plus", "reward_shaping=[{name: kl_penalty, weight: 0.5}]"],
     "imitation": ["reinforcement.imitation={weight: 0.5, batch_size: 3}"],
     "one by one": [

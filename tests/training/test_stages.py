@@ -75,7 +75,7 @@ def test_the_everyday_pair_is_one_run_and_others_beside_it_are_a_chain(data):
 def test_a_stage_may_have_a_method_of_its_own():
     stages = [{"supervised": {"steps": 3}}, {"reinforcement": {"steps": 3}, "with": "dapo"}]
     imitated, reinforced = stages_of(load_recipe("demo", PLAIN[1:4], stages=stages))
-    assert reinforced.resolved.recipe.rollout.dynamic_sampling.name == "informative"
+    assert reinforced.resolved.recipe.rollout.dynamic_sampling.name == "nonzero_variance"
     assert imitated.resolved.recipe.rollout.dynamic_sampling is None
 
 
@@ -173,8 +173,8 @@ def test_score_is_a_warm_up_and_two_stages_that_differ_in_what_is_paid_and_held(
     assert [stage.name for stage in (warm, first, second)] == ["1-supervised", "2-first-attempt-held", "3-both-paid"]
     one, two = first.resolved.recipe, second.resolved.recipe
     assert (one.reinforcement.first_attempt_kl, two.reinforcement.first_attempt_kl) == (0.1, 0.0)
-    assert (one.reward_shaping[0].name, two.reward_shaping[0].name) == ("second_attempt_alone", "self_correction")
-    assert (one.advantage_transforms[0].name, two.advantage_transforms) == ("behind_first_attempt", [])
+    assert (one.reward_shaping[0].name, two.reward_shaping[0].name) == ("second_attempt_only", "self_correction")
+    assert (one.advantage_transforms[0].name, two.advantage_transforms) == ("after_first_attempt", [])
     assert one.reinforcement.tasks_per_step == two.reinforcement.tasks_per_step == 32
 
 

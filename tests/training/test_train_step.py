@@ -24,19 +24,26 @@ METHODS = {
         "rollout.replay=[{name: success_replay, below: 0.6, spread: 1}]",
     ],
     "second pass": ["rollout.replay=[{name: self_imitation, size: 2, trigger: 0.5, ascent_steps: 2}]"],
-    "refilled": ["rollout.dynamic_sampling={name: informative, of: reward, max_tried: 20}"],
-    "selected": ["rollout.trajectory_filters=[{name: balanced, keep: 3}, {name: surprising, quantile: 0.3}]"],
+    "refilled": ["rollout.dynamic_sampling={name: nonzero_variance, signal: reward, max_tried: 20}"],
+    "selected": [
+        "rollout.trajectory_filters=[{name: balanced_outcomes, keep: 3}, {name: rare_successes, quantile: 0.3}]"
+    ],
     "instructions": [
         "rollout.context_transforms=[{name: instructions, texts: [a, b, c]}]",
         "policy.tiny.context_length=384",
     ],
     "chosen examples": [
-        "rollout.context_transforms=[{name: chosen_examples, examples: [a, b]}]",
+        "rollout.context_transforms=[{name: example_selection, examples: [a, b]}]",
         "policy.tiny.context_length=384",
     ],
-    "made tasks": ["curriculum={name: generated, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"],
-    "own starts": ["curriculum={name: pool, size: 3}", "rollout.start_states={name: own_prefix, until: 50}"],
-    "allocated": ["rollout.budget_allocation={name: by_success, by: kind, least_turns: 2}"],
+    "made tasks": [
+        "curriculum={name: generated_tasks, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"
+    ],
+    "own starts": [
+        "curriculum={name: pool, size: 3}",
+        "rollout.start_states={name: replay_prefix, anneal_updates: 50}",
+    ],
+    "allocated": ["rollout.budget_allocation={name: by_success, by: kind, min_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }
 BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
@@ -164,7 +171,7 @@ def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small
 
 
 def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo):
-    never = ["reward=tests_small:generous", "rollout.dynamic_sampling={name: informative, max_tried: 3}"]
+    never = ["reward=tests_small:generous", "rollout.dynamic_sampling={name: nonzero_variance, max_tried: 3}"]
     with pytest.raises(QuotaError, match=r"5 groups rejected for an update of \d+ \(mean reward 1\)"):
         train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
 
@@ -172,7 +179,7 @@ def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo)
 def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
     never = [
         "reward=tests_small:generous",
-        "rollout.dynamic_sampling={name: informative, max_tried: 3, when_exhausted: continue}",
+        "rollout.dynamic_sampling={name: nonzero_variance, max_tried: 3, when_exhausted: continue}",
     ]
     train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
@@ -182,7 +189,14 @@ def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
 
 @pytest.mark.slow
 def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
-    for name in ("independent", "forked", "entropy_branching", "balanced_branching", "frontier_tree", "probed"):
+    for name in (
+        "independent",
+        "random_branching",
+        "entropy_branching",
+        "balanced_branching",
+        "frontier_tree",
+        "doubt_injection",
+    ):
         train(small_demo(*BASE, f"rollout.strategy={name}", "reinforcement.steps=1"), tmp_path / name, progress=QUIET)
         (row,) = metrics(tmp_path / name)
         sampled = row["episode/action_tokens"] * 4
@@ -200,18 +214,24 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
     ("changes", "said"),
     [
         (
-            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.strategy=forked"],
+            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.strategy=random_branching"],
             r'environment "tests_small:Unrepeatable" supports neither snapshot\(\) nor deterministic replay',
         ),
         (
-            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.start_states={name: expert_prefix, until: 5}"],
+            [
+                "environment={name: 'tests_small:Unrepeatable'}",
+                "rollout.start_states={name: expert_prefix, anneal_updates: 5}",
+            ],
             "so episodes cannot fork",
         ),
-        (["rollout.strategy=forked", "rollout.context_rewrites=[{name: summary, tokens: 9}]"], "cannot be forked"),
-        (["rollout.context_rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
-        (["rollout.early_stopping=[lagging]", *AHEAD], "which reinforcement.deterministic forbids"),
         (
-            ["rollout.dynamic_sampling={name: informative, when_exhausted: continue}", *AHEAD],
+            ["rollout.strategy=random_branching", "rollout.context_rewrites=[{name: summary, tokens: 9}]"],
+            "cannot be forked",
+        ),
+        (["rollout.context_rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
+        (["rollout.early_stopping=[stragglers]", *AHEAD], "which reinforcement.deterministic forbids"),
+        (
+            ["rollout.dynamic_sampling={name: nonzero_variance, when_exhausted: continue}", *AHEAD],
             "which reinforcement.deterministic forbids",
         ),
         (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "so set importance_correction: truncated"),
@@ -220,7 +240,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             "the steps before have no value",
         ),
         (
-            ["rollout.budget_allocation={name: horizon_stages, turns: [99], every: 2}"],
+            ["rollout.budget_allocation={name: horizon_stages, turns: [99], updates_per_stage: 2}"],
             r"environment\.max_turns \(6\), got 99",
         ),
         (
@@ -231,10 +251,10 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["curriculum={name: ucb, kinds: [prodct]}"],
             'none is of kind "prodct"; there are product, ',
         ),
-        (["curriculum={name: stages, stages: [[product], [odd]], every: 1}"], 'none is of kind "odd"'),
+        (["curriculum={name: stages, stages: [[product], [odd]], max_updates_per_stage: 1}"], 'none is of kind "odd"'),
         (
-            ["rollout.trajectory_filters=[{name: surprising, by: colour}]"],
-            r'rollout\.trajectory_filters\.surprising: task .* has no tag "colour"',
+            ["rollout.trajectory_filters=[{name: rare_successes, by: colour}]"],
+            r'rollout\.trajectory_filters\.rare_successes: task .* has no tag "colour"',
         ),
         (["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
         (
@@ -254,7 +274,11 @@ def test_what_cannot_be_is_refused_before_anything_is_sampled(tmp_path, small_de
 
 
 def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):
-    train(small_demo(*BASE, "rollout.trajectory_filters=[{name: balanced, keep: 2}]"), tmp_path / "run", progress=QUIET)
+    train(
+        small_demo(*BASE, "rollout.trajectory_filters=[{name: balanced_outcomes, keep: 2}]"),
+        tmp_path / "run",
+        progress=QUIET,
+    )
     assert {row["trajectory_filters/removed_fraction"] for row in metrics(tmp_path / "run")} == {0.5}
     for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
         assert {t.removal for t in read_trajectories(path)} == {None}  # what was sampled is on record as it was

@@ -46,7 +46,7 @@ def key_in(variable: str) -> str:
         RecipeError: It is not set.
     """
     if variable and variable not in os.environ:
-        raise RecipeError(f"API key: the environment variable {variable} is not set")
+        raise RecipeError(f"api_key_env: the environment variable {variable} is not set")
     return os.environ[variable] if variable else ""
 
 

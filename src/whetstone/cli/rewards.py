@@ -61,7 +61,8 @@ def listed(as_json: bool) -> None:
 def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_json: bool) -> None:
     """Fit a reward model on RECIPE's tasks: what its expert does is better, what impostors do is worse.
 
-    Written beside the model as `reward_head.json`; a recipe names it by `reward: {name: learned, path: FOLDER}`.
+    Written to the model folder as `reward_head.json`; a recipe uses it with
+    `reward: {name: reward_model, path: FOLDER}`.
     """
     resolved = load_recipe(recipe, overrides)
     source, make, reward = assembly.judged_parts(resolved)

@@ -74,7 +74,7 @@ def score(
 ) -> None:
     """Score the tasks RUN_DIR was trained on by how its success on each moved as the mean did; choose the best.
 
-    The file that is written is read by `curriculum: {name: chosen, path: FILE}`; `with=limr` does the rest.
+    The file that is written is read by `curriculum: {name: task_subset, path: FILE}`; `with=limr` does the rest.
     """
     record.run_recipe(run_dir)  # says where there is no run
     found = task_scores(run_dir, windows=windows)

@@ -1,4 +1,4 @@
-"""A strategist over a frozen agent: the policy says how to go about it, the agent acts, the world answers.
+"""An advisor of a frozen agent: the policy gives advice, and the agent acts in the environment.
 
     advice (the policy) → agent, which reads the world's words and the advice → world → what it says is read …
 
@@ -34,10 +34,10 @@ class Advised:
 
     Args:
         models: By name; filled in from the recipe's `models`.
-        agent: Who acts: reads what the world said last and `advice: …`, and says or calls something.
-        world: What it acts in: an environment by name, or a mapping of its name and options.
-        every: Actions of the agent for each piece of advice.
-        advice: Whether the agent reads it; without, all is as if nobody advised.
+        agent: Frozen model that acts: it reads the last observation and `advice: …`.
+        world: Environment of the agent: a name, or a mapping of name and options.
+        actions_per_advice: Number of actions of the agent per piece of advice.
+        advice: Show the advice to the agent; false is the baseline without advice.
 
     Raises:
         RecipeError: There is no model of a name.
@@ -51,10 +51,10 @@ class Advised:
         models: Mapping[str, FrozenModel] | None = None,
         agent: str,
         world: Callable[[], Environment],
-        every: int = 1,
+        actions_per_advice: int = 1,
         advice: bool = True,
     ) -> None:
-        self.agent, self.every, self.advice = model_named(models, agent), every, advice
+        self.agent, self.actions_per_advice, self.advice = model_named(models, agent), actions_per_advice, advice
         self.world = world()
         self.seed = self.acted = 0
         self.seen = Observation(())
@@ -67,14 +67,14 @@ class Advised:
         return replace(self.seen, tools=())
 
     async def step(self, action: Message) -> StepResult:
-        """Let the agent act by this advice, `every` times or until the world ends.
+        """Let the agent act by this advice, `actions_per_advice` times or until the world ends.
 
         Raises:
             InfrastructureError: The agent could not be asked.
         """
         rewards: list[float] = []
         calls: list[CallRecord] = []
-        for _ in range(self.every):
+        for _ in range(self.actions_per_advice):
             said = await self._acts(action.text, calls)
             result = await self.world.step(said)
             tools = result.observation.tools or self.seen.tools

@@ -27,7 +27,7 @@ from whetstone.environments.native.apis import ApisTasks, Services
 from whetstone.environments.native.battleship import Battleship, BattleshipTasks
 from whetstone.environments.native.bug_repair import BugRepairTasks, HiddenTests
 from whetstone.environments.native.chores import ChoresTasks, FolderCheck
-from whetstone.environments.native.dealing import DealingTasks, dealing
+from whetstone.environments.native.dealing import DealingTasks, bargaining
 from whetstone.environments.native.encyclopaedia import Encyclopaedia, EncyclopaediaTasks
 from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
 from whetstone.environments.native.household import Household, HouseholdTasks
@@ -83,7 +83,7 @@ def tau2_of(
             path: The folder with the database, the policy and the tasks.
             policy: Whether the agent reads the policy of the domain.
             user: Who plays the customer; none: a script.
-            max_result_characters: As of `tools`.
+            max_result_characters: Maximum length of a tool result; longer results keep their head and tail.
 
         Raises:
             RecipeError: There is no such file.
@@ -129,7 +129,7 @@ def world_of(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
 
 
 ENVIRONMENTS: dict[str, Any] = {
-    "advised": Advised,
+    "advisor": Advised,
     "agent": Agent,
     "planner": Planner,
     "tools": ToolEnvironment,
@@ -144,7 +144,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "web_shop": WebShop,
     "wordle": Wordle,
     # games with several seats
-    "dealing": dealing,
+    "bargaining": bargaining,
     # games of other packages
     "gymnasium": Gymnasium,
     "jericho": Jericho,
@@ -168,7 +168,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "bug_repair": world_of(Files, Shell, HiddenTests),
     "chores": world_of(Shell, FolderCheck),
     "function_calls": FunctionCalls,
-    "encyclopaedia": world_of(Encyclopaedia),
+    "multi_hop_search": world_of(Encyclopaedia),
     "knapsack": world_of(Knapsack),
     "retail": tau2_of(RetailDesk),
     "support": world_of(SupportDesk, user=SupportUser),
@@ -178,7 +178,7 @@ ENVIRONMENTS: dict[str, Any] = {
 }
 REWARD_OF = {
     "airline": "tau2",
-    "encyclopaedia": "exact_match",
+    "multi_hop_search": "exact_match",
     "function_calls": "bfcl",
     "retail": "tau2",
     "tables": "exact_number",
@@ -195,8 +195,8 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "bfcl_multi_turn": ConversationTasks,
     "bug_repair": BugRepairTasks,
     "chores": ChoresTasks,
-    "dealing": DealingTasks,
-    "encyclopaedia": EncyclopaediaTasks,
+    "bargaining": DealingTasks,
+    "multi_hop_search": EncyclopaediaTasks,
     "frozen_lake": FrozenLakeTasks,
     "gymnasium": GymnasiumTasks,
     "household": HouseholdTasks,

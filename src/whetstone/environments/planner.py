@@ -4,7 +4,7 @@
                                                             → yes: generator → `answer` of the verdict
 
 Nothing but plans is the policy's; what the others say comes back as an observation, or not at all. The reward
-`reported_answer` judges the answer.
+`submitted_answer` judges the answer.
 
 Easy to get wrong: the others cost, too. What each is asked for stands among the calls of a turn, at its price.
 

@@ -30,16 +30,15 @@ class ToolEnvironment:
     `malformed_action` on an unreadable call where `on_malformed` is `end`.
 
     Args:
-        tools: Typed functions, and classes of tools, made anew for each episode; none at all leaves the model to answer
-            by itself.
+        tools: Typed functions and classes of tools, created per episode; without tools the model answers directly.
         instruction: A system message for every task; none by default.
         max_calls_per_turn: Calls one action may hold; an action with more is refused whole.
         tool_timeout_seconds: How long one call may run.
         max_result_characters: Longer results keep their head and tail.
-        on_malformed: `retry` lets the model read what was wrong; `end` ends the episode.
-        answer: A pattern an answer must hold, such as `Answer:`; an action that neither calls nor holds it is told
-            so, and the episode goes on. Empty: any action that calls nothing is an answer.
-        user: Makes who is spoken to, see `User`; none: nobody, and the task's prompt is the question.
+        on_malformed: `retry` shows the error to the model; `end` ends the episode.
+        answer: Pattern that an answer must contain, such as `Answer:`; without a call or a match the model gets an
+            error message and continues. Empty: any action without a call is an answer.
+        user: User simulator, see `User`; without one the task's prompt is the question.
 
     Raises:
         OptionError: `answer` is not a valid regular expression, or there is a user, who hears all that is no call.

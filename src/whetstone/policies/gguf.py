@@ -45,7 +45,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError, ImportError, NotImplementedError) as error:
-        raise PolicyError(f"{file}: could not be converted: {explained(error, most_characters=300)}") from error
+        raise PolicyError(f"{file}: could not be converted: {explained(error, max_characters=300)}") from error
 
 
 def _opened(file: Path) -> Any:
@@ -59,4 +59,4 @@ def _opened(file: Path) -> Any:
     try:
         return gguf.GGUFReader(file)
     except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError, OverflowError, MemoryError) as error:
-        raise PolicyError(f"{file}: no GGUF file that can be read: {explained(error, most_characters=200)}") from None
+        raise PolicyError(f"{file}: no GGUF file that can be read: {explained(error, max_characters=200)}") from None

@@ -64,7 +64,7 @@ def fetched(name: str, revision: str | None, *, trust_remote_code: bool) -> Path
             "(`hf auth login`)"
         ) from None
     except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
-        why = explained(error.__cause__ or error, most_characters=160)
+        why = explained(error.__cause__ or error, max_characters=160)
         raise PolicyError(
             f"{name}: no such folder here, and the Hugging Face hub cannot be reached to fetch it ({why}); do it once "
             "with a network, or name a model folder"

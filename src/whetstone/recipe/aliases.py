@@ -33,7 +33,7 @@ ALIASES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "sft": {"name": "supervised"},
         "nll": {"name": "supervised"},
         "geo_mean": {"name": "gmpo"},
-        "opd": {"name": "distilled"},
+        "opd": {"name": "on_policy_distillation"},
     },
     "importance_correction": {
         "tis": {"name": "truncated"},

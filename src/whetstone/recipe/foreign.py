@@ -262,7 +262,7 @@ _TRL_UNNEEDED = (
 _TRL_ADVICE = {
     "dataset_name": "put its rows into tasks.jsonl, or see docs/formats.md (tasks: {source: file, …})",
     "reward_funcs": "a reward is an async function of the episode: reward: my_package:my_reward",
-    "reward_model_name_or_path": "reward: {name: learned, path: …}",
+    "reward_model_name_or_path": "reward: {name: reward_model, path: …}",
     "num_train_epochs": "a run is counted in updates: reinforcement.steps",
     "max_prompt_length": "prompts are not cut; a task that does not fit is left out and counted",
     "reward_weights": "reward: {name: composed, terms: …}",
@@ -382,7 +382,7 @@ _VERL_UNNEEDED = (
 )  # fmt: skip
 _VERL_ADVICE = {
     "trainer.total_epochs": "a run is counted in updates: reinforcement.steps",
-    "data.val_files": "tasks.held_out_share keeps tasks for evaluation",
+    "data.val_files": "tasks.held_out_fraction keeps tasks for evaluation",
     "data.max_prompt_length": "prompts are not cut; a task that does not fit is left out and counted",
     "custom_reward_function.path": "a reward is an async function of the episode: reward: my_package:my_reward",
     f"{_ROLLOUT}.multi_turn.tool_config_path": "tools are typed functions: environment.tools: [my_package:my_tool]",

@@ -18,6 +18,7 @@ from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import search_also
 from whetstone.recipe.locating import is_file, located
 from whetstone.recipe.yaml_text import yaml_document
+from whetstone.renames import RECIPES
 
 _MOST_BYTES = 1 << 20
 Keys = dict[str, Any]
@@ -165,6 +166,8 @@ def _text(name: str | Path, *, of_method: bool) -> tuple[str, str]:
     if str(name) not in known:
         if of_method and str(name) in built_in_recipes():
             raise RecipeError(f'"{name}" is a recipe, not a method; `whetstone recipes` lists methods')
+        if not of_method and str(name) in RECIPES:
+            raise RecipeError(f'recipe "{name}": renamed to "{RECIPES[str(name)]}"')
         near = did_you_mean(str(name), known if of_method else [*known, *built_in_methods()])
         raise RecipeError(f'no {kind} named "{name}"{near}')
     file = f"methods/{name}.yaml" if of_method else f"{name}.yaml"

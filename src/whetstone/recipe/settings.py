@@ -186,7 +186,7 @@ class RolloutSettings(Settings):
     """How a task's trajectories are sampled for reinforcement."""
 
     strategy: Annotated[Part, named("independent")] = Part(name="independent")
-    """How the trajectories of a task come about: `independent`, `forked`, `entropy_branching`, …"""
+    """Sampling strategy for the trajectories of a task: `independent`, `random_branching`, `entropy_branching`, …"""
     budget_allocation: Annotated[Part | None, named()] = None
     """Group size and turn limit of each group, such as `horizon_stages`; null: the same for every group."""
     start_states: Annotated[Part | None, named()] = None
@@ -206,7 +206,7 @@ class RolloutSettings(Settings):
     trajectory_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
     """Which trajectories of a step are learned from, such as `resample_on_correct`."""
     dynamic_sampling: Annotated[Part | None, named()] = None
-    """Which groups count, such as `informative`; others are sampled in the place of the rest."""
+    """Which groups count, such as `nonzero_variance`; others are sampled in the place of the rest."""
     group_size: int = Field(8, ge=1)
     """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
     temperature: float = Field(1.0, gt=0)

@@ -262,8 +262,8 @@ class StoredMixtureSettings(Settings):
 
 
 class RewardModelSettings(OptimizerSettings):
-    """A scorer of episodes, for a `reinforcement` stage behind it (`reward: {name: learned, stage: reward_model}`): a
-    line over the states of a frozen model; the policy stays as it is."""
+    """A scorer of episodes for a later `reinforcement` stage (`reward: {name: reward_model, stage: reward_model}`): a
+    linear head over the states of a frozen model. The policy is not trained."""
 
     data: Annotated[DataSettings, _data()]
     """Pairs or rated singles, or stored episodes, whose rewards say which are better."""
@@ -289,8 +289,10 @@ class DistillationSettings(OptimizerSettings):
     """Groups of episodes a step."""
     minibatches: int = Field(1, ge=1)
     """As of reinforcement."""
-    objective: Annotated[Part, named("distilled_now")] = Part(name="distilled_now")
-    """`distilled_now`, `distilled`, or another that reads `teacher_logprobs`."""
+    objective: Annotated[Part, named("importance_weighted_distillation")] = Part(
+        name="importance_weighted_distillation"
+    )
+    """`importance_weighted_distillation`, `on_policy_distillation`, or another that reads `teacher_logprobs`."""
     max_mismatch_kl: float = Field(0.1, gt=0)
     """Same as `reinforcement.max_mismatch_kl`."""
     max_failures: int = Field(100, ge=0)

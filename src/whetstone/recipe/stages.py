@@ -96,7 +96,7 @@ def _stages_named(resolved: Resolved) -> Iterator[tuple[str, str]]:
 def _scorers_named(key: str, part: Any) -> Iterator[tuple[str, str]]:
     """Of a reward, and of those it is made of."""
     if isinstance(part, Mapping):
-        if part.get("name") == "learned" and part.get("stage"):
+        if part.get("name") == "reward_model" and part.get("stage"):
             yield key, str(part["stage"])
         for below, value in part.items():
             yield from _scorers_named(f"{key}.{below}", value)

@@ -10,6 +10,7 @@ from whetstone.renames import (
     COMPONENT_OPTION_VALUES,
     COMPONENT_OPTIONS,
     COMPONENTS,
+    COMPONENTS_WITHIN,
     RECIPE_KEYS,
     RECIPE_VALUES,
     STAGES,
@@ -17,10 +18,14 @@ from whetstone.renames import (
 )
 
 
-def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_recipe(keys: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the keys of a stored recipe with the names of this release. Names of this release stay as they are.
 
     The stages of `stages` and the changes of `ablations` are converted as well.
+
+    Args:
+        keys: The recipe, or changes to a recipe.
+        base: The converted recipe that `keys` changes. It has the name of a component if only its options change.
     """
     upgraded: dict[str, Any] = {}
     for key, value in keys.items():
@@ -34,11 +39,12 @@ def upgrade_recipe(keys: Mapping[str, Any]) -> dict[str, Any]:
     for key, values in RECIPE_VALUES.items():
         _replace_value(upgraded, key.split("."), values)
     for key, kind in COMPONENT_KEYS.items():
-        _replace_components(upgraded, key.split("."), COMPONENTS.get(kind, {}))
+        _replace_components(upgraded, key.split("."), kind, base or {})
     if "stages" in upgraded:
-        upgraded["stages"] = [upgrade_recipe(stage) for stage in upgraded["stages"]]
+        upgraded["stages"] = [upgrade_recipe(stage, upgraded) for stage in upgraded["stages"]]
     if "ablations" in upgraded:
-        upgraded["ablations"] = {name: upgrade_recipe(changes) for name, changes in upgraded["ablations"].items()}
+        changed = upgraded["ablations"].items()
+        upgraded["ablations"] = {name: upgrade_recipe(changes, upgraded) for name, changes in changed}
     return upgraded
 
 
@@ -132,33 +138,72 @@ def _replace_value(node: Any, path: list[str], values: Mapping[str, str]) -> Non
             node[key] = values.get(node[key], node[key])
 
 
-def _replace_components(node: Any, path: list[str], names: Mapping[str, str]) -> None:
-    if not isinstance(node, dict):
-        return
-    part, *rest = path
-    for key in _children(node, part):
-        if rest:
-            _replace_components(node[key], rest, names)
-        else:
-            node[key] = _component(node[key], names)
+def _replace_components(keys: dict[str, Any], path: list[str], kind: str, base: Mapping[str, Any]) -> None:
+    """Convert the components of a key, nested or written with dots."""
+    name = _name(_lookup(base, path), kind)
+    *above, last = path
+    parent = _lookup(keys, above)
+    if isinstance(parent, dict) and last in parent:
+        parent[last] = _component(parent[last], kind, name)
+    for key in [key for key in keys if "." in key]:
+        parts = key.split(".")
+        if parts == path:
+            keys[key] = _component(keys[key], kind, name)
+        elif parts[:-1] == path:
+            ((option, value),) = _component({parts[-1]: keys[key]}, kind, name).items()
+            keys[key] = value
+            _rename(keys, key, ".".join([*path, option]))
 
 
-def _component(value: Any, names: Mapping[str, str]) -> Any:
-    """Return a component, or several, with the names of this release, and with those of components in its options."""
+def _lookup(keys: Any, path: list[str]) -> Any:
+    """Return the value at a path, or None."""
+    for part in path:
+        keys = keys.get(part) if isinstance(keys, Mapping) else None
+    return keys
+
+
+def _name_key(kind: str) -> str:
+    return "source" if kind == "task source" else "name"
+
+
+def _name(value: Any, kind: str) -> str | None:
+    """Return the name of a component, without or with its options."""
+    name = value.get(_name_key(kind)) if isinstance(value, Mapping) else value
+    return name if isinstance(name, str) else None
+
+
+def _component(value: Any, kind: str, default: str | None = None) -> Any:
+    """Return a component, or several, with the names of this release, and with those of components in its options.
+
+    Args:
+        value: A name, a mapping of the name and options, or a list of these.
+        kind: Kind of the component.
+        default: Name of the component if `value` has only options.
+    """
+    names = COMPONENTS.get(kind, {})
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, list):
-        return [_component(each, names) for each in value]
+        return [_component(each, kind) for each in value]
     if not isinstance(value, dict):
         return value
-    name = names.get(value["name"], value["name"]) if isinstance(value.get("name"), str) else None
+    name = _name(value, kind) or default
+    name = names.get(name, name) if name is not None else None
     renamed = COMPONENT_OPTIONS.get(name, {}) if name is not None else {}
     options = {renamed.get(key, key): below for key, below in value.items()}
-    # an option can be a component of the same kind, by a mapping with its name
-    options = {key: _component(below, names) if isinstance(below, dict) else below for key, below in options.items()}
-    if name is None:
-        return options
-    for key, values in COMPONENT_OPTION_VALUES.get(name, {}).items():
+    for key, values in COMPONENT_OPTION_VALUES.get(name or "", {}).items():
         if isinstance(options.get(key), str):
             options[key] = values.get(options[key], options[key])
-    return {**options, "name": name}
+    if isinstance(options.get(_name_key(kind)), str):
+        options[_name_key(kind)] = name
+    return {key: _option(key, below, kind) for key, below in options.items()}
+
+
+def _option(key: str, value: Any, kind: str) -> Any:
+    """Return the value of an option, which can name components."""
+    within = COMPONENTS_WITHIN.get(kind, {}).get(key)
+    if key == "terms" and within is not None and isinstance(value, dict):
+        return {name: _component(each, within) for name, each in value.items()}
+    if within is not None:
+        return _component(value, within)
+    return _component(value, kind) if isinstance(value, dict) and "name" in value else value

@@ -24,7 +24,7 @@ _MOST_NODES = 200_000
 
 
 def yaml_document(
-    text: str, label: str, *, plain: bool = False, most_characters: int = 1 << 20, most_nodes: int = _MOST_NODES
+    text: str, label: str, *, plain: bool = False, max_characters: int = 1 << 20, most_nodes: int = _MOST_NODES
 ) -> Any:
     """What a text is as YAML.
 
@@ -35,8 +35,8 @@ def yaml_document(
     Raises:
         RecipeError: It is no YAML, or larger or deeper than it may be.
     """
-    if len(text) > most_characters:
-        raise RecipeError(f"{label}: longer than {most_characters} characters")
+    if len(text) > max_characters:
+        raise RecipeError(f"{label}: longer than {max_characters} characters")
     kind: Literal["safe", "rt"] = "safe" if plain else "rt"
     try:
         _measure(text, label, kind, most_nodes)

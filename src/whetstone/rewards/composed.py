@@ -5,7 +5,7 @@
       terms:
         correct: exact_number
         brief: {name: few_calls, weight: 0.2, times: correct}          # a product: nothing for a wrong answer
-        tools_ran: {name: calls_ran, weight: 0.1, gate: correct, high: 3}
+        tools_ran: {name: executed_calls, weight: 0.1, gate: correct, high: 3}
         format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 
 The value is Σ w · gate · factor · bounded(term). Easy to get wrong: efficiency and process terms that stand beside the

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.contracts import fulfils
+from whetstone.renames import stored_name
 from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures
 from whetstone.rollout.protocol import (
     Allocation,
@@ -101,20 +102,20 @@ class Method:
                 part.observe(heard)
 
     def state(self) -> dict[str, Any]:
-        """What all of them remember, by name."""
-        return {name: part.state() for name, part in self.parts() if isinstance(part, Stateful)}
+        """The state of each component, by its stored name."""
+        return {stored_name(name): part.state() for name, part in self.parts() if isinstance(part, Stateful)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Remember what `state` said; a part it does not know begins with nothing."""
         for name, part in self.parts():
-            if isinstance(part, Stateful) and name in state:
-                part.load_state(state[name])
+            if isinstance(part, Stateful) and stored_name(name) in state:
+                part.load_state(state[stored_name(name)])
 
     def hand_on(self, state: Mapping[str, Any]) -> None:
         """Begin with what parts of an earlier run remembered."""
         self.load_state(state)
         for name, part in self.parts():
-            if name in state and fulfils(part, KeepsDrawn):
+            if stored_name(name) in state and fulfils(part, KeepsDrawn):
                 part.forget_versions()
 
     def metrics(self) -> dict[str, float]:

@@ -30,7 +30,8 @@ class File(ListedTasks):
         columns: Instead of a format, columns by what they are: `prompt`, and what there is of `answer`, `id`, `tags` (a
             list) and `private` (a list).
         held_out: Another file of the same kind, which is held out; empty: a share of the one.
-        held_out_share: That share; 1 keeps all of them, as benchmarks do, and trains on the same.
+        held_out_fraction: Fraction of the tasks that is held out; 1 keeps all of them, as benchmarks do, and trains on
+            the same.
         seed: The order in which training tasks come.
         on_bad_task: `error`, or `skip` to leave bad rows out and count them.
 
@@ -46,7 +47,7 @@ class File(ListedTasks):
         format: str = "",
         columns: dict[str, Any] | None = None,
         held_out: str = "",
-        held_out_share: float = 0.1,
+        held_out_fraction: float = 0.1,
         seed: int = 0,
         on_bad_task: OnBadTask = "error",
     ) -> None:
@@ -56,12 +57,12 @@ class File(ListedTasks):
             raise OptionError("columns" if columns else "format", str(error)) from None
         tasks, self.skipped = _tasks(Path(path), read, on_bad_task)
         if held_out:
-            kept, skipped = _tasks(Path(held_out), read, on_bad_task)
-            check_apart(tasks, kept, where=path)
+            held_out_tasks, skipped = _tasks(Path(held_out), read, on_bad_task)
+            check_apart(tasks, held_out_tasks, where=path)
             training, self.skipped = tasks, self.skipped + skipped
         else:
-            training, kept = split_unless_all(tasks, held_out_share, where=path)
-        super().__init__(training, kept, seed=seed)
+            training, held_out_tasks = split_unless_all(tasks, held_out_fraction, where=path)
+        super().__init__(training, held_out_tasks, seed=seed)
 
 
 def _tasks(path: Path, read: Any, on_bad_task: OnBadTask) -> tuple[list[Task], int]:

@@ -36,7 +36,7 @@ class FunctionCalls(ListedTasks):
         answers: The possible answers; null: nothing is to be called in any of them, or something in those of
             `relevance`.
         seed: The order in which training requests come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
@@ -50,7 +50,7 @@ class FunctionCalls(ListedTasks):
         path: str,
         answers: str | None = None,
         seed: int = 0,
-        held_out_share: float = 1.0,
+        held_out_fraction: float = 1.0,
         on_bad_task: OnBadTask = "error",
     ) -> None:
         truths = _truths(Path(answers)) if answers is not None else None
@@ -59,7 +59,7 @@ class FunctionCalls(ListedTasks):
             return _parsed(row, truths)
 
         tasks, self.skipped = read_tasks(Path(path), parse, on_bad_task=on_bad_task)
-        super().__init__(*split_unless_all(tasks, held_out_share, where=path), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=path), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The calls, with the first accepted value of each parameter that cannot be left out.

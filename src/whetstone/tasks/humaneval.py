@@ -26,7 +26,7 @@ class HumanEval(ListedTasks):
     Args:
         path: The file, or the folder it is in.
         seed: The order in which training problems come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
@@ -35,11 +35,11 @@ class HumanEval(ListedTasks):
     """
 
     def __init__(
-        self, *, path: str, seed: int = 0, held_out_share: float = 1.0, on_bad_task: OnBadTask = "error"
+        self, *, path: str, seed: int = 0, held_out_fraction: float = 1.0, on_bad_task: OnBadTask = "error"
     ) -> None:
         file = Path(path) / "HumanEval.jsonl" if Path(path).is_dir() else Path(path)
         tasks, self.skipped = read_tasks(file, function_task, on_bad_task=on_bad_task)
-        super().__init__(*split_unless_all(tasks, held_out_share, where=str(file)), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=str(file)), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The published solution."""

@@ -99,7 +99,7 @@ class Jsonl(ListedTasks):
     Args:
         path: The file.
         seed: The order in which training tasks come.
-        held_out_share: The share of tasks kept for evaluation, at least one and never all. Which they are is
+        held_out_fraction: Fraction of tasks kept for evaluation, at least one and never all. Which they are is
             decided by their ids, whatever the seed; tasks of the same words are on the same side.
         on_bad_task: `error`, or `skip` to leave bad lines out and count them.
 
@@ -109,10 +109,10 @@ class Jsonl(ListedTasks):
     """
 
     def __init__(
-        self, *, path: str, seed: int = 0, held_out_share: float = 0.1, on_bad_task: OnBadTask = "error"
+        self, *, path: str, seed: int = 0, held_out_fraction: float = 0.1, on_bad_task: OnBadTask = "error"
     ) -> None:
         tasks, self.skipped = read_tasks(Path(path), _parse, on_bad_task=on_bad_task)
-        super().__init__(*split(tasks, held_out_share, where=path), seed=seed)
+        super().__init__(*split(tasks, held_out_fraction, where=path), seed=seed)
 
 
 _KNOWN = ("prompt", "answer", "id", "tags", "private")

@@ -37,7 +37,7 @@ class _Rows(ListedTasks, ABC):
         private: list[str] | None = None,
         training: str = "train",
         held_out: str = "",
-        held_out_share: float = 0.1,
+        held_out_fraction: float = 0.1,
     ) -> None:
         self.columns = _Columns(prompt, answer, id, tuple(tags or ()), tuple(private or ()))
         rows = self.read(Path(path), training, held_out)
@@ -46,13 +46,13 @@ class _Rows(ListedTasks, ABC):
                 raise TaskError(f"{path}: no split {name}{did_you_mean(name, rows)}")
         trained = list(self.columns.tasks(rows[training], path, training))
         if held_out:
-            kept = list(self.columns.tasks(rows[held_out], path, held_out))
-            check_apart(trained, kept, where=path)
+            held_out_tasks = list(self.columns.tasks(rows[held_out], path, held_out))
+            check_apart(trained, held_out_tasks, where=path)
         else:
-            trained, kept = split(trained, held_out_share, where=path)
-        if not trained or not kept:
+            trained, held_out_tasks = split(trained, held_out_fraction, where=path)
+        if not trained or not held_out_tasks:
             raise TaskError(f"{path}: no tasks in it")
-        super().__init__(trained, kept, seed=seed)
+        super().__init__(trained, held_out_tasks, seed=seed)
 
     @abstractmethod
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
@@ -72,7 +72,7 @@ class Parquet(_Rows):
         private: Columns a verifier reads besides.
         training: The split that is trained on.
         held_out: The split that is held out; empty: a share of the other.
-        held_out_share: That share.
+        held_out_fraction: Fraction of the tasks that is held out.
 
     Raises:
         TaskError: No such file, split or column, or the splits overlap.

@@ -35,7 +35,7 @@ def split(tasks: Sequence[Task], share: float, *, where: str) -> tuple[list[Task
         TaskError: Fewer than two texts, or two tasks of one id.
     """
     if not 0 < share < 1:
-        raise OptionError("held_out_share", f"between 0 and 1, got {share:g}")
+        raise OptionError("held_out_fraction", f"between 0 and 1, got {share:g}")
     ids = {task.id for task in tasks}
     if len(ids) < len(tasks):
         raise TaskError(f"{where}: {len(tasks)} tasks share {len(ids)} ids; give each an id of its own, or none")
@@ -69,4 +69,4 @@ def check_apart(training: Iterable[Task], held_out: Iterable[Task], *, where: st
     if both:
         (one, other), more = both[0], len(both)
         said = f"{more} held-out tasks are trained on as well, such as {other} ({one})"
-        raise TaskError(f"{where}: {said}; take them out, or let `held_out_share` split one of the two")
+        raise TaskError(f"{where}: {said}; take them out, or let `held_out_fraction` split one of the two")

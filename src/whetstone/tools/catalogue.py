@@ -34,9 +34,9 @@ class Catalogue:
         file: JSON Lines with a tool each, in the OpenAI shape; `answers` says what they answer.
         functions: Tools of our own, `package.module:function` each, beside or instead of a file.
         answers: JSON Lines that answer for the tools of the file; see `Simulated`.
-        ways: Who decides which are in view.
-        most: How many may be in view at once.
-        count: How many a search brings.
+        selected_by: Selection of the visible tools: by the `agent`, by the `task`, or `both`.
+        max_visible: Maximum number of tools in view at once.
+        results_per_search: Number of tools that a search adds.
 
     Raises:
         RecipeError: There is no tool, or two of one name.
@@ -51,11 +51,11 @@ class Catalogue:
         file: str | None = None,
         functions: Sequence[str] = (),
         answers: str | None = None,
-        ways: Literal["agent", "task", "both"] = "agent",
-        most: int = 16,
-        count: int = 5,
+        selected_by: Literal["agent", "task", "both"] = "agent",
+        max_visible: int = 16,
+        results_per_search: int = 5,
     ) -> None:
-        self.ways, self.most, self.count = ways, most, count
+        self.selected_by, self.max_visible, self.results_per_search = selected_by, max_visible, results_per_search
         self.known: dict[str, Tool] = {}
         answering = Answers(answers) if answers is not None else None
         for spec in specs_in(file) if file is not None else ():
@@ -70,13 +70,15 @@ class Catalogue:
     def open(self, episode: Episode) -> None:
         """Begin with nothing in view, or with what the task calls for."""
         self.live = {}
-        if self.ways != "agent":
-            self._bring(self.finder.found(episode.task.prompt, self.count))
+        if self.selected_by != "agent":
+            self._bring(self.finder.found(episode.task.prompt, self.results_per_search))
 
     def tools(self) -> list[Tool]:
         """Those that look for others, and those in view."""
         own = (
-            [] if self.ways == "task" else [tool_from_function(self.find_tools), tool_from_function(self.remove_tools)]
+            []
+            if self.selected_by == "task"
+            else [tool_from_function(self.find_tools), tool_from_function(self.remove_tools)]
         )
         return [*own, *self.live.values()]
 
@@ -86,12 +88,12 @@ class Catalogue:
         Args:
             query: What they should do.
         """
-        found = self.finder.found(query, self.count)
-        if not found:
+        names = self.finder.found(query, self.results_per_search)
+        if not names:
             return "no tool found"
-        self._bring(found)
+        self._bring(names)
         return "\n".join(
-            json.dumps(self.known[name].spec.to_openai()["function"], ensure_ascii=False) for name in found
+            json.dumps(self.known[name].spec.to_openai()["function"], ensure_ascii=False) for name in names
         )
 
     async def remove_tools(self, names: list[str]) -> str:
@@ -108,11 +110,11 @@ class Catalogue:
         return f"{len(names)} removed, {len(self.live)} in view"
 
     def _bring(self, names: Iterable[str]) -> None:
-        """Into view; beyond `most` those that came first go."""
+        """Into view; beyond `max_visible` those that came first go."""
         for name in names:
             self.live.pop(name, None)
             self.live[name] = self.known[name]
-        while len(self.live) > self.most:
+        while len(self.live) > self.max_visible:
             del self.live[next(iter(self.live))]
 
     def _add(self, tool: Tool) -> None:

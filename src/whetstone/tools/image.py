@@ -36,11 +36,11 @@ class ImageTools:
     """Pictures of an episode: `crop`, `zoom`, `rotate`, `draw`, `measure`.
 
     Args:
-        most_side: Pixels of the longer side of what is shown.
+        max_side: Maximum length of the longer side of an image, in pixels.
     """
 
-    def __init__(self, *, most_side: int = 1024) -> None:
-        self.most_side = most_side
+    def __init__(self, *, max_side: int = 1024) -> None:
+        self.max_side = max_side
         self.pictures: list[Pictures.Image] = []
         self._lock = threading.Lock()
 
@@ -174,7 +174,7 @@ class ImageTools:
             self.pictures.append(picture)
             number = len(self.pictures)
         shown = picture.copy()
-        shown.thumbnail((self.most_side, self.most_side))
+        shown.thumbnail((self.max_side, self.max_side))
         words = f"picture {number}: {picture.width}×{picture.height} pixels"
         return Result((Text(words), Image(as_url(shown))))
 

@@ -41,9 +41,9 @@ class Mcp:
         connection: `episode`: each episode has a server of its own, for those that remember; `shared`: all have the
             same, for those that do not; `auto`: shared where each of its tools declares that it only reads
             (`readOnlyHint`), else of its own.
-        ahead: How many servers of one's own wait at most, started while other episodes were played; 0: none, and each
+        prewarm: Maximum number of idle servers, started while other episodes run; 0: none, and each
             episode waits for its own.
-        only: Names of the tools wanted; null: all.
+        include: Names of the tools to include; null: all.
         prefix: Put before the names of tools, where they would collide with others.
         timeout_seconds: How long starting and connecting may take, from when it is its turn: no more start at once
             than there are cores.
@@ -62,8 +62,8 @@ class Mcp:
         url: str | None = None,
         environment: dict[str, str] | None = None,
         connection: Literal["auto", "episode", "shared"] = "auto",
-        ahead: int = 4,
-        only: Sequence[str] | None = None,
+        prewarm: int = 4,
+        include: Sequence[str] | None = None,
         prefix: str = "",
         timeout_seconds: float = 30.0,
     ) -> None:
@@ -76,12 +76,12 @@ class Mcp:
         if command and shutil.which(command[0], path=(environment or {}).get("PATH")) is None:
             raise RecipeError(f"mcp: there is no program {command[0]}")
         self.command, self.url, self.environment = command, url, environment or {}
-        if ahead < 0:
-            raise RecipeError(f"mcp: `ahead` is 0 or more, got {ahead}")
-        self.connection, self.ahead, self.only, self.prefix = connection, ahead, only, prefix
+        if prewarm < 0:
+            raise RecipeError(f"mcp: `prewarm` is 0 or more, got {prewarm}")
+        self.connection, self.prewarm, self.include, self.prefix = connection, prewarm, include, prefix
         self.timeout_seconds = timeout_seconds
         self._key = json.dumps([command and list(command), url, self.environment])
-        self._asks = json.dumps([self._key, only and list(only)])
+        self._asks = json.dumps([self._key, include and list(include)])
         self._connected: Connection | None = None
         self._own = False
         self._tools: list[Tool] = []
@@ -91,10 +91,10 @@ class Mcp:
 
         Raises:
             InfrastructureError: The server does not answer.
-            RecipeError: It has no tool of a name in `only`.
+            RecipeError: It has no tool of a name in `include`.
         """
         listed = await self._connect()
-        missing = set(self.only or ()) - {tool.name for tool in listed}
+        missing = set(self.include or ()) - {tool.name for tool in listed}
         if missing:
             raise RecipeError(f"{self._named()} has no tool {', '.join(sorted(missing))}")
         self._tools = [self._tool(tool) for tool in self._wanted(listed)]
@@ -134,14 +134,14 @@ class Mcp:
         if connected is not None and self._own:
             await connected.end()
             connections().left(self._key)
-            if self.ahead and self.command is not None:
-                connections().start_ahead(self._key, self._start, self.ahead)
+            if self.prewarm and self.command is not None:
+                connections().start_ahead(self._key, self._start, self.prewarm)
 
     def _start(self, turn: asyncio.Semaphore) -> Connection:
         return Connection(self._server(), turn=turn, seconds=self.timeout_seconds)
 
     def _wanted(self, listed: Sequence[Any]) -> list[Any]:
-        return [tool for tool in listed if self.only is None or tool.name in self.only]
+        return [tool for tool in listed if self.include is None or tool.name in self.include]
 
     def tools(self) -> list[Tool]:
         """Those of the server; none before it is asked."""

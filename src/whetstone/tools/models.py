@@ -75,7 +75,7 @@ class Models:
 
     Args:
         models: By name; filled in from the recipe.
-        only: Names of those that are offered; none: all.
+        include: Names of the models to include; empty: all.
         question: Who says what a model is asked: the `policy`, as an argument; or the `task`, whose prompt it is given.
 
     Raises:
@@ -86,12 +86,12 @@ class Models:
         self,
         *,
         models: Mapping[str, FrozenModel] | None = None,
-        only: Sequence[str] = (),
+        include: Sequence[str] = (),
         question: Literal["policy", "task"] = "policy",
     ) -> None:
         if not models:
             raise RecipeError("models: the recipe has none; name some under `models:`")
-        self.models = [model_named(models, name) for name in only or models]
+        self.models = [model_named(models, name) for name in include or models]
         self.question = question
         self.replayable = all(model.replayable for model in self.models)
         self._prices = {f"ask_{model.name}": model.price for model in self.models}

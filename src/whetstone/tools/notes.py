@@ -12,12 +12,12 @@ class Notes:
     """A notebook for the length of an episode: `write_note`, `read_notes`, `delete_note`.
 
     Args:
-        most: How many notes there may be.
-        most_characters: Of one note.
+        max_notes: Maximum number of notes.
+        max_characters: Maximum length of a note, in characters.
     """
 
-    def __init__(self, *, most: int = 50, most_characters: int = 2000) -> None:
-        self.most, self.most_characters = most, most_characters
+    def __init__(self, *, max_notes: int = 50, max_characters: int = 2000) -> None:
+        self.max_notes, self.max_characters = max_notes, max_characters
         self.notes: dict[int, str] = {}
         self._next = 1
 
@@ -31,10 +31,10 @@ class Notes:
         Args:
             text: What to remember.
         """
-        if len(text) > self.most_characters:
-            raise ToolError(f"a note has up to {self.most_characters} characters, this has {len(text)}")
-        if len(self.notes) >= self.most:
-            raise ToolError(f"there are {self.most} notes already; delete some first")
+        if len(text) > self.max_characters:
+            raise ToolError(f"a note has up to {self.max_characters} characters, this has {len(text)}")
+        if len(self.notes) >= self.max_notes:
+            raise ToolError(f"there are {self.max_notes} notes already; delete some first")
         number, self._next = self._next, self._next + 1
         self.notes[number] = text
         return f"note {number} written"

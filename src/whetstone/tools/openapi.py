@@ -55,14 +55,14 @@ class OpenApi:
     Args:
         file: The specification, JSON or YAML.
         url: Where the service is; null: the specification's first server, which is then at a public address.
-        only: Names of the operations wanted; null: all.
+        include: Names of the operations to include; null: all.
         headers: Sent with each request, such as credentials; the model does not see them.
         timeout_seconds: How long a request may take.
 
     A request that fails is the model's outcome where the service's address still answers, with anything below 500.
 
     Raises:
-        RecipeError: The file cannot be read, has no operation of a name in `only`, or there is no address.
+        RecipeError: The file cannot be read, has no operation of a name in `include`, or there is no address.
     """
 
     replayable = False
@@ -72,7 +72,7 @@ class OpenApi:
         *,
         file: str,
         url: str | None = None,
-        only: Sequence[str] | None = None,
+        include: Sequence[str] | None = None,
         headers: dict[str, str] | None = None,
         timeout_seconds: float = 10.0,
     ) -> None:
@@ -83,12 +83,12 @@ class OpenApi:
         self._said = url is not None
         self.headers, self.timeout_seconds = headers or {}, timeout_seconds
         self.operations = {operation.spec.name: operation for operation in operations_of(document)}
-        if only is not None:
-            missing = set(only) - self.operations.keys()
+        if include is not None:
+            missing = set(include) - self.operations.keys()
             if missing:
                 there = ", ".join(self.operations)
                 raise RecipeError(f"openapi: no operation {', '.join(sorted(missing))}; there are: {there}")
-            self.operations = {name: self.operations[name] for name in only}
+            self.operations = {name: self.operations[name] for name in include}
 
     def tools(self) -> list[Tool]:
         """One for each operation."""
@@ -338,7 +338,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise RecipeError(f"openapi: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise RecipeError(f"openapi: {path}: is not UTF-8") from None
-    document = yaml_document(text, f"openapi: {path}", plain=True, most_characters=_LONGEST, most_nodes=1_000_000)
+    document = yaml_document(text, f"openapi: {path}", plain=True, max_characters=_LONGEST, most_nodes=1_000_000)
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3"):
         raise RecipeError(f"openapi: {path} is no specification of OpenAPI 3")
     return document

@@ -18,6 +18,7 @@ from whetstone.recipe import Part, Recipe, Resolved
 from whetstone.recipe.settings import MEMORY_NEW
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.checkpoint import Position, position_of
+from whetstone.renames import stored_name
 from whetstone.rollout import Method
 from whetstone.rollout.method import ROLLOUT_KEYS
 
@@ -82,7 +83,9 @@ def _the_same(checkpoint: Path, position: Position, recipe: Recipe) -> list[str]
 
 
 def _part(recipe: Recipe, name: str) -> Part | None:
-    """The part that a method knows by this name."""
-    key, _, own = name.partition(".")
+    """The component whose state is stored under this name."""
+    key = name.partition(".")[0]
     part = getattr(recipe if key in _BESIDE_ROLLOUT else recipe.rollout, ROLLOUT_KEYS.get(key, key), None)
-    return next((each for each in part if each.name == own), None) if isinstance(part, list) else part
+    if isinstance(part, list):
+        return next((each for each in part if stored_name(f"{key}.{each.name}") == name), None)
+    return part

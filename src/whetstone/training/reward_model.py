@@ -2,8 +2,8 @@
 
     data → (better, worse) of each task → fit on four fifths of the tasks → accuracy on the rest → STAGE/model/
 
-A later stage names it: `reward: {name: learned, stage: reward_model}`. It takes seconds and depends on its recipe and
-data alone, so one that was killed is made again.
+A later stage names it: `reward: {name: reward_model, stage: reward_model}`. Training takes seconds and depends only on
+its recipe and data, so an interrupted stage is repeated.
 
 Easy to get wrong: two pairs of one task are no evidence for each other. Whole tasks are kept, not pairs.
 """

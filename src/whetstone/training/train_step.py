@@ -18,6 +18,7 @@ from statistics import fmean
 from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch, UpdateResult
+from whetstone.renames import stored_name
 from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
@@ -110,7 +111,12 @@ def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: in
             inject(group, derive_random(seed, "inject", name, update, place)) for place, group in enumerate(groups)
         ]
     for name, select in (method.trajectory_filters or {}).items():
-        groups = select(groups, derive_random(seed, "select", name, update))
+        groups = select(
+            groups,
+            derive_random(
+                seed, "select", stored_name(f"trajectory_filters.{name}").removeprefix("trajectory_filters."), update
+            ),
+        )
     return groups
 
 

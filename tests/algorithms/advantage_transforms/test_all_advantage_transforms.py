@@ -16,23 +16,23 @@ EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGE_TRANSFORMS))
 APART = math.pi / 1000
 """No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
 OPTIONS = {
-    "balanced": {
-        "least": st.floats(0, 1),
-        "most": st.floats(1, 3),
+    "famo2o": {
+        "min_coef": st.floats(0, 1),
+        "max_coef": st.floats(1, 3),
         "scale": st.floats(0.05, 1),
-        "weight_max": st.floats(1, 20),
+        "max_weight": st.floats(1, 20),
     },
-    "behind_first_attempt": {},
+    "after_first_attempt": {},
     "clip_cov": {
         "low": st.sampled_from([-1 + APART, APART, 0.5 - APART]),
         "high": st.sampled_from([0.6 + APART, 2 - APART]),
-        "share": st.sampled_from([2e-4, 0.3, 0.9]),
+        "fraction": st.sampled_from([2e-4, 0.3, 0.9]),
     },
     "entropy_aware": {"weight": st.floats(0, 2)},
-    "entropy_modulated": {"strength": st.floats(0.1, 3), "least_range": st.sampled_from([0.0, 0.1, 1.0])},
-    "high_entropy_turns": {"share": st.floats(0.05, 1)},
-    "replay_band": {"low": st.floats(0, 0.4), "high": st.floats(0.5, 1)},
-    "second_moment": {"bound": st.floats(0.01, 3)},
+    "entropy_modulated": {"strength": st.floats(0.1, 3), "min_range": st.sampled_from([0.0, 0.1, 1.0])},
+    "high_entropy_turns": {"fraction": st.floats(0.05, 1)},
+    "probability_band": {"low": st.floats(0, 0.4), "high": st.floats(0.5, 1)},
+    "m2po": {"bound": st.floats(0.01, 3)},
 }
 
 
@@ -40,20 +40,20 @@ def silenced(advantages, places):
     return [0.0 if k in places else a for k, a in enumerate(advantages)]
 
 
-def balanced(c, least, most, scale, weight_max):
-    strict = [least + (most - least) * math.exp(-s / scale) for s in c["value_deviations"]]
-    return [min(math.exp(b * a), weight_max) for a, b in zip(c["advantages"], strict, strict=True)]
+def famo2o(c, min_coef, max_coef, scale, max_weight):
+    strict = [min_coef + (max_coef - min_coef) * math.exp(-s / scale) for s in c["value_deviations"]]
+    return [min(math.exp(b * a), max_weight) for a, b in zip(c["advantages"], strict, strict=True)]
 
 
-def behind_first_attempt(c):
+def after_first_attempt(c):
     return [0.0 if first else a for a, first in zip(c["advantages"], c["first_attempt"], strict=True)]
 
 
-def clip_cov(c, low, high, share):
+def clip_cov(c, low, high, fraction):
     a, x = c["advantages"], c["old_logprobs"]
     shares = [(p - mean(a)) * (q - mean(x)) for p, q in zip(a, x, strict=True)]
     candidates = sorted((c["draws"][k], k) for k, s in enumerate(shares) if low < s < high)
-    return silenced(a, [k for _, k in candidates[: max(1, int(share * len(a)))]])
+    return silenced(a, [k for _, k in candidates[: max(1, int(fraction * len(a)))]])
 
 
 def entropy_aware(c, weight):
@@ -65,11 +65,11 @@ def entropy_aware(c, weight):
     return [a * max(0.0, 1 + weight * each) for a, each in zip(c["advantages"], z, strict=True)]
 
 
-def entropy_modulated(c, strength, least_range):
+def entropy_modulated(c, strength, min_range):
     task, found = [c["group"][i] for i in c["trajectory"]], list(c["advantages"])
     for m, h in enumerate(c["turn_entropies"]):
         others = [x for x, of in zip(c["turn_entropies"], task, strict=True) if of == task[m] and not math.isnan(x)]
-        if math.isnan(h) or max(others) == min(others) or max(others) - min(others) < least_range:
+        if math.isnan(h) or max(others) == min(others) or max(others) - min(others) < min_range:
             continue
         low, wide = min(others), max(others) - min(others)
         weights = [math.exp(-strength * (x - low) / wide) for x in others]
@@ -77,13 +77,13 @@ def entropy_modulated(c, strength, least_range):
     return found
 
 
-def high_entropy_turns(c, share):
+def high_entropy_turns(c, fraction):
     known = [-math.inf if math.isnan(h) else h for h in c["turn_entropies"]]
-    first = sorted(range(len(known)), key=lambda m: (-known[m], m))[: round(share * len(known))]
+    first = sorted(range(len(known)), key=lambda m: (-known[m], m))[: round(fraction * len(known))]
     return [a if m in first else 0.0 for m, a in enumerate(c["advantages"])]
 
 
-def replay_band(c, low, high):
+def probability_band(c, low, high):
     found = []
     for m, a in enumerate(c["advantages"]):
         mine = [x for x, turn in zip(c["old_logprobs"], c["turn"], strict=True) if turn == m]
@@ -92,7 +92,7 @@ def replay_band(c, low, high):
     return found
 
 
-def second_moment(c, bound):
+def m2po(c, bound):
     gaps = {k: x - y for k, (x, y) in enumerate(zip(c["old_logprobs"], c["sampler_logprobs"], strict=True))}
     order = sorted((k for k, d in gaps.items() if not math.isnan(d)), key=lambda k: (gaps[k] ** 2, k))
     beyond = [order[n] for n in range(1, len(order)) if mean([gaps[k] ** 2 for k in order[: n + 1]]) >= bound]

@@ -5,23 +5,23 @@ import math
 import pytest
 
 from tests_batches import of
-from whetstone.algorithms.advantage_transforms import balance, balanced
+from whetstone.algorithms.advantage_transforms import balance, famo2o
 
 
 def test_where_critics_are_of_one_mind_improvement_is_strict_and_else_it_is_near_imitation():
     # at one scale's deviation e times nearer to the least
-    found = balance(of(0, 0.1, 1e9), least=0.5, most=3, scale=0.1)
-    assert found.tolist() == pytest.approx([3, 0.5 + 2.5 / math.e, 0.5])
+    result = balance(of(0, 0.1, 1e9), min_coef=0.5, max_coef=3, scale=0.1)
+    assert result.tolist() == pytest.approx([3, 0.5 + 2.5 / math.e, 0.5])
 
 
 def test_balanced_by_hand():
     # exp(.5 · .5), exp(1 · .5), exp(3 · .5)
     for b, weight in ((0.5, 1.284025), (1, 1.648721), (3, 4.481689)):
-        assert balanced(of(0.5), of(0.7), least=b, most=b).item() == pytest.approx(weight, abs=1e-6)
-    assert balanced(of(100), of(0)).item() == 20
-    assert balanced(of(-2, 2), of(0, 0), least=0, most=0).tolist() == [1, 1]
+        assert famo2o(of(0.5), of(0.7), min_coef=b, max_coef=b).item() == pytest.approx(weight, abs=1e-6)
+    assert famo2o(of(100), of(0)).item() == 20
+    assert famo2o(of(-2, 2), of(0, 0), min_coef=0, max_coef=0).tolist() == [1, 1]
 
 
 def test_a_range_turned_round_is_refused():
-    with pytest.raises(ValueError, match="most is least"):
-        balanced(of(1), of(0), least=2, most=1)
+    with pytest.raises(ValueError, match="at least min_coef"):
+        famo2o(of(1), of(0), min_coef=2, max_coef=1)

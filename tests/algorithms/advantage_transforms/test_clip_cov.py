@@ -39,7 +39,7 @@ def test_a_share_of_all_tokens_is_taken():
     draws = torch.linspace(0, 1, 100, dtype=torch.float64)
     advantages, old = torch.ones(100).double(), torch.zeros(100).double()
     advantages[:50], old[:50] = -1, -4.0  # every covariance is 2
-    assert int((clip_cov(advantages, old, draws, share=0.1) == 0).sum()) == 10
+    assert int((clip_cov(advantages, old, draws, fraction=0.1) == 0).sum()) == 10
 
 
 def test_the_bounds_themselves_are_outside():

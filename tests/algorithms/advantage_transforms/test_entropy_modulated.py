@@ -36,6 +36,6 @@ def test_each_task_for_itself():
 
 def test_a_range_of_the_least_is_wide_enough_and_no_range_at_all_divides_by_nothing():
     # h 0 and 1: weights 1 and e⁻¹ over their mean
-    found = entropy_modulated(of(1, 1), of(0.25, 0.5), whole(0, 1), whole(0, 0), least_range=0.25)
-    assert found.tolist() == pytest.approx([2 / (1 + math.exp(-1)), 2 * math.exp(-1) / (1 + math.exp(-1))])
-    assert entropy_modulated(of(1, 2), of(0.5, 0.5), whole(0, 1), whole(0, 0), least_range=0.0).tolist() == [1, 2]
+    result = entropy_modulated(of(1, 1), of(0.25, 0.5), whole(0, 1), whole(0, 0), min_range=0.25)
+    assert result.tolist() == pytest.approx([2 / (1 + math.exp(-1)), 2 * math.exp(-1) / (1 + math.exp(-1))])
+    assert entropy_modulated(of(1, 2), of(0.5, 0.5), whole(0, 1), whole(0, 0), min_range=0.0).tolist() == [1, 2]

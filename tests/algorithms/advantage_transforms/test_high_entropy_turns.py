@@ -15,16 +15,16 @@ def test_worked_numbers():
 
 
 def test_all_of_them_is_nothing_done_and_the_unknown_go_first():
-    assert high_entropy_turns(of(1, -2), of(0.5, math.nan), share=1).tolist() == [1, -2]
-    assert high_entropy_turns(of(1, -2), of(0.5, math.nan), share=0.5).tolist() == [1, 0]
+    assert high_entropy_turns(of(1, -2), of(0.5, math.nan), fraction=1).tolist() == [1, -2]
+    assert high_entropy_turns(of(1, -2), of(0.5, math.nan), fraction=0.5).tolist() == [1, 0]
     assert high_entropy_turns(of(), of()).tolist() == []
 
 
 def test_no_entropy_is_less_than_one_of_nothing():
-    assert high_entropy_turns(of(1, -2), of(math.nan, 0.0), share=0.5).tolist() == [0, -2]
+    assert high_entropy_turns(of(1, -2), of(math.nan, 0.0), fraction=0.5).tolist() == [0, -2]
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
 def test_a_share_is_a_share(share):
-    with pytest.raises(ValueError, match=f"above 0 and at most 1, got {share:g}"):
-        high_entropy_turns(of(1), of(1), share=share)
+    with pytest.raises(ValueError, match=rf"in \(0, 1\], got {share:g}"):
+        high_entropy_turns(of(1), of(1), fraction=share)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests_batches import of, whole
-from whetstone.algorithms.advantages import digirl, one_step, webrl
+from whetstone.algorithms.advantages import digirl, one_step_td, webrl
 
 
 def near(*numbers):
@@ -38,13 +38,13 @@ def test_the_step_cost_discards_uneventful_turns_of_failed_episodes():
 
 def test_as_written():
     # (1 − w)(0 + .6 − .4) + w (0.9 · 1 − .4)
-    assert said(one_step, 0.4, 0.6, 1, weight=0.25) == pytest.approx(0.75 * 0.2 + 0.25 * 0.5)
-    assert said(one_step, 0.4, 0.6, 1, weight=0.0) == pytest.approx(0.2)
+    assert said(one_step_td, 0.4, 0.6, 1, weight=0.25) == pytest.approx(0.75 * 0.2 + 0.25 * 0.5)
+    assert said(one_step_td, 0.4, 0.6, 1, weight=0.0) == pytest.approx(0.2)
 
 
 def test_the_smaller_of_the_twins_is_believed():
-    found = one_step(of(0, 1), of(0.9, 0.2), of(0), of(0.4, 0.6), of(0), whole(0, 0), weight=0.0).advantages
-    assert found.tolist() == near(0.2 - 0.4, 1 - 0.2)
+    result = one_step_td(of(0, 1), of(0.9, 0.2), of(0), of(0.4, 0.6), of(0), whole(0, 0), weight=0.0).advantages
+    assert result.tolist() == near(0.2 - 0.4, 1 - 0.2)
 
 
 def test_a_turn_that_brings_just_what_it_costs_was_worth_it_to_webrl_and_not_to_digirl():
@@ -53,7 +53,7 @@ def test_a_turn_that_brings_just_what_it_costs_was_worth_it_to_webrl_and_not_to_
     assert said(digirl, 0.0, 0.5, 0, step_cost=0.5) == 0
 
 
-@pytest.mark.parametrize("function", [digirl, one_step, webrl])
+@pytest.mark.parametrize("function", [digirl, one_step_td, webrl])
 def test_both_learn_whether_anything_is_to_come(function):
     said = function(of(0, 1, 0, 0), of(0, 0, 0, 0), of(0, 0), of(0, 0, 0, 0), of(0, 0), whole(0, 0, 1, 1))
     assert said.targets["values"].tolist() == said.targets["twin_values"].tolist() == [1, 1, 0, 0]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests_batches import of, whole
-from whetstone.algorithms.advantages import dr_mas, group_relative, mars, role_normalised
+from whetstone.algorithms.advantages import dr_mas, group_relative, mars, role_normalized
 
 
 def near(*numbers):
@@ -35,9 +35,9 @@ def test_attacker_and_defender():
     # attacker: two tokens at 2, one at −2; defender: two at −2, two at 2
     rewards = of(0, 2, -2, 0, -2, 0, 2)
     owner, roles = whole(0, 0, 1, 2, 2, 3, 3), whole(0, 0, 1, 1)
-    found = role_normalised(rewards, owner, roles)
-    assert found.tolist() == near(0.707107, 0.707107, -1.414214, -1, -1, 1, 1)
-    together = role_normalised(rewards, owner, whole(0, 0, 0, 0))
+    result = role_normalized(rewards, owner, roles)
+    assert result.tolist() == near(0.707107, 0.707107, -1.414214, -1, -1, 1, 1)
+    together = role_normalized(rewards, owner, whole(0, 0, 0, 0))
     assert together[[0, 2]].tolist() == near(0.866025, -1.154701)
 
 
@@ -54,11 +54,11 @@ def test_returns_of_a_role_may_be_scaled():
 
 def test_a_role_whose_returns_hardly_differ_is_hardly_moved():
     # ±1e-5 from their mean: a variance of 1e-10 counts as 1e-8
-    found = role_normalised(of(2e-5, 0), whole(0, 1), whole(0, 0))
-    assert found.tolist() == near(0.1, -0.1)
+    result = role_normalized(of(2e-5, 0), whole(0, 1), whole(0, 0))
+    assert result.tolist() == near(0.1, -0.1)
 
 
 def test_a_discount_counts_the_tokens_of_a_role():
     # returns ½ 1 and 0: mean ½, population variance 1/6
-    found = role_normalised(of(0, 1, 0), whole(0, 0, 1), whole(0, 0), discount=0.5)
-    assert found.tolist() == near(0, 0.5 * 6**0.5, -0.5 * 6**0.5)
+    result = role_normalized(of(0, 1, 0), whole(0, 0, 1), whole(0, 0), discount=0.5)
+    assert result.tolist() == near(0, 0.5 * 6**0.5, -0.5 * 6**0.5)

@@ -16,8 +16,8 @@ def test_groups_whose_rewards_differ_stay():
 
 
 def test_a_least_deviation():
-    assert zero_variance(of(1, 0.9), whole(0, 0), least_std=0.3).tolist() == [0, 0]
-    assert zero_variance(of(1, 0), whole(0, 0), least_std=0.3).tolist() == [1, 1]
+    assert zero_variance(of(1, 0.9), whole(0, 0), min_std=0.3).tolist() == [0, 0]
+    assert zero_variance(of(1, 0), whole(0, 0), min_std=0.3).tolist() == [1, 1]
     # the population's: a quarter, the sample's would be .354
-    assert zero_variance(of(0.5, 0), whole(0, 0), least_std=0.3).tolist() == [0, 0]
+    assert zero_variance(of(0.5, 0), whole(0, 0), min_std=0.3).tolist() == [0, 0]
     assert zero_variance(of(), whole()).tolist() == []

@@ -39,14 +39,14 @@ OPTIONS = {
         "form": st.sampled_from(["smooth", "squared"]),
         "negatives": st.sampled_from(["drop", "keep"]),
     },
-    "advantage_weighted": {"temperature": st.sampled_from([0.1, 2.0]), "weight_max": st.sampled_from([0.5, 20.0])},
-    "cispo": {"ratio_min": st.sampled_from([0.0, 0.5]), "ratio_max": st.sampled_from([0.5, 1.5, 5.0])},
+    "advantage_weighted": {"temperature": st.sampled_from([0.1, 2.0]), "max_weight": st.sampled_from([0.5, 20.0])},
+    "cispo": {"min_ratio": st.sampled_from([0.0, 0.5]), "max_ratio": st.sampled_from([0.5, 1.5, 5.0])},
     "clipped": CLIPS | DUAL,
-    "distilled": CLIPS
+    "on_policy_distillation": CLIPS
     | NATS
     | {"teacher_weight": st.sampled_from([0.0, 0.5, 1.0]), "reward_weight": st.sampled_from([0.0, 0.7])},
-    "distilled_now": NATS | PULL,
-    "dpo": PAIR | {"normalise_length": st.booleans()},
+    "importance_weighted_distillation": NATS | PULL,
+    "dpo": PAIR | {"normalize_length": st.booleans()},
     "entropy_balanced": CLIPS | DUAL,
     "gmpo": {"clip": st.sampled_from([0.05, 0.4, 2.0])},
     "gspo": {
@@ -55,8 +55,8 @@ OPTIONS = {
         "level": st.sampled_from(["trajectory", "turn"]),
         "pool": st.sampled_from(["token", "mean"]),
     },
-    "ipo": BETA | {"normalise_length": st.booleans()},
-    "kl_cov": {"share": st.sampled_from([1e-4, 2e-4, 0.5]), "weight": st.sampled_from([0.3, 1.0])},
+    "ipo": BETA | {"normalize_length": st.booleans()},
+    "kl_cov": {"fraction": st.sampled_from([1e-4, 2e-4, 0.5]), "weight": st.sampled_from([0.3, 1.0])},
     "kto": BETA
     | {
         "desirable": st.sampled_from([0.5, 1.0]),
@@ -251,9 +251,9 @@ def test_no_sum_is_a_loss_of_nothing(name):
 def test_a_loss_of_sums_has_their_width(name):
     columns = {key: torch.zeros(2, dtype=torch.long if key in WHOLE else torch.float32) for key in SUM_NAMES}
     columns |= {"rewards": torch.tensor([1.0, 0.0], dtype=torch.float64), "action_keys": torch.tensor([0, 1])}
-    for told in ({}, {"normalise_length": True, "imitate": 0.5} if name == "dpo" else {}):
-        found = SUMS[name](*(columns[key] for key in columns_of(SUMS[name])), **told)
-        assert found.loss.dtype is torch.float32
+    for expected in ({}, {"normalize_length": True, "imitate": 0.5} if name == "dpo" else {}):
+        loss = SUMS[name](*(columns[key] for key in columns_of(SUMS[name])), **expected)
+        assert loss.loss.dtype is torch.float32
 
 
 EVERY = {**{name: OBJECTIVES[name] for name in OF_TOKENS}, **SUMS}

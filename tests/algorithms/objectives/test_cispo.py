@@ -11,14 +11,14 @@ def near(*numbers):
     return pytest.approx(list(numbers), abs=1e-5)
 
 
-BOTH = {"ratio_min": 0.8, "ratio_max": 1.28}
+BOTH = {"min_ratio": 0.8, "max_ratio": 1.28}
 
 
 def test_worked_numbers():
     values, gradients, _ = of_ratios(cispo, [1.5, 0.5, 5], [1, -1, -1], old=0.15, **BOTH)
     assert values == near(1.909318, -2.072214, -0.368233)
     assert gradients == near(-1.28, 0.8, 1.28)
-    values, gradients, _ = of_ratios(cispo, [1.5, 0.5], [1, -1], old=0.15, ratio_max=1.28)
+    values, gradients, _ = of_ratios(cispo, [1.5, 0.5], [1, -1], old=0.15, max_ratio=1.28)
     assert values == near(1.909318, -1.295134)
     assert gradients == near(-1.28, 0.5)
     values, _, _ = of_ratios(cispo, [1.5, 0.5], [1, -1], old=0.3, **BOTH)
@@ -31,12 +31,12 @@ def test_inside_the_bounds_it_pushes_as_ppo_does():
 
 
 def test_unbounded_it_is_importance_weighted_reinforce():
-    assert of_ratios(cispo, [7.0], [1], ratio_max=1e9)[1] == near(-7.0)
+    assert of_ratios(cispo, [7.0], [1], max_ratio=1e9)[1] == near(-7.0)
 
 
 def test_bounds_are_an_interval():
-    with pytest.raises(ValueError, match="ratio_min"):
-        of_ratios(cispo, [1], [1], ratio_min=2, ratio_max=1)
+    with pytest.raises(ValueError, match="min_ratio"):
+        of_ratios(cispo, [1], [1], min_ratio=2, max_ratio=1)
 
 
 def test_each_token_has_its_columns():

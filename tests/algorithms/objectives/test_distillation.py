@@ -6,45 +6,50 @@ import pytest
 import torch
 
 from tests_batches import of, whole
-from whetstone.algorithms.objectives import distilled, distilled_now, teacher_advantages, top_k_kl
+from whetstone.algorithms.objectives import (
+    importance_weighted_distillation,
+    on_policy_distillation,
+    teacher_advantages,
+    top_k_kl,
+)
 
 
 def test_as_an_advantage():
     now = of(0.12).log().requires_grad_()
-    found = distilled(now, of(0.1).log(), of(0.4).log(), of(0))
-    found.loss.sum().backward()
-    assert found.metrics["distillation/advantage"].item() == pytest.approx(1.386294, abs=1e-6)
-    assert found.loss.item() == pytest.approx(-1.663553, abs=1e-6)
+    result = on_policy_distillation(now, of(0.1).log(), of(0.4).log(), of(0))
+    result.loss.sum().backward()
+    assert result.metrics["distillation/advantage"].item() == pytest.approx(1.386294, abs=1e-6)
+    assert result.loss.item() == pytest.approx(-1.663553, abs=1e-6)
     assert now.grad.item() == pytest.approx(-1.663553, abs=1e-6)
 
 
 def test_with_rewards_it_is_the_sum_of_both():
-    plain = distilled(of(0.1).log(), of(0.1).log(), of(0.4).log(), of(0.5), reward_weight=1.0)
+    plain = on_policy_distillation(of(0.1).log(), of(0.1).log(), of(0.4).log(), of(0.5), reward_weight=1.0)
     assert plain.loss.item() == pytest.approx(-1.886294, abs=1e-6)
-    own = distilled(of(-1), of(-1), of(-1), of(0.5), reward_weight=1.0)
+    own = on_policy_distillation(of(-1), of(-1), of(-1), of(0.5), reward_weight=1.0)
     assert own.loss.item() == -0.5  # a row without a hint has the reward's part alone
 
 
 def test_by_the_present_policy():
     now = of(0.12).log().requires_grad_()
-    found = distilled_now(now, of(0.1).log(), of(0.4).log())
-    found.loss.sum().backward()
-    assert found.loss.item() == pytest.approx(-1.444734, abs=1e-6)
+    result = importance_weighted_distillation(now, of(0.1).log(), of(0.4).log())
+    result.loss.sum().backward()
+    assert result.loss.item() == pytest.approx(-1.444734, abs=1e-6)
     assert now.grad.item() == pytest.approx(-1.444403, abs=1e-6)
-    other = distilled_now(of(0.3).log(), of(0.25).log(), of(0.4).log(), pull=0.0)
+    other = importance_weighted_distillation(of(0.3).log(), of(0.25).log(), of(0.4).log(), pull=0.0)
     assert other.loss.item() == pytest.approx(-0.345218, abs=1e-6)
 
 
 def test_tokens_that_fell_far_keep_the_pull_alone():
-    found = distilled_now(of(0.2).log(), of(0.5).log(), of(0.4).log())
-    assert found.loss.item() == pytest.approx(1e-3 * float(of(0.4).log()) ** 2, abs=1e-9)
+    result = importance_weighted_distillation(of(0.2).log(), of(0.5).log(), of(0.4).log())
+    assert result.loss.item() == pytest.approx(1e-3 * float(of(0.4).log()) ** 2, abs=1e-9)
 
 
 def test_a_fall_of_just_the_bound_is_not_too_far():
     # π ½, μ 1, teacher 1: a = log 2, L = −a / 2
-    found = distilled_now(of(0.5).log(), of(0).clone(), of(0).clone(), low=0.5, pull=0.0)
-    assert found.loss.item() == pytest.approx(-math.log(2) / 2)
-    assert found.metrics["policy/clip_fraction"].tolist() == [0]
+    result = importance_weighted_distillation(of(0.5).log(), of(0).clone(), of(0).clone(), low=0.5, pull=0.0)
+    assert result.loss.item() == pytest.approx(-math.log(2) / 2)
+    assert result.metrics["policy/clip_fraction"].tolist() == [0]
 
 
 def test_one_token_cannot_dominate():

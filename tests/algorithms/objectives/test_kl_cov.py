@@ -24,11 +24,11 @@ def test_a_share_of_the_batch_is_rounded_down_as_by_its_sibling_and_the_largest_
     rank = torch.arange(1, count + 1).double() / count
     rank[0] = 0.0
     zero = torch.zeros(count, dtype=torch.float64)
-    found = kl_cov(zero, zero, zero + 1, rank, share=share).metrics["policy/covariance_fraction"]
-    assert found.tolist() == [1.0] * held + [0.0] * (count - held)
+    result = kl_cov(zero, zero, zero + 1, rank, fraction=share).metrics["policy/covariance_fraction"]
+    assert result.tolist() == [1.0] * held + [0.0] * (count - held)
     # the column's covariances: credit and log-prob rise together, so they fall to both sides of the middle
     credit = torch.tensor([float(3 ** (count - k)) for k in range(count)], dtype=torch.float64)
-    silenced = clip_cov(credit, credit, torch.arange(count).double(), share=share, low=-1e30, high=1e30)
+    silenced = clip_cov(credit, credit, torch.arange(count).double(), fraction=share, low=-1e30, high=1e30)
     assert int((silenced == 0).sum()) == held
 
 

@@ -33,7 +33,7 @@ def test_pairs_are_drawn_apart_to_a_margin_and_no_further():
     # over three and two tokens: 3 / 3 - 0 = 1, the margin 1 / (2 · 0.5) = 1
     assert said(ipo, 3.0, beta=0.5) == (pytest.approx(0.0), pytest.approx([0.0, 0.0]))
     # as single sums: (3 - 1)² = 4, slope 2 · 2
-    assert said(ipo, 3.0, beta=0.5, normalise_length=False) == (pytest.approx(4.0), pytest.approx([4.0, -4.0]))
+    assert said(ipo, 3.0, beta=0.5, normalize_length=False) == (pytest.approx(4.0), pytest.approx([4.0, -4.0]))
 
 
 def test_without_a_reference_means_are_compared():
@@ -84,7 +84,7 @@ def test_without_a_pair_nothing_is_learned():
 
 def test_options():
     assert said(dpo, 2.0, smoothing=1.0)[0] == pytest.approx(said(dpo, -2.0)[0])
-    assert said(dpo, 6.0, normalise_length=True)[0] == pytest.approx(said(dpo, 2.0)[0])  # over three tokens
+    assert said(dpo, 6.0, normalize_length=True)[0] == pytest.approx(said(dpo, 2.0)[0])  # over three tokens
     assert said(dpo, 0.0, imitate=0.5)[1][0] == pytest.approx(-0.05 - 0.5 / 3)
 
 
@@ -133,7 +133,7 @@ def test_one_step_is_weighed_as_whole_sums_are():
     for told in ({"smoothing": 0.3}, {"imitate": 0.7}, {"beta": 0.5}):
         plain, other = step_dpo(now, reference, *where).loss, step_dpo(now, reference, *where, **told).loss
         assert other == dpo(now, reference, *where, **told).loss != plain
-    alone = dpo(now, reference, *where, normalise_length=True).loss  # a sum of one token is as long as one of none
+    alone = dpo(now, reference, *where, normalize_length=True).loss  # a sum of one token is as long as one of none
     by_hand = [(0.2, -0.5), (0.2, 0.6 / 3), (0.6 / 3, -0.5)]
     losses = [math.log1p(math.exp(-0.1 * (better - worse))) for better, worse in by_hand]
     assert alone.item() == pytest.approx(sum(losses) / 3)

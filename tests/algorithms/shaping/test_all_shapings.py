@@ -18,7 +18,7 @@ OPTIONS = {
         "buffer": st.sampled_from([1, 3, 4]),
         "penalty": st.sampled_from([0.3, 1.0]),
     },
-    "second_attempt_alone": {},
+    "second_attempt_only": {},
     "self_correction": {"weight": st.sampled_from([0.3, 10.0])},
 }
 
@@ -38,7 +38,7 @@ def overlong(c, limit, buffer, penalty):
     return [r - penalty * min(max((n - (limit - buffer)) / buffer, 0.0), 1.0) for r, n in pairs]
 
 
-def second_attempt_alone(c):
+def second_attempt_only(c):
     return [0.0 if first else r for r, first in zip(c["process_rewards"], c["first_attempt"], strict=True)]
 
 

@@ -13,7 +13,7 @@ from whetstone.trajectory import EndReason, Score
 def test_a_pattern_must_match_all_of_the_answer():
     assert score("pattern", episode(" 42 "), task("?", pattern=r"\d+")).success
     assert not score("pattern", episode("42 or 43"), task("?", pattern=r"\d+")).success
-    assert score("pattern", episode("42 or 43"), task("?"), pattern=r"\d+", whole=False).success
+    assert score("pattern", episode("42 or 43"), task("?"), pattern=r"\d+", full_match=False).success
     assert not score(
         "pattern", episode(turn("", ("t", {})), ended=EndReason.MAX_TURNS), task("?", pattern=".*")
     ).success
@@ -37,7 +37,9 @@ def test_a_pattern_of_the_recipe_goes_before_the_tasks_and_a_dot_is_any_characte
         "matches": 1,
         "undecided": 0,
     }
-    assert score("pattern", episode(" a "), task("?", pattern=" a "), whole=False).value == 0  # bare of white space
+    assert (
+        score("pattern", episode(" a "), task("?", pattern=" a "), full_match=False).value == 0
+    )  # bare of white space
     found = score("pattern", episode(turn("", ("t", {})), ended=EndReason.MAX_TURNS), task("?", pattern=".*"))
     assert (found.value, found.parts) == (0, {"matches": 0, "undecided": 0})
     with pytest.raises(ValueError, match=r"'\(' is no regular expression: missing"):

@@ -58,12 +58,12 @@ def test_preferences():
 
 def test_preferences_of_a_group():
     cheap, dear, wrong = calling(1, cost=1), calling(3, cost=1), calling(0, "Oslo")
-    found = group("preferences", [cheap, dear, wrong], TASK, prefer={"outcome": 1, "cost": 0.5, "search": -0.2})
-    assert found[0].value > found[1].value > found[2].value == 0
-    as_published = group("preferences", [cheap, dear, wrong], TASK, prefer={"search": -1}, positive=False)
+    result = group("user_preferences", [cheap, dear, wrong], TASK, prefer={"outcome": 1, "cost": 0.5, "search": -0.2})
+    assert result[0].value > result[1].value > result[2].value == 0
+    as_published = group("user_preferences", [cheap, dear, wrong], TASK, prefer={"search": -1}, positive=False)
     assert as_published[1].value == -1  # below a wrong one: why `positive` is the default
     own = task("?", answer="Rome", preferences={"search": 5})
-    assert group("preferences", [cheap, dear], own, prefer={"outcome": 1})[1].value == 6
+    assert group("user_preferences", [cheap, dear], own, prefer={"outcome": 1})[1].value == 6
 
 
 def test_fewest_turns():

@@ -49,14 +49,16 @@ def test_a_group_of_wrong_answers_and_one_of_one():
     assert [one.value for one in group("otc", [calling(0, "8"), calling(3, "8")], TASK)] == [0, 0]
     assert group("otc", [calling(3)], TASK)[0].value == 1
     assert score("otc", calling(3), TASK).value == 1  # nothing to compare with
-    assert score("otc", calling(3), TASK, alone=True).value == pytest.approx(math.cos(3 * math.pi / 10))
+    assert score("otc", calling(3), TASK, per_episode=True).value == pytest.approx(math.cos(3 * math.pi / 10))
 
 
 def test_the_task_may_say_how_few_do():
     known = task("?", answer=7, least=1)
-    assert group("otc", [calling(3)], known, fewest="least")[0].value == pytest.approx(math.sin(3 * math.pi / 4))
+    assert group("otc", [calling(3)], known, min_calls_key="least")[0].value == pytest.approx(math.sin(3 * math.pi / 4))
 
 
 def test_only_these_tools():
     one = episode(turn("", ("search", {}), ("note", {})), "7")
-    assert score("otc", one, TASK, alone=True, tools=["search"], smooth=4).value == pytest.approx(0.8660, abs=1e-4)
+    assert score("otc", one, TASK, per_episode=True, tools=["search"], smooth=4).value == pytest.approx(
+        0.8660, abs=1e-4
+    )

@@ -191,7 +191,7 @@ def test_rules_beside_another_reward():
         task("?", answer="Rome"),
         judge=READS,
         rules=['It says "Rome"', 'It says "why"'],
-        beside="exact_match",
+        base_reward="exact_match",
         weight=0.5,
     )
     assert (found.value, found.success, found.parts["rules"]) == (1.25, True, 0.5)
@@ -274,17 +274,17 @@ def test_a_verifier_is_asked_only_where_rules_cannot_tell():
 
     judge = scripted(verify)
     given = task("?", answer="0.5")
-    assert score("verified", episode("0.5"), given, judge=judge).parts["by_rule"] == 1
+    assert score("rule_then_judge", episode("0.5"), given, judge=judge).parts["by_rule"] == 1
     assert seen == []
-    found = score("verified", episode("50 %"), given, judge=judge)
-    assert (found.success, found.parts["by_verifier"], len(seen)) == (True, 1, 2)
-    assert score("verified", episode("50 %"), given).parts["undecided"] == 1
+    result = score("rule_then_judge", episode("50 %"), given, judge=judge)
+    assert (result.success, result.parts["by_verifier"], len(seen)) == (True, 1, 2)
+    assert score("rule_then_judge", episode("50 %"), given).parts["undecided"] == 1
 
 
 def test_a_verifier_that_comes_to_nothing_says_nothing():
     judge = scripted(lambda question: {"thought": "t", "tool": "calculator", "input": "1", "verdict": "undecided"})
     with pytest.raises(InfrastructureError, match="no verdict"):
-        score("verified", episode("half"), task("?", answer="0.5"), judge=judge)
+        score("rule_then_judge", episode("half"), task("?", answer="0.5"), judge=judge)
 
 
 # ------------------------------------------------------------ pairs
@@ -299,15 +299,15 @@ def likes(what):
 
 
 def test_pairs_in_both_orders():
-    found = group("preferred", [episode("good"), episode("bad"), episode("bad!")], task("?"), judge=likes("good"))
-    assert [one.value for one in found] == [1, 0.25, 0.25]
-    assert found[0].parts["order_disagreed"] == 0
+    result = group("pairwise_judge", [episode("good"), episode("bad"), episode("bad!")], task("?"), judge=likes("good"))
+    assert [one.value for one in result] == [1, 0.25, 0.25]
+    assert result[0].parts["order_disagreed"] == 0
 
 
 def test_a_judge_who_likes_what_stands_first_says_nothing():
     biased = scripted(lambda question: {"reason": "r", "better": "first"})
-    found = group("preferred", [episode("a"), episode("b")], task("?"), judge=biased)
-    assert [one.value for one in found] == [0.5, 0.5]
-    assert [one.parts["order_disagreed"] for one in found] == [1, 1]
+    result = group("pairwise_judge", [episode("a"), episode("b")], task("?"), judge=biased)
+    assert [one.value for one in result] == [0.5, 0.5]
+    assert [one.parts["order_disagreed"] for one in result] == [1, 1]
     assert asyncio.run(prefer(biased, "?", "t", "same", "same")).won == 0.5
-    assert score("preferred", episode("a"), task("?"), judge=biased).value == 0.5
+    assert score("pairwise_judge", episode("a"), task("?"), judge=biased).value == 0.5

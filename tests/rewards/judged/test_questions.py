@@ -69,8 +69,8 @@ ASKING = {
     "checklist": of_reward("checklist", THREE),
     "evidence": of_reward("evidence"),
     "step_labels": of_reward("step_labels"),
-    "verified": of_reward("verified"),
-    "preferred": lambda judge: group("preferred", [TWO, episode("Bern")], GIVEN, judge=judge),
+    "rule_then_judge": of_reward("rule_then_judge"),
+    "pairwise_judge": lambda judge: group("pairwise_judge", [TWO, episode("Bern")], GIVEN, judge=judge),
     "rules_from": lambda judge: asyncio.run(rules_from(judge, PREFERENCES, most=7)),
     "write_reward": lambda judge: asyncio.run(write_reward(judge, "Say it.", LABELLED, rounds=2)),
 }
@@ -137,12 +137,12 @@ def test_an_item_came_true(said, came):
 )
 def test_what_evidence_pays(relevant, complete, named, most, value, parts):
     judge = ScriptedJudge(answers=lambda question: {"reason": "r", "relevant": relevant, "complete": complete})
-    found = score("evidence", episode("a", f"Evidence: {named}"), task("?"), judge=judge, most=most)
-    assert found.value == pytest.approx(value)
-    assert found.parts == dict(zip(("format", "relevant", "complete", "concise"), parts, strict=True))
-    assert found.success is bool(parts[2])
-    with pytest.raises(ValueError, match="most is 1 or more, got 0"):
-        Evidence(judge=judge, most=0)
+    result = score("evidence", episode("a", f"Evidence: {named}"), task("?"), judge=judge, max_steps=most)
+    assert result.value == pytest.approx(value)
+    assert result.parts == dict(zip(("format", "relevant", "complete", "concise"), parts, strict=True))
+    assert result.success is bool(parts[2])
+    with pytest.raises(ValueError, match="max_steps must be at least 1, got 0"):
+        Evidence(judge=judge, max_steps=0)
 
 
 def test_what_names_no_step():
@@ -175,13 +175,13 @@ def test_a_share_of_wins_beside_another_reward():
     )
     given = task("?", answer="good")
     three = [episode("good"), episode("bad"), episode("even")]
-    found = group("preferred", three, given, judge=likes, beside="exact_match", weight=0.5)
-    assert [one.value for one in found] == [1 + 0.5 * 0.75, 0.5 * 0.25, 0.5 * 0.5]
-    assert [one.success for one in found] == [True, False, False]
-    assert found[0].parts == {"correct": 1, "f1": 1, "wins": 0.75, "order_disagreed": 0}
-    alone = score("preferred", three[0], given, judge=likes, beside="exact_match", weight=0.5)
+    result = group("pairwise_judge", three, given, judge=likes, base_reward="exact_match", weight=0.5)
+    assert [one.value for one in result] == [1 + 0.5 * 0.75, 0.5 * 0.25, 0.5 * 0.5]
+    assert [one.success for one in result] == [True, False, False]
+    assert result[0].parts == {"correct": 1, "f1": 1, "wins": 0.75, "order_disagreed": 0}
+    alone = score("pairwise_judge", three[0], given, judge=likes, base_reward="exact_match", weight=0.5)
     assert (alone.value, alone.parts["wins"], alone.parts["order_disagreed"]) == (1.25, 0.5, 0)
-    split = group("preferred", [episode("a biased"), episode("b biased"), episode("c")], given, judge=likes)
+    split = group("pairwise_judge", [episode("a biased"), episode("b biased"), episode("c")], given, judge=likes)
     assert [one.parts["order_disagreed"] for one in split] == [0.5, 0.5, 0]
     assert [one.parts["wins"] for one in split] == [0.25, 0.25, 1]
     won = asyncio.run(prefer(likes, "?", "t", "bad", "good"))
@@ -209,15 +209,15 @@ def test_points_of_a_rubric():
 
 def test_a_share_of_rules():
     keeps = ScriptedJudge(answers=lambda question: {"reason": "r", "met": "brief" in question.ask})
-    found = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief", "kind"], weight=3.0)
-    assert (found.value, found.parts, found.success) == (1.5, {"rules": 0.5}, False)
+    result = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief", "kind"], weight=3.0)
+    assert (result.value, result.parts, result.success) == (1.5, {"rules": 0.5}, False)
     assert score("rules", episode("x"), task("?"), judge=keeps, rules=["brief"]).success is True
 
     async def other(trajectory, given):
         return Score(2.0, {"other": 1.0}, (0.5,), False, {"signal": (1.0,)})
 
-    found = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief"], beside=other, beside_weight=0.25)
-    assert found == Score(1.5, {"other": 1.0, "rules": 1.0}, (0.5,), False, {"signal": (1.0,)})
+    result = score("rules", episode("x"), task("?"), judge=keeps, rules=["brief"], base_reward=other, base_weight=0.25)
+    assert result == Score(1.5, {"other": 1.0, "rules": 1.0}, (0.5,), False, {"signal": (1.0,)})
     with pytest.raises(ValueError, match="rules: one or more"):
         Rules(judge=keeps, rules=[])
     one = ScriptedJudge(answers=lambda question: {"rules": [" be brief ", "", " "]})
@@ -260,13 +260,13 @@ def test_numbers_are_compared_relative_to_the_larger():
     assert same_quantity("101 m", "100 m", tolerance=1 / 101)
     assert not same_quantity("100 m", "101 m", tolerance=1 / 102)
     assert same_quantity("0 m", "0 cm", tolerance=0.0)
-    assert score("verified", episode("100 m"), task("?", answer="101 m"), tolerance=0.01).parts == {
+    assert score("rule_then_judge", episode("100 m"), task("?", answer="101 m"), tolerance=0.01).parts == {
         "correct": 1,
         "by_rule": 1,
         "by_verifier": 0,
         "undecided": 0,
     }
-    assert score("verified", episode("100 m"), task("?", answer="101 m")).parts["correct"] == 0
+    assert score("rule_then_judge", episode("100 m"), task("?", answer="101 m")).parts["correct"] == 0
     with pytest.raises(ValueError, match="steps is 1 or more, got 0"):
         Verified(steps=0)
     assert Verified(steps=1).steps == 1
@@ -282,9 +282,9 @@ def test_a_verifiers_converter():
 @pytest.mark.parametrize(("verdict", "right"), [("correct", True), ("incorrect", False)])
 def test_a_verifiers_verdict(verdict, right):
     judge = ScriptedJudge(answers=lambda question: {"thought": "", "tool": "none", "input": "", "verdict": verdict})
-    found = score("verified", episode("azure"), task("?", answer="blue"), judge=judge)
-    assert (found.value, found.success) == (float(right), right)
-    assert found.parts == {"correct": float(right), "by_rule": 0, "by_verifier": 1, "undecided": 0}
+    result = score("rule_then_judge", episode("azure"), task("?", answer="blue"), judge=judge)
+    assert (result.value, result.success) == (float(right), right)
+    assert result.parts == {"correct": float(right), "by_rule": 0, "by_verifier": 1, "undecided": 0}
 
 
 def test_every_reward_that_takes_a_judge_is_asked_here():

@@ -66,7 +66,7 @@ def test_a_preference_says_of_which_two_it_was():
         first, second = question.material["first"], question.material["second"]
         return {"reason": "longer", "better": "first" if len(first) > len(second) else "second"}
 
-    reward = Preferred(judge=ScriptedJudge(answers=longer), beside=rubric(says_yes))
+    reward = Preferred(judge=ScriptedJudge(answers=longer), base_reward=rubric(says_yes))
     group = [asyncio.run(scored(reward, replace(episode(text), id=text), task("?"))) for text in ("a", "bbb")]
     one, other = asyncio.run(compared(reward, group, task("?")))
     assert one.score.judgements == other.score.judgements

@@ -45,7 +45,7 @@ def answers(judge, *questions):
 )
 def test_prose_is_no_answer(text):
     assert read_answer(text, YES_OR_NO)[0] is None
-    judge = ScriptedJudge(answers=lambda question: text, tries=3)
+    judge = ScriptedJudge(answers=lambda question: text, max_attempts=3)
     (failure,) = answers(judge, ASKED)
     assert isinstance(failure, InfrastructureError)
     assert (judge.meter.failed, judge.meter.retries) == (1, 2)
@@ -119,17 +119,17 @@ def test_an_endpoint_is_told_the_shape_and_metered():
 @pytest.mark.parametrize("trouble", [429, 500, 1.0, "prose"])
 def test_an_endpoint_in_trouble_says_nothing(trouble):
     with served(lambda number, body: trouble) as server:
-        judge = EndpointJudge(url=server.url, model="m", tries=2, seconds=0.3)
+        judge = EndpointJudge(url=server.url, model="m", max_attempts=2, seconds=0.3)
         (failure,) = answers(judge, ASKED)
     assert isinstance(failure, InfrastructureError)
 
 
 def test_the_key_is_where_keys_are(monkeypatch):
     with pytest.raises(RecipeError, match="NO_SUCH_KEY is not set"):
-        EndpointJudge(url="http://x", model="m", key_variable="NO_SUCH_KEY")
+        EndpointJudge(url="http://x", model="m", api_key_env="NO_SUCH_KEY")
     monkeypatch.setenv("MY_KEY", "s")
     with served(lambda number, body: json.dumps(YES)) as server:
-        answers(EndpointJudge(url=server.url, model="m", key_variable="MY_KEY"), ASKED)
+        answers(EndpointJudge(url=server.url, model="m", api_key_env="MY_KEY"), ASKED)
     assert server.headers[0]["authorization"] == "Bearer s"
 
 

@@ -77,13 +77,19 @@ def test_a_reward_says_how_it_is_liked_and_the_rule_what_is_right(folder):
     model.save()
     given = task("?", answer="7")
     liked, disliked = (
-        score("learned", episode(say), given, path=str(folder), outcome="exact_number")
+        score("reward_model", episode(say), given, path=str(folder), outcome="exact_number")
         for say in ("the answer is 7", "sorry, no idea 8")
     )
     assert (liked.success, disliked.success) == (True, False)
     assert 0 < disliked.value < liked.value < 1
     both = score(
-        "learned", episode("the answer is 7"), given, path=str(folder), outcome="exact_number", beside=1.0, weight=0.5
+        "reward_model",
+        episode("the answer is 7"),
+        given,
+        path=str(folder),
+        outcome="exact_number",
+        outcome_weight=1.0,
+        weight=0.5,
     )
     assert both.value == pytest.approx(1 + 0.5 * liked.value, rel=1e-5)
 
@@ -112,7 +118,7 @@ def scored(said, right):
 
 @pytest.mark.slow
 def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
-    reward = f"reward={{name: learned, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
+    reward = f"reward={{name: reward_model, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
     recipe = load_recipe(
         "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=1", "ablations=null"]
     )

@@ -29,14 +29,14 @@ def test_tool_star():
 
 
 def test_signed():
-    assert [score("signed", episode(say), TASK).value for say in ("rome paris", "Oslo")] == [1, -1]
+    assert [score("plus_minus_one", episode(say), TASK).value for say in ("rome paris", "Oslo")] == [1, -1]
 
 
 def gated(*, ran, right, at_least=1.0):
     one = episode(*[turn("", ("tool", {})) for _ in range(ran)], "Rome Paris" if right else "Oslo")
     terms = {
         "goal": "exact_match",
-        "ran": {"name": "calls_ran", "weight": 0.1, "gate": "goal", "at_least": at_least},
+        "ran": {"name": "executed_calls", "weight": 0.1, "gate": "goal", "at_least": at_least},
     }
     return score("composed", one, TASK, terms=terms)
 
@@ -78,9 +78,9 @@ def test_differences_add_up_to_the_end():
 def test_right_wrong_and_no_answer_are_told_apart_and_form_is_paid_by_turn():
     unreadable = turn("", malformed=["{"])
     fine = turn("", ("search", {}))
-    right = score("outcome_and_form", episode(fine, unreadable, "7"), task(answer=7))
+    right = score("outcome_and_format", episode(fine, unreadable, "7"), task(answer=7))
     assert (right.value, right.turns, right.success) == (1.0, (0.1, -0.1, 0.1), True)
-    assert score("outcome_and_form", episode(fine, "8"), task(answer=7)).value == -1.0
-    cut = score("outcome_and_form", episode(fine, unreadable, ended=EndReason.MAX_TURNS), task(answer=7), form=0.2)
+    assert score("outcome_and_format", episode(fine, "8"), task(answer=7)).value == -1.0
+    cut = score("outcome_and_format", episode(fine, unreadable, ended=EndReason.MAX_TURNS), task(answer=7), form=0.2)
     assert (cut.value, cut.parts["answered"], cut.success) == (0.0, 0.0, False)
     assert cut.turns == (0.2, -0.2)

@@ -61,8 +61,8 @@ def test_a_program_that_prints_something_else_or_fails_is_wrong(name):
 @needs_isolation
 def test_a_share_is_of_the_runs_before_the_first_that_fails():
     half = "a, b = input().split()\nprint(int(a) + int(b))"
-    found = judged(half, share=True)
-    assert (found.value, found.parts["passed"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    result = judged(half, partial_credit=True)
+    assert (result.value, result.parts["passed"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
 
 
 @given(st.lists(st.lists(st.integers(-999, 999), min_size=1), min_size=1))

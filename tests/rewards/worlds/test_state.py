@@ -46,9 +46,9 @@ def test_an_episode():
     assert score("state", episode("x", final=whole), given).success
     half = score("state", episode("x", final={**whole, "m": 3}), given)
     assert (half.value, half.parts["predicates"]) == (0, 0.5)
-    assert score("state", episode("x", final={**whole, "m": 3}), given, share=True).value == 0.5
+    assert score("state", episode("x", final={**whole, "m": 3}), given, partial_credit=True).value == 0.5
     collateral = {**whole, "state": {**WORLD, "more": 1}}
-    assert score("state", episode("x", final=collateral), given, share=True).value == 0
+    assert score("state", episode("x", final=collateral), given, partial_credit=True).value == 0
 
 
 def test_where_nothing_is_known():

@@ -112,8 +112,8 @@ def test_no_trick_passes(cheat, given):
 def test_a_share_is_for_who_asks_for_it():
     half = "def double(x):\n    return 2"
     assert score("unit_tests", episode(half), CASES).value == 0
-    assert score("unit_tests", episode(half), CASES, share=True).value == pytest.approx(1 / 3)
-    assert not score("unit_tests", episode(half), CASES, share=True).success
+    assert score("unit_tests", episode(half), CASES, partial_credit=True).value == pytest.approx(1 / 3)
+    assert not score("unit_tests", episode(half), CASES, partial_credit=True).success
 
 
 @needs_isolation
@@ -204,9 +204,9 @@ def test_chance_is_the_same_at_each_attempt_of_the_tests_and_for_the_solution():
 def test_a_solution_that_is_slow_at_every_case_has_had_its_time():
     slow = task("?", entry_point="double", cases=[[[n], 2 * n] for n in range(400)])
     code = "import time\ndef double(x):\n    time.sleep(0.2)\n    return 2 * x"
-    found = score("unit_tests", episode(code), slow, total_seconds=1.0, share=True)
-    assert 0 < found.value < 0.1
-    assert not found.success
+    result = score("unit_tests", episode(code), slow, total_seconds=1.0, partial_credit=True)
+    assert 0 < result.value < 0.1
+    assert not result.success
 
 
 @needs_isolation

@@ -92,13 +92,13 @@ def test_a_file_is_run_beside_a_rule_and_bounded(tmp_path):
     path = tmp_path / "reward.py"
     path.write_text(GOOD.replace("1.0 if", "99.0 if"))
     given = task("?", answer="Rome", secret="s")
-    found = score("written", episode("Rome"), given, path=str(path), weight=0.5)
-    assert (found.value, found.parts["written"], found.success) == (1.5, 99, True)
+    result = score("generated_code", episode("Rome"), given, path=str(path), weight=0.5)
+    assert (result.value, result.parts["written"], result.success) == (1.5, 99, True)
     path.write_text("def reward(trace):\n    return float('nan')")
     with pytest.raises(ValueError, match="it said nan"):
-        score("written", episode("Rome"), given, path=str(path))
+        score("generated_code", episode("Rome"), given, path=str(path))
     with pytest.raises(RecipeError, match="no such file"):
-        score("written", episode("Rome"), given, path=str(tmp_path / "none.py"))
+        score("generated_code", episode("Rome"), given, path=str(tmp_path / "none.py"))
 
 
 @needs_isolation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whetstone.algorithms.levels import PerTurn
 
 
-def behind_first_attempt(advantages: PerTurn, first_attempt: PerTurn) -> PerTurn:
+def after_first_attempt(advantages: PerTurn, first_attempt: PerTurn) -> PerTurn:
     """Advantages of the turns behind the first answer; 0 up to it (SCoRe, stage one).
 
     What the second attempt earns would else reach the first through its return, and a first attempt that fails on

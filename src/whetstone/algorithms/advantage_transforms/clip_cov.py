@@ -30,7 +30,7 @@ def clip_cov(
     old_logprobs: PerToken,
     draws: PerToken,
     *,
-    share: Share = 2e-4,
+    fraction: Share = 2e-4,
     low: float = 1.0,
     high: float = 5.0,
 ) -> PerToken:
@@ -42,7 +42,7 @@ def clip_cov(
         advantages: [K]
         old_logprobs: [K] the learner's before the update.
         draws: [K] uniform numbers of this update; the smallest among the candidates are taken.
-        share: Of all tokens.
+        fraction: Fraction of all tokens whose gradient is removed.
         low: Least covariance; SPEAR's replay takes 1 to 40 or 2 to 60, and a share of 0.02.
         high: Largest.
 
@@ -51,7 +51,7 @@ def clip_cov(
     """
     covariance = covariances(advantages.double(), old_logprobs.double())
     candidates = torch.nonzero((covariance > low) & (covariance < high)).flatten()
-    count = min(len(candidates), max(1, int(share * len(covariance))))
+    count = min(len(candidates), max(1, int(fraction * len(covariance))))
     found = advantages.clone()
     found[candidates[torch.argsort(draws[candidates], stable=True)[:count]]] = 0.0
     return found

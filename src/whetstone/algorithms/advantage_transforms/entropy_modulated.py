@@ -19,13 +19,13 @@ def entropy_modulated(
     group: PerTrajectory,
     *,
     strength: NotNegative = 1.0,
-    least_range: NotNegative = 0.1,
+    min_range: NotNegative = 0.1,
 ) -> PerTurn:
     """Advantages times a factor that falls with the turn's mean entropy (AEM).
 
         h = (H − min) / (max − min) over the task's turns;   A ← A · exp(−λ h) / mean(exp(−λ h))
 
-    Where entropies of a group lie closer than `least_range`, nothing changes. Turns without action tokens (NaN) are
+    If the range of entropies in a group is below `min_range`, nothing changes. Turns without action tokens (NaN) are
     in no statistic and keep theirs.
 
     Args:
@@ -34,7 +34,7 @@ def entropy_modulated(
         trajectory: [M] which trajectory the turn belongs to.
         group: [N] which task a trajectory belongs to.
         strength: λ.
-        least_range: Nats.
+        min_range: Minimum range of entropies in a group, in nats.
 
     Source: arXiv:2605.00425, §4.
     """
@@ -46,7 +46,7 @@ def entropy_modulated(
     of, count = torch.unique(group[trajectory][drawn], return_inverse=True, return_counts=True)[1:]
     low = entropy.new_zeros(len(count)).scatter_reduce_(0, of, entropy, "amin", include_self=False)[of]
     high = entropy.new_zeros(len(count)).scatter_reduce_(0, of, entropy, "amax", include_self=False)[of]
-    wide = high - low >= least_range
+    wide = high - low >= min_range
     share = torch.where(wide, (entropy - low) / (high - low).clamp(min=1e-12), 0.0)
     weight = (-strength * share).exp()
     found[drawn] *= torch.where(wide, weight / set_mean(weight, of), 1.0)

@@ -8,7 +8,7 @@ from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
 from whetstone.ranges import Share
 
 
-def replay_band(
+def probability_band(
     advantages: PerTurn,
     old_logprobs: PerToken,
     turn: PerToken,
@@ -18,9 +18,9 @@ def replay_band(
     low: Share = 0.5,
     high: Share = 0.95,
 ) -> PerTurn:
-    """Advantages of replayed turns whose mean token probability lies in (low, high]; 0 outside (WebRL).
+    """Keep advantages of replayed turns with a mean token probability in (low, high]; 0 outside (WebRL).
 
-    p = exp(mean log-prob) under the policy now. Turns that were just drawn stay as they are.
+    p = exp(mean log-prob) under the policy now. Fresh turns are unchanged.
 
     Args:
         advantages: [M]

@@ -12,7 +12,7 @@ from whetstone.algorithms.levels import PerToken
 from whetstone.ranges import Positive
 
 
-def second_moment(
+def m2po(
     advantages: PerToken, old_logprobs: PerToken, sampler_logprobs: PerToken, *, bound: Positive = 0.04
 ) -> PerToken:
     """Advantages, 0 for the tokens of largest |ℓ_old − ℓ_sampler| until the mean square of the rest is below a bound.

@@ -17,7 +17,7 @@ from whetstone.algorithms.returns import following, reward_to_go
 from whetstone.ranges import NotNegative, Share
 
 
-def one_step(
+def one_step_td(
     turn_rewards: PerTurn,
     values: PerTurn,
     last_values: PerTrajectory,

@@ -71,7 +71,7 @@ def dr_mas(
     return normalised(rewards, joint_keys(group, roles), epsilon=epsilon)
 
 
-def role_normalised(
+def role_normalized(
     token_rewards: PerToken, token_trajectory: PerToken, roles: PerTrajectory, *, discount: Share = 1.0
 ) -> PerToken:
     """Rewards to come, with mean 0 and variance 1 over each role's action tokens of the batch (Self-RedTeam).

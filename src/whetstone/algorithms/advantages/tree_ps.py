@@ -47,7 +47,7 @@ def tree_ps(
 
     On chains `parent` is 0 below the first turn. A shared turn has one advantage, in all its branches.
 
-    Use it with a strategy that forks (`rollout.strategy: forked`); it needs outcomes alone.
+    Use it with a strategy that forks (`rollout.strategy: random_branching`); it needs only outcomes.
 
     Args:
         rewards: [N] all a trajectory earned.

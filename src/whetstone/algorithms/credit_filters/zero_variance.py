@@ -13,7 +13,7 @@ from whetstone.algorithms.sets import set_std, sets_of
 from whetstone.ranges import NotNegative
 
 
-def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, least_std: NotNegative = 0.0) -> BeforeBaseline:
+def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, min_std: NotNegative = 0.0) -> BeforeBaseline:
     """Keeps groups whose rewards differ (DAPO's dynamic sampling, without sampling anew).
 
     A group of one has nothing to differ from, and stays.
@@ -21,9 +21,9 @@ def zero_variance(rewards: PerTrajectory, group: PerTrajectory, *, least_std: No
     Args:
         rewards: [N] all a trajectory earned.
         group: [N] which task it belongs to.
-        least_std: Groups whose deviation (the population's) is not above it leave too; UI-S1 asks for 0.3.
+        min_std: Groups whose deviation (the population's) is not above it leave too; UI-S1 asks for 0.3.
 
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, §3.2; the bound: arXiv:2509.11543.
     """
     of, count = sets_of(group)
-    return ((set_std(rewards, group, ddof=0) > least_std) | (count[of] == 1)).to(torch.float64)
+    return ((set_std(rewards, group, ddof=0) > min_std) | (count[of] == 1)).to(torch.float64)

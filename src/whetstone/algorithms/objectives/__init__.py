@@ -3,7 +3,12 @@
 from whetstone.algorithms.objectives.aggregation import Aggregation, aggregated, token_weights
 from whetstone.algorithms.objectives.cispo import cispo
 from whetstone.algorithms.objectives.clipped import clipped
-from whetstone.algorithms.objectives.distillation import distilled, distilled_now, teacher_advantages, top_k_kl
+from whetstone.algorithms.objectives.distillation import (
+    importance_weighted_distillation,
+    on_policy_distillation,
+    teacher_advantages,
+    top_k_kl,
+)
 from whetstone.algorithms.objectives.entropy import entropy_bonus, entropy_smoothing, usual_entropy
 from whetstone.algorithms.objectives.entropy_balanced import entropy_balanced
 from whetstone.algorithms.objectives.gmpo import gmpo
@@ -34,17 +39,19 @@ from whetstone.algorithms.objectives.trust_region import probability_difference
 from whetstone.algorithms.objectives.value import clipped_value, squared_value, success_value
 
 _OBJECTIVES = (
-    advantage_regression, advantage_weighted, cispo, clipped, distilled, distilled_now, dpo, entropy_balanced, gmpo,
-    gspo, ipo, kl_cov, kto, orpo, policy_gradient, probability_difference, refuel, sapo, simpo, step_dpo, supervised,
+    advantage_regression, advantage_weighted, cispo, clipped, dpo, entropy_balanced, gmpo,
+    importance_weighted_distillation, on_policy_distillation, gspo, ipo, kl_cov, kto, orpo, policy_gradient,
+    probability_difference, refuel, sapo, simpo, step_dpo, supervised,
 )  # fmt: skip
 OBJECTIVES = {objective.__name__: objective for objective in _OBJECTIVES}
 
 __all__ = [
     "OBJECTIVES", "AdvantageLoss", "Aggregation", "SamplerRatioLoss", "SumLoss", "TokenLoss", "advantage_regression",
-    "advantage_weighted", "aggregated", "bradley_terry", "cispo", "clipped", "clipped_value", "consistency",
-    "distilled", "distilled_now", "dpo", "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights",
-    "gmpo", "gspo", "hybrid_weight", "interpolated", "ipo", "kl_cov", "kto", "mixed", "orpo", "pairs_of", "pessimistic",
-    "policy_gradient", "probability_difference", "process_cross_entropy", "process_preference", "referee_reward",
-    "reference_kl", "refuel", "sapo", "shaped_demonstration", "simpo", "simulation_penalty", "squared_value",
-    "step_dpo", "success_value", "supervised", "teacher_advantages", "token_weights", "top_k_kl", "usual_entropy",
+    "advantage_weighted", "aggregated", "bradley_terry", "cispo", "clipped", "clipped_value", "consistency", "dpo",
+    "entropy_balanced", "entropy_bonus", "entropy_smoothing", "entropy_weights", "gmpo", "gspo", "hybrid_weight",
+    "importance_weighted_distillation", "interpolated", "ipo", "kl_cov", "kto", "mixed", "on_policy_distillation",
+    "orpo", "pairs_of", "pessimistic", "policy_gradient", "probability_difference", "process_cross_entropy",
+    "process_preference", "referee_reward", "reference_kl", "refuel", "sapo", "shaped_demonstration", "simpo",
+    "simulation_penalty", "squared_value", "step_dpo", "success_value", "supervised", "teacher_advantages",
+    "token_weights", "top_k_kl", "usual_entropy",
 ]  # fmt: skip

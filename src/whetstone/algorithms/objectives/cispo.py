@@ -15,12 +15,12 @@ def cispo(
     old_logprobs: PerToken,
     advantages: PerToken,
     *,
-    ratio_max: Positive = 5.0,
-    ratio_min: NotNegative = 0.0,
+    max_ratio: Positive = 5.0,
+    min_ratio: NotNegative = 0.0,
 ) -> AdvantageLoss:
     """Policy gradient weighted by a bounded ratio (CISPO).
 
-        L = −sg[clip(ρ, ratio_min, ratio_max)] A ℓ
+        L = −sg[clip(ρ, min_ratio, max_ratio)] A ℓ
 
     Unbounded it is importance-weighted REINFORCE; inside the bounds its gradient is PPO's.
 
@@ -28,8 +28,8 @@ def cispo(
         learner_logprobs: [T] with gradient.
         old_logprobs: [T] the learner's own before this update.
         advantages: [T]
-        ratio_max: The bound itself, not its distance from 1.
-        ratio_min: 0 as in the paper.
+        max_ratio: Upper bound of the ratio itself, not its distance from 1.
+        min_ratio: Lower bound of the ratio; 0 in the paper.
 
     Raises:
         ValueError: The bounds are no interval.
@@ -37,10 +37,10 @@ def cispo(
     Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, eq. 4 and 5; the default bound is ours.
     """
     same_length(learner_logprobs, advantages)
-    if not 0 <= ratio_min <= ratio_max:
-        raise ValueError(f"ratio_min is at least 0 and at most ratio_max: got {ratio_min:g}, {ratio_max:g}")
+    if not 0 <= min_ratio <= max_ratio:
+        raise ValueError(f"min_ratio must be at least 0 and at most max_ratio, got {min_ratio:g}, {max_ratio:g}")
     log_ratios = log_ratio(learner_logprobs, old_logprobs).detach()
     ratio = log_ratios.exp()
-    weight = ratio.clamp(ratio_min, ratio_max)
+    weight = ratio.clamp(min_ratio, max_ratio)
     loss = -weight * advantages * learner_logprobs
     return TokenLoss(loss, ratio_metrics(log_ratios, clip_fraction=weight != ratio))

@@ -30,7 +30,7 @@ def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: Pos
     return (teacher_logprobs.detach() - logprobs.detach()).clamp(-bound, bound)
 
 
-def distilled(
+def on_policy_distillation(
     learner_logprobs: PerToken,
     old_logprobs: PerToken,
     teacher_logprobs: PerToken,
@@ -61,7 +61,7 @@ def distilled(
         clip_high: As in PPO.
         bound: Of a, in nats.
 
-    Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage beside that of rewards: slime, and the objective of
+    Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage added to that of rewards: slime, and the objective of
     OpenClaw-RL, arXiv:2603.10165.
     """
     same_length(learner_logprobs, old_logprobs, teacher_logprobs, advantages)
@@ -76,7 +76,7 @@ def distilled(
     return TokenLoss(found.loss, found.metrics | {"distillation/advantage": a})
 
 
-def distilled_now(
+def importance_weighted_distillation(
     learner_logprobs: PerToken,
     sampler_logprobs: PerToken,
     teacher_logprobs: PerToken,
@@ -89,8 +89,8 @@ def distilled_now(
 
         a = sg[ℓ_T − ℓ];   L = −a exp(ℓ − ℓ_sampler) + τ (ℓ − ℓ_sampler)²
 
-    Tokens whose probability fell by more than `low` below the sampler's keep the second term alone. The ratio carries
-    the mismatch, so it excludes `importance_correction`.
+    Tokens whose probability fell by more than `low` below the sampler's keep only the second term. The ratio includes
+    the mismatch: use no `importance_correction`.
 
     Args:
         learner_logprobs: [T] with gradient.

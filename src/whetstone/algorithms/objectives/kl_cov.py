@@ -15,7 +15,7 @@ def kl_cov(
     advantages: PerToken,
     covariance_rank: PerToken,
     *,
-    share: Share = 2e-4,
+    fraction: Share = 2e-4,
     weight: NotNegative = 1.0,
 ) -> TokenLoss:
     """The unclipped surrogate, with a penalty on how far the tokens of highest covariance move (KL-Cov).
@@ -30,13 +30,13 @@ def kl_cov(
         advantages: [T]
         covariance_rank: [T] the share of the batch's tokens that have a covariance as large or larger, itself among
             them; 0 for the largest of all, which is always held back.
-        share: How many are held back: max(1, ⌊share · K⌋).
+        fraction: How many are held back: max(1, ⌊fraction · K⌋).
         weight: κ.
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 13 and 14; over the batch instead of micro-batches.
     """
     same_length(learner_logprobs, advantages, covariance_rank)
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
-    held = covariance_rank <= share
-    loss = -advantages * log_ratios.exp() + torch.where(held, weight * log_ratios.abs(), 0.0)
-    return TokenLoss(loss, ratio_metrics(log_ratios, covariance_fraction=held))
+    selected = covariance_rank <= fraction
+    loss = -advantages * log_ratios.exp() + torch.where(selected, weight * log_ratios.abs(), 0.0)
+    return TokenLoss(loss, ratio_metrics(log_ratios, covariance_fraction=selected))

@@ -53,7 +53,7 @@ def dpo(
     *,
     beta: Positive = 0.1,
     smoothing: Share = 0.0,
-    normalise_length: bool = False,
+    normalize_length: bool = False,
     imitate: NotNegative = 0.0,
 ) -> SumLoss:
     """The better of each pair of a task made likelier than the worse (DPO on pairs of trajectories).
@@ -61,7 +61,7 @@ def dpo(
         Δ = (Σℓ_w − Σref_w) − (Σℓ_l − Σref_l);   L = −log σ(β Δ)
 
     At Δ = 0 the gradient is −β/2 on each token of the better. Long trajectories saturate: β of 0.01 to 0.05, or
-    `normalise_length`.
+    `normalize_length`.
 
     Args:
         learner_sums: [S] Σℓ over action tokens, with gradient.
@@ -72,7 +72,7 @@ def dpo(
         lengths: [S] tokens in each sum.
         beta: β.
         smoothing: Share of pairs taken to be the wrong way round.
-        normalise_length: Divide each log-ratio by its tokens first.
+        normalize_length: Divide each log-ratio by its tokens first.
         imitate: Weight of the better one's negative log-likelihood a token, against its falling.
 
     Source: Rafailov et al. 2023, arXiv:2305.18290, eq. 7; trajectories: Song et al. 2024 (ETO), arXiv:2403.02502;
@@ -81,7 +81,7 @@ def dpo(
     pairs = pairs_of(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
-    size = lengths.clamp(min=1).to(learner_sums) if normalise_length else torch.ones_like(learner_sums)
+    size = lengths.clamp(min=1).to(learner_sums) if normalize_length else torch.ones_like(learner_sums)
     ratios = (learner_sums - reference_sums.detach()) / size
     better, worse = pairs.unbind(1)
     margin = beta * (ratios[better] - ratios[worse])
@@ -100,7 +100,7 @@ def ipo(
     lengths: PerTrajectory,
     *,
     beta: Positive = 0.1,
-    normalise_length: bool = True,
+    normalize_length: bool = True,
 ) -> SumLoss:
     """Pairs drawn apart to a margin and no further (IPO).
 
@@ -114,14 +114,14 @@ def ipo(
         action_keys: [S] equal where two did the same.
         lengths: [S] tokens in each sum.
         beta: β: the margin is 1 / 2β.
-        normalise_length: Divide each log-ratio by its tokens first, as TRL does; the paper has single sums.
+        normalize_length: Divide each log-ratio by its tokens first, as TRL does; the paper has single sums.
 
     Source: Azar et al. 2023, arXiv:2310.12036, eq. 17.
     """
     pairs = pairs_of(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
-    size = lengths.clamp(min=1).to(learner_sums) if normalise_length else torch.ones_like(learner_sums)
+    size = lengths.clamp(min=1).to(learner_sums) if normalize_length else torch.ones_like(learner_sums)
     ratios = (learner_sums - reference_sums.detach()) / size
     better, worse = pairs.unbind(1)
     margin = ratios[better] - ratios[worse]

@@ -18,7 +18,7 @@ from whetstone.ranges import Positive
 
 
 def advantage_weighted(
-    learner_logprobs: PerToken, advantages: PerToken, *, temperature: Positive = 1.0, weight_max: Positive = 20.0
+    learner_logprobs: PerToken, advantages: PerToken, *, temperature: Positive = 1.0, max_weight: Positive = 20.0
 ) -> TokenLoss:
     """Imitation of oneself, more of what earned more (AWR).
 
@@ -30,7 +30,7 @@ def advantage_weighted(
         learner_logprobs: [T] with gradient.
         advantages: [T]
         temperature: β, above 0.
-        weight_max: Largest weight.
+        max_weight: Maximum weight of a turn.
 
     Raises:
         ValueError: β is not above 0.
@@ -40,8 +40,8 @@ def advantage_weighted(
     same_length(learner_logprobs, advantages)
     if temperature <= 0:
         raise ValueError(f"temperature is above 0: got {temperature:g}")
-    weight = (advantages / temperature).clamp(max=80).exp().clamp(max=weight_max)
-    capped = (weight == weight_max).to(weight.dtype)
+    weight = (advantages / temperature).clamp(max=80).exp().clamp(max=max_weight)
+    capped = (weight == max_weight).to(weight.dtype)
     return TokenLoss(-weight * learner_logprobs, {"policy/sample_weight": weight, "policy/capped_fraction": capped})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whetstone.algorithms.levels import PerTurn
 
 
-def second_attempt_alone(process_rewards: PerTurn, first_attempt: PerTurn) -> PerTurn:
+def second_attempt_only(process_rewards: PerTurn, first_attempt: PerTurn) -> PerTurn:
     """Process rewards without those of the first attempt (SCoRe, stage one).
 
         r_t ← 0 up to the first answer;   those behind it stay

@@ -33,7 +33,7 @@ class MemoryTasks(ListedTasks):
         path: The folder with the questions, `possible_answer/` and `memory_prereq_conversation/`; empty: that of the
             package `bfcl-eval`.
         seed: The order in which training tasks come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
 
     Raises:
@@ -48,7 +48,7 @@ class MemoryTasks(ListedTasks):
         part: Literal["questions", "conversations"] = "questions",
         path: str = "",
         seed: int = 0,
-        held_out_share: float = 1.0,
+        held_out_fraction: float = 1.0,
     ) -> None:
         folder = Path(path) if path else data_folder()
         name = "BFCL_v4_memory.json"
@@ -77,7 +77,7 @@ class MemoryTasks(ListedTasks):
                     private = _private(row, backend, number=number, heard=tuple(heard))
                     tasks.append(_task(row, backend, {**private, "asked": asked[scenario]}))
                     heard += _words(row)
-        super().__init__(*split_unless_all(tasks, held_out_share, where=name), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=name), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Of a question, a look and the accepted answer; of a conversation, each thing that is said, word for word."""

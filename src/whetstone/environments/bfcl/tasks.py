@@ -31,7 +31,7 @@ class ConversationTasks(ListedTasks):
             a call needs, and the next one says it; `long_context`: the services hold far more than is asked for.
         path: The folder with the questions and `possible_answer/`; empty: that of the package `bfcl-eval`.
         seed: The order in which training tasks come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
 
     Raises:
@@ -40,7 +40,7 @@ class ConversationTasks(ListedTasks):
     """
 
     def __init__(
-        self, *, category: Category = "base", path: str = "", seed: int = 0, held_out_share: float = 1.0
+        self, *, category: Category = "base", path: str = "", seed: int = 0, held_out_fraction: float = 1.0
     ) -> None:
         folder = Path(path) if path else data_folder()
         name = f"BFCL_v4_multi_turn_{category}.json"
@@ -50,7 +50,7 @@ class ConversationTasks(ListedTasks):
             return conversation_task(row, answers[str(row["id"])])
 
         tasks, _ = read_tasks(folder / name, parse)
-        super().__init__(*split_unless_all(tasks, held_out_share, where=name), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=name), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The next gold call of the turn, and a word at its end."""

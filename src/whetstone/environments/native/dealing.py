@@ -1,4 +1,4 @@
-"""A buyer and a seller at one table: each knows what the thing is worth to himself, and nothing of the other.
+"""Bargaining of a buyer and a seller: each knows only their own value of the item.
 
 Two seats: `buyer` and `seller`, who speaks first. Each may be a policy or the script.
 
@@ -124,7 +124,7 @@ class DealingTasks(Generated):
         levels: As of `Generated`.
     """
 
-    name = "dealing"
+    name = "dealing"  # seeds and task ids keep the name of the first release
 
     def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
         super().__init__(seed=seed, levels=levels)
@@ -170,10 +170,10 @@ class _Alone:
             self.game.act("seller", self.game.script("seller"))
 
 
-def dealing(*, actions: Actions = "call") -> Seat:
+def bargaining(*, actions: Actions = "call") -> Seat:
     """One seat at the table.
 
     Args:
-        actions: As of a game.
+        actions: Commands as a call of `act`, or as text.
     """
     return Seat(Dealing, actions=actions)

@@ -1,4 +1,4 @@
-"""Multi-hop search over a generated encyclopaedia: each fact stands on one page, a question needs two to four.
+"""Multi-hop search over a generated encyclopaedia: one page per fact, two to four facts per question.
 
 Pages are of people, towns, rivers, companies and lands, every relation has one answer, and every name is made up, so
 nothing can be known beforehand; and each task has a world of its own in which the names mean something else, so nothing
@@ -105,7 +105,7 @@ class EncyclopaediaTasks(Scripted):
         levels: As of `Generated`.
     """
 
-    name = "encyclopaedia"
+    name = "encyclopaedia"  # seeds and task ids keep the name of the first release
 
     def make(self, draw: Random, level: int) -> Task:
         """See `Generated`."""

@@ -49,12 +49,12 @@ class AgentGym:
     `reset` and `create` in the task's private data, by the server's names.
 
     Args:
-        url: Where the server is, with the environment's part of it where it has several (`…/wordle`).
-        actions: As of a game: commands as a call of `act`, or as text.
-        whole: Whether a command as text is all of what is said, as SQL is; false: its last line.
-        instruction: A system message; the servers themselves do not say how they are played.
-        success_at: The score, or the reward where there is no score, from which the episode is a success, whatever came
-            behind it. ScienceWorld counts to 100; Wordle's is 0.
+        url: URL of the server, with the path of the environment if it serves several (`…/wordle`).
+        actions: Commands as a call of `act`, or as text.
+        full_text: Use the full text of a message as the command, as for SQL; false: its last line.
+        instruction: System message; the servers do not explain their rules.
+        success_at: Minimum score, or reward if there is no score, of a success, at any turn. The maximum
+            of ScienceWorld is 100, that of Wordle 0.
         seconds: How long one answer may take.
     """
 
@@ -63,13 +63,13 @@ class AgentGym:
         *,
         url: str,
         actions: Actions = "text",
-        whole: bool = False,
+        full_text: bool = False,
         instruction: str = "",
         success_at: float = 1.0,
         seconds: float = 60.0,
     ) -> None:
         self._asking = Asking(url, seconds=seconds)
-        self.actions, self.whole, self.instruction, self.success_at = actions, whole, instruction, success_at
+        self.actions, self.full_text, self.instruction, self.success_at = actions, full_text, instruction, success_at
         self.specs = (tool_of(()),) if actions == "call" else ()
         self._routes: dict[str, _Body] | None = None
         self._id: Any = None
@@ -95,9 +95,11 @@ class AgentGym:
             raise EpisodeError("a step outside an episode; reset begins another")
         if self._lost:
             raise InfrastructureError(f"{self._asking.url} began again: it gave this episode's environment to another")
-        command = command_of(action, self.actions, whole=self.whole, one_line=False)
+        command = command_of(action, self.actions, whole=self.full_text, one_line=False)
         if command is None:
-            return StepResult(Observation((user(f"Give one action, of {longest(self.whole)} characters or fewer."),)))
+            return StepResult(
+                Observation((user(f"Give one action, of {longest(self.full_text)} characters or fewer."),))
+            )
         try:
             said = await self._asking.ask("POST", "/step", {**self._named, "action": command}, acting=True)
         except Refused as refused:

@@ -36,8 +36,8 @@ class NemoGym:
     """One session of a server. Ends: terminated on an action without a call.
 
     Args:
-        url: Where the resources server is.
-        instruction: A system message, in front of the task's own.
+        url: URL of the resources server.
+        instruction: System message before that of the task.
         success_at: The reward of `/verify` from which the episode is a success.
         seconds: How long one answer may take.
     """
@@ -150,15 +150,15 @@ class NemoGymTasks(ListedTasks):
     Args:
         path: JSON lines, each with `responses_create_params`.
         seed: The order in which training tasks come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, and trains on the same.
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, and trains on the same.
 
     Raises:
         TaskError: The file is missing or has a bad line.
     """
 
-    def __init__(self, *, path: str, seed: int = 0, held_out_share: float = 0.1) -> None:
+    def __init__(self, *, path: str, seed: int = 0, held_out_fraction: float = 0.1) -> None:
         tasks, _ = read_tasks(Path(path), _task)
-        super().__init__(*split_unless_all(tasks, held_out_share, where=path), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=path), seed=seed)
 
 
 def _task(row: Mapping[str, Any], number: int) -> Task:

@@ -33,13 +33,13 @@ class OpenEnv:
     """One session of a server. Ends: as the environment does; where it has tools, with an action without a call, too.
 
     Args:
-        url: Where it is, `http://…` or `ws://…`.
+        url: URL of the server, `http://…` or `ws://…`.
         field: The field of an action that a command is put into; empty: the one the server's schema requires.
         shown: The field of an observation that is shown; empty: all of it, as JSON.
-        actions: As of a game: commands as a call of `act`, or as text. A text that is a JSON object is the action.
-        whole: Whether a command as text is all of what is said, as code is; false: its last line. What stands between
-            the last `<action>` and `</action>` is it in either case.
-        success_at: The reward from which the episode is a success, whatever came behind it.
+        actions: Commands as a call of `act`, or as text. A text that is a JSON object is the action.
+        full_text: Use the full text of a message as the command, as for code; false: its last line. In both cases the
+            text between the last `<action>` and `</action>` has priority.
+        success_at: Minimum reward of a success, at any turn.
         seconds: How long one answer may take, and how long a server that is full is waited for.
 
     Raises:
@@ -53,7 +53,7 @@ class OpenEnv:
         field: str = "",
         shown: str = "",
         actions: Actions = "text",
-        whole: bool = True,
+        full_text: bool = True,
         success_at: float = 1.0,
         seconds: float = 60.0,
     ) -> None:
@@ -63,7 +63,7 @@ class OpenEnv:
         self._session = OpenEnvSession(f"{'wss' if secure else 'ws'}://{rest}/ws", seconds=seconds)
         self.url = self._session.url
         self._asking = Asking(f"{'https' if secure else 'http'}://{rest}", seconds=seconds)
-        self.field, self.shown, self.actions, self.whole = field, shown, actions, whole
+        self.field, self.shown, self.actions, self.full_text = field, shown, actions, full_text
         self.success_at = success_at
         self.specs: tuple[ToolSpec, ...] = (tool_of(()),) if actions == "call" else ()
         self._fields: dict[str, Mapping[str, Any]] | None = None
@@ -88,7 +88,7 @@ class OpenEnv:
             raise EpisodeError("a step outside an episode; reset begins another")
         if self._tools:
             return await self._called(action)
-        command = command_of(action, self.actions, whole=self.whole, one_line=False)
+        command = command_of(action, self.actions, whole=self.full_text, one_line=False)
         sent = None if command is None else self._action(command)
         if not isinstance(sent, Mapping):
             return _not_taken(action, sent or self._why_none(action))
@@ -159,7 +159,7 @@ class OpenEnv:
             return plain("; ".join(action.malformed))
         if len(action.tool_calls) > 1:
             return f"{len(action.tool_calls)} calls in one turn, 1 allowed; none was made"
-        return why_none(action, self.actions, whole=self.whole)
+        return why_none(action, self.actions, whole=self.full_text)
 
     # ------------------------------------------------------------ what is done there
 

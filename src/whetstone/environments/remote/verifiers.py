@@ -152,7 +152,7 @@ class VerifiersTasks(ListedTasks):
         taskset: As of the environment, as are `python`, `options`, `runtime` and `max_tasks`.
         env: As of the environment `verifiers_harness`, where that plays them; `{}` there, too.
         seed: The order in which training tasks come.
-        held_out_share: The share kept for evaluation; 1 keeps all of them, and trains on the same.
+        held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, and trains on the same.
         seconds: How long loading may take.
 
     Raises:
@@ -170,7 +170,7 @@ class VerifiersTasks(ListedTasks):
         max_tasks: int = 10_000,
         env: dict[str, Any] | None = None,
         seed: int = 0,
-        held_out_share: float = 0.1,
+        held_out_fraction: float = 0.1,
         seconds: float = 120.0,
     ) -> None:
         command = bridge_command(taskset, python, options, runtime, max_tasks, tasks=True, env=env)
@@ -183,7 +183,7 @@ class VerifiersTasks(ListedTasks):
             Task(row["id"], row["prompt"], {"index": index, "key": row["key"]})
             for index, row in enumerate(said["tasks"])
         ]
-        super().__init__(*split_unless_all(tasks, held_out_share, where=taskset), seed=seed)
+        super().__init__(*split_unless_all(tasks, held_out_fraction, where=taskset), seed=seed)
 
 
 class Bridge:

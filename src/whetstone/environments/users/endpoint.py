@@ -43,7 +43,7 @@ class EndpointUser:
         guidelines: What stands in front of the scenario.
         temperature: Of his words.
         seconds: How long one answer may take.
-        tries: How often he is asked before the episode is invalid.
+        max_attempts: Maximum number of requests per message before the episode is invalid.
     """
 
     replayable = False
@@ -57,10 +57,10 @@ class EndpointUser:
         guidelines: str = _GUIDELINES,
         temperature: float = 0.0,
         seconds: float = 60.0,
-        tries: int = 4,
+        max_attempts: int = 4,
     ) -> None:
         self.guidelines, self.temperature = guidelines, temperature
-        self._model = ChatEndpoint(url, model, key=key, seconds=seconds, tries=tries)
+        self._model = ChatEndpoint(url, model, key=key, seconds=seconds, tries=max_attempts)
         self._said: list[dict[str, Any]] = []
         self._hands: Hands | None = None
         self._uses = 0

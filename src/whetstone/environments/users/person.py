@@ -32,7 +32,7 @@ class HumanUser:
 
     Args:
         url: Of the server, without `/v1`, such as `http://127.0.0.1:8000`.
-        key_variable: The environment variable with the key for it; empty: none.
+        api_key_env: Environment variable with the API key of the server; empty: none.
         seconds: How long each of his turns is waited for; beside it the episode has `environment.timeout_seconds`.
 
     Raises:
@@ -41,11 +41,11 @@ class HumanUser:
 
     replayable = False
 
-    def __init__(self, *, url: str, key_variable: str = "", seconds: float = 600.0) -> None:
+    def __init__(self, *, url: str, api_key_env: str = "", seconds: float = 600.0) -> None:
         if not 0 < seconds <= 86_400:
             raise OptionError("seconds", f"above 0, and a day at most, got {seconds:g}")
         self.seconds = seconds
-        self._server = Asking(url, seconds=_WAIT + 20, tries=_TRIES, token=key_in(key_variable))
+        self._server = Asking(url, seconds=_WAIT + 20, tries=_TRIES, token=key_in(api_key_env))
         self._seat, self._turn = "", 0
         self._left = ""
 

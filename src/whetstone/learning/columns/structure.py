@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _forks(run: RunCapabilities) -> str | None:
-    return None if "forks" in run.strategy else "a strategy that forks makes trees: rollout.strategy: forked"
+    return None if "forks" in run.strategy else "a strategy that forks makes trees: rollout.strategy: random_branching"
 
 
 def _seats_or_tag(run: RunCapabilities) -> str | None:
@@ -119,7 +119,7 @@ def state_keys(batch: Columns) -> Iterable[int]:
         yield known.setdefault(tuple(message.text for message in seen), len(known))
 
 
-@column("turn", index=True, provided_by="a strategy that forks: `rollout.strategy: forked`", requires=_forks)
+@column("turn", index=True, provided_by="a strategy that forks: `rollout.strategy: random_branching`", requires=_forks)
 def nodes(batch: Columns) -> Iterable[int]:
     """Which node of the tree a turn is; one that trajectories share is one."""
     known: dict[int, int] = {}

@@ -12,14 +12,14 @@ _SECONDS = 1.0
 
 
 async def pattern(
-    trajectory: Trajectory, task: Task, *, pattern: RegularExpression | None = None, whole: bool = True
+    trajectory: Trajectory, task: Task, *, pattern: RegularExpression | None = None, full_match: bool = True
 ) -> Score:
     """1 where the final answer matches, else 0; a match that takes longer than a second is none, and `undecided`.
 
     Args:
         pattern: A regular expression; null: that in `task.private["pattern"]`.
-        whole: Whether all of the answer must match, white space around it aside. A part is easily met by an answer that
-            says everything.
+        full_match: Require the full answer to match, except for surrounding white space; false: any part of it, which
+            a long answer easily satisfies.
 
     Raises:
         ValueError: It is no regular expression.
@@ -32,7 +32,7 @@ async def pattern(
         raise ValueError(f"{wanted!r} is no regular expression: {error}") from None
     undecided = matches = False
     if said is not None:
-        find = compiled.fullmatch if whole else compiled.search
+        find = compiled.fullmatch if full_match else compiled.search
         try:
             matches = find(said.strip(), timeout=_SECONDS) is not None
         except TimeoutError:

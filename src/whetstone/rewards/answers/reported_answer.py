@@ -13,8 +13,8 @@ from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 
-async def reported_answer(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
-    """What `outcome` says of `answer` in the world's verdict; 0 and no success where there is none.
+async def submitted_answer(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
+    """Score of `answer` in the environment's verdict by `outcome`; 0 and no success without an answer.
 
     Args:
         outcome: Judges it as if the policy had ended with it.

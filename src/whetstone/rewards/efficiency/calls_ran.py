@@ -7,37 +7,39 @@ from whetstone.rewards.efficiency.counting import calls_to
 from whetstone.trajectory import Score, Task, Trajectory
 
 
-async def calls_ran(
-    trajectory: Trajectory, task: Task, *, share: bool = False, tools: list[str] | None = None
+async def executed_calls(
+    trajectory: Trajectory, task: Task, *, partial_credit: bool = False, tools: list[str] | None = None
 ) -> Score:
-    """The number of calls that ran without an error; put it behind `gate` or `times`, with `high`, in `composed`.
+    """The number of calls that ran without an error; use it with `gate` or `times`, and `high`, in `composed`.
 
     Args:
-        share: The share of calls that ran instead, 0 where there was none.
+        partial_credit: Return the fraction of calls that ran instead; 0 without calls.
         tools: Whose calls count; null: all tools'.
 
     Source: Singh et al. 2025 (ARTIST), arXiv:2505.01441, for the share.
     """
     ran = sum(call.outcome == "ok" and (tools is None or call.name in tools) for call in trajectory.calls)
     every = calls_to(trajectory, tools)
-    value = (ran / every if every else 0.0) if share else float(ran)
+    value = (ran / every if every else 0.0) if partial_credit else float(ran)
     return Score(value, {"ran": float(ran), "calls": float(every)})
 
 
-async def few_calls(trajectory: Trajectory, task: Task, *, most: Count = 8, tools: list[str] | None = None) -> Score:
-    """1 for no call, 0 for `most` or more, linearly; put it behind `times` or `gate`: added, it pays for giving up.
+async def few_calls(
+    trajectory: Trajectory, task: Task, *, max_calls: Count = 8, tools: list[str] | None = None
+) -> Score:
+    """1 for no call, 0 for `max_calls` or more, linearly; use it with `times` or `gate`: added, it pays for giving up.
 
     Args:
-        most: Calls that are worth nothing any more.
+        max_calls: Number of calls from which the reward is 0.
         tools: Whose calls count; null: all tools'.
 
     Raises:
-        ValueError: `most` is below 1.
+        ValueError: `max_calls` is below 1.
     """
-    if most < 1:
-        raise ValueError(f"most is 1 or more, got {most}")
+    if max_calls < 1:
+        raise ValueError(f"max_calls must be at least 1, got {max_calls}")
     calls = calls_to(trajectory, tools)
-    return Score(max(0.0, 1 - calls / most), {"calls": float(calls)})
+    return Score(max(0.0, 1 - calls / max_calls), {"calls": float(calls)})
 
 
 async def well_formed(trajectory: Trajectory, task: Task) -> Score:

@@ -24,7 +24,7 @@ async def fewest_turns(
     format: float = 0.1,
     compact: float = 0.3,
     brevity: float = 0.0,
-    most: int = 8,
+    max_turns: int = 8,
     markers: list[str] | None = None,
 ) -> Score:
     """The outcome, a bonus for form, and, for a right answer, one for compact turns and one for few.
@@ -33,8 +33,8 @@ async def fewest_turns(
         outcome: Says whether the answer is right.
         format: For calls that can all be read.
         compact: For turns of one unit each: the share of turns without a marker counts.
-        brevity: For few turns: 1 − (turns − 1) / most of it.
-        most: Turns from which on there is nothing for brevity.
+        brevity: For few turns: 1 − (turns − 1) / `max_turns` of it.
+        max_turns: Number of turns from which `brevity` pays nothing.
         markers: Words a new unit begins with.
 
     Source: Zeng et al. 2025 (MinD), arXiv:2505.19788, which names form, correctness and unit compactness; what is
@@ -48,7 +48,7 @@ async def fewest_turns(
     whole = sum(words.search(turn.message.text) is None for turn in turns) / max(1, len(turns))
     fine = (await well_formed(trajectory, task)).value
     right = float(bool(score.success))
-    few = max(0.0, 1 - (len(turns) - 1) / most)
+    few = max(0.0, 1 - (len(turns) - 1) / max_turns)
     value = score.value + right * (format * fine + compact * whole + brevity * few)
     return replace(
         score, value=value, parts={**score.parts, "format": fine, "compact": whole, "turns": float(len(turns))}

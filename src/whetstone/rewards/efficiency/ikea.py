@@ -17,9 +17,9 @@ async def ikea(
     *,
     outcome: Reward = exact_match,
     tools: list[str] | None = None,
-    most: int = 3,
+    max_searches: int = 3,
     bonus: float = 0.6,
-    tried: float = 0.05,
+    attempt_reward: float = 0.05,
     malformed: float = -1.0,
 ) -> Score:
     """1 + 0.6 max(0, 1 − searches / 3) for a right answer; 0.05 for a wrong one behind a search, else 0; −1 for calls
@@ -28,9 +28,9 @@ async def ikea(
     Args:
         outcome: Says whether the answer is right.
         tools: Whose calls are searches; null: all tools'.
-        most: Searches from which on there is no bonus.
+        max_searches: Number of searches from which there is no bonus.
         bonus: For a right answer without a search.
-        tried: For a wrong answer behind one; to stay below every right one.
+        attempt_reward: Reward of a wrong answer after a search; keep it below the reward of every right answer.
         malformed: For calls that are none.
 
     Source: Huang et al. 2025 (IKEA), arXiv:2505.07596, and its code.
@@ -43,8 +43,8 @@ async def ikea(
     if not fine:
         value = malformed
     elif right:
-        value = 1.0 + bonus * max(0.0, 1 - searches / most)
+        value = 1.0 + bonus * max(0.0, 1 - searches / max_searches)
     else:
-        value = tried if searches else 0.0
+        value = attempt_reward if searches else 0.0
     parts = {**score.parts, "correct": float(right), "searches": float(searches), "format": float(fine)}
     return replace(score, value=value, parts=parts)

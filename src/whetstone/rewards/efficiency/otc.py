@@ -23,8 +23,8 @@ class Otc:
         smooth: c: how gently it falls; the most calls an episode may make is the natural value.
         size: α.
         tools: Which tools' calls count; null: all.
-        alone: Whether each episode is judged for itself (the form for PPO): then no call at all is the best there is.
-        fewest: A name in the task's private data, of the fewest calls known to do; null: what the group shows.
+        per_episode: Score each episode without its group (the form for PPO); then no call at all is optimal.
+        min_calls_key: Key in the task's private data with the minimum number of calls; null: that of the group.
 
     Source: Wang et al. 2025 (OTC), arXiv:2504.14870, §3.
     """
@@ -38,30 +38,36 @@ class Otc:
         smooth: float = 4.0,
         size: float = 1.0,
         tools: list[str] | None = None,
-        alone: bool = False,
-        fewest: str | None = None,
+        per_episode: bool = False,
+        min_calls_key: str | None = None,
     ) -> None:
         if smooth <= 0:
             raise ValueError(f"smooth is above 0, got {smooth:g}")
-        self.outcome, self.smooth, self.size, self.tools, self.fewest = outcome, smooth, size, tools, fewest
-        self.alone = alone
+        self.outcome, self.smooth, self.size, self.tools, self.min_calls_key = (
+            outcome,
+            smooth,
+            size,
+            tools,
+            min_calls_key,
+        )
+        self.per_episode = per_episode
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """By itself; where the group counts, as if it had the fewest calls there are."""
         score = await self.outcome(trajectory, task)
         calls = calls_to(trajectory, self.tools)
-        return self._paid(score, calls, None if self.alone else calls)
+        return self._paid(score, calls, None if self.per_episode else calls)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
         """Beside each other."""
         outcomes = [await self.outcome(trajectory, task) for trajectory in trajectories]
         calls = [calls_to(trajectory, self.tools) for trajectory in trajectories]
         right = [count for count, score in zip(calls, outcomes, strict=True) if score.success]
-        if self.fewest is not None and self.fewest in task.private:
-            right.append(int(task.private[self.fewest]))
+        if self.min_calls_key is not None and self.min_calls_key in task.private:
+            right.append(int(task.private[self.min_calls_key]))
         fewest = min(right, default=0)
         return [
-            self._paid(score, count, None if self.alone else fewest)
+            self._paid(score, count, None if self.per_episode else fewest)
             for score, count in zip(outcomes, calls, strict=True)
         ]
 

@@ -23,14 +23,13 @@ class Preferences:
 
     Args:
         outcome: Says whether the answer is right.
-        prefer: By column, what it weighs: `outcome`, `cost`, `seconds`, and tools by name; below 0 for a tool is a
-            dislike, above 0 for `cost` and `seconds` a wish for little. A task's own wishes stand in
-            `task.private["preferences"]`.
+        prefer: Weight by column: `outcome`, `cost`, `seconds`, and tools by name; below 0 for a tool is a dislike,
+            above 0 for `cost` and `seconds` a wish for little. `task.private["preferences"]` overrides it.
         token_price: Of a token, in the cost.
         call_prices: Of a call, by tool.
         positive: Whether a right episode is paid 1 and more, whatever is disliked about it; without, the sum may be
             below that of a wrong one, as in the paper.
-        quantile: What is further out is taken for this quantile before columns are compared; 0: nothing is.
+        quantile: Clip columns to this quantile and its complement before they are compared; 0: no clipping.
 
     Source: ToolOrchestra 2025, arXiv:2511.21689, §3; quantiles and `positive` are ours.
     """

@@ -36,11 +36,11 @@ class Evidence:
 
     Args:
         judge: Asked whether the steps are to the point, and whether they prove the task done.
-        most: Steps that may be named; more is bad form.
+        max_steps: Maximum number of steps that may be named; more is bad form.
         format: What naming steps there are pays.
         relevance: What steps to the point pay.
         completeness: What a proof pays.
-        conciseness: What a proof of one step pays besides, falling to 0 at `most`.
+        conciseness: Bonus for a proof of one step, falling to 0 at `max_steps`.
 
     Source: SmartSnap 2025, arXiv:2512.22322; its four terms, with sizes of ours.
     """
@@ -49,22 +49,24 @@ class Evidence:
         self,
         *,
         judge: Judge,
-        most: int = 3,
+        max_steps: int = 3,
         format: float = 0.1,
         relevance: float = 0.2,
         completeness: float = 1.0,
         conciseness: float = 0.1,
     ) -> None:
-        if most < 1:
-            raise ValueError(f"most is 1 or more, got {most}")
-        self.judge, self.most = judge, most
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {max_steps}")
+        self.judge, self.max_steps = judge, max_steps
         self.format, self.relevance, self.completeness, self.conciseness = format, relevance, completeness, conciseness
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Look at the evidence."""
         named = None if trajectory.ended.cut_short else named_steps(trajectory)
         fine = (
-            named is not None and 1 <= len(named) <= self.most and all(1 <= k <= len(trajectory.turns) for k in named)
+            named is not None
+            and 1 <= len(named) <= self.max_steps
+            and all(1 <= k <= len(trajectory.turns) for k in named)
         )
         relevant = complete = False
         if fine and named is not None:
@@ -76,8 +78,8 @@ class Evidence:
             material = {"task": task.prompt, "answer": final_answer(trajectory) or "", "evidence": shown}
             said = await self.judge.answer(Question(ask, material, _SHAPE))
             relevant, complete = bool(said["relevant"]), bool(said["complete"] and said["relevant"])
-        concise = complete and named is not None and self.most > 1
-        short = (self.most - len(named or ())) / (self.most - 1) if concise else 0.0
+        concise = complete and named is not None and self.max_steps > 1
+        short = (self.max_steps - len(named or ())) / (self.max_steps - 1) if concise else 0.0
         value = self.format * fine + self.relevance * relevant + self.completeness * complete + self.conciseness * short
         parts = {
             "format": float(fine),

@@ -30,13 +30,13 @@ BETTER: Mapping[str, Any] = {
 
 
 class Preferred:
-    """The share of a group's other episodes that an episode is better than, ties half; alone, one half.
+    """Win rate of an episode against the others of its group; a tie counts half, a group of one 0.5.
 
     Args:
         judge: Asked of each pair, twice.
         ask: What better means.
-        beside: A reward it is added to, which says what success is.
-        weight: Of the share.
+        base_reward: Reward that this one is added to; it determines success.
+        weight: Weight of the win rate.
     """
 
     provides = frozenset({"wins", "order_disagreed"})
@@ -46,10 +46,10 @@ class Preferred:
         *,
         judge: Judge,
         ask: str = "Which of the two pieces of work does the task better?",
-        beside: Reward | None = None,
+        base_reward: Reward | None = None,
         weight: float = 1.0,
     ) -> None:
-        self.judge, self.ask, self.beside, self.weight = judge, ask, beside, weight
+        self.judge, self.ask, self.base_reward, self.weight = judge, ask, base_reward, weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """By itself."""
@@ -83,9 +83,9 @@ class Preferred:
         self, trajectory: Trajectory, task: Task, share: float, disagreed: float, said: Sequence[Judgement] = ()
     ) -> Score:
         parts = {"wins": share, "order_disagreed": disagreed}
-        if self.beside is None:
+        if self.base_reward is None:
             return Score(self.weight * share, parts, judgements=tuple(said))
-        other = await self.beside(trajectory, task)
+        other = await self.base_reward(trajectory, task)
         value, judgements = other.value + self.weight * share, (*other.judgements, *said)
         return replace(other, value=value, parts={**other.parts, **parts}, judgements=judgements)
 

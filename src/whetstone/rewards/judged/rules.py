@@ -24,9 +24,9 @@ class Rules:
     Args:
         judge: Asked of each rule, yes or no.
         rules: The rules.
-        beside: A reward it is added to, such as a learned one; that says what success is.
+        base_reward: Reward that this one is added to, such as `reward_model`; it determines success.
         weight: Of the rules.
-        beside_weight: Of the other.
+        base_weight: Weight of the base reward.
 
     Source: AutoRule 2025, arXiv:2506.15651.
     """
@@ -36,14 +36,14 @@ class Rules:
         *,
         judge: Judge,
         rules: list[str],
-        beside: Reward | None = None,
+        base_reward: Reward | None = None,
         weight: float = 1.0,
-        beside_weight: float = 1.0,
+        base_weight: float = 1.0,
     ) -> None:
         if not rules:
             raise ValueError("rules: one or more")
-        self.judge, self.rules, self.beside = judge, rules, beside
-        self.weight, self.beside_weight = weight, beside_weight
+        self.judge, self.rules, self.base_reward = judge, rules, base_reward
+        self.weight, self.base_weight = weight, base_weight
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """The share, and the other."""
@@ -54,12 +54,12 @@ class Rules:
         ]
         kept = [bool(said["met"]) for said in await asyncio.gather(*asked)]
         share = sum(kept) / len(kept)
-        if self.beside is None:
+        if self.base_reward is None:
             return Score(self.weight * share, {"rules": share}, success=all(kept))
-        other = await self.beside(trajectory, task)
+        other = await self.base_reward(trajectory, task)
         if other.invalid:
             return other
-        value = self.weight * share + self.beside_weight * other.value
+        value = self.weight * share + self.base_weight * other.value
         return Score(value, {**other.parts, "rules": share}, other.turns, other.success, other.signals)
 
     async def close(self) -> None:

@@ -45,11 +45,11 @@ _NEXT: Mapping[str, Any] = {
 
 
 class Verified:
-    """1 where the final answer is `task.private["answer"]`: by rule where rules can tell, else by a verifier with
+    """1 if the final answer equals `task.private["answer"]`: by rule if rules can decide, else by a verifier with
     tools.
 
-    Rules compare texts, numbers to a relative tolerance, and quantities in units. They abstain where one of the two is
-    no quantity they know, and a verifier is asked, who may use a calculator and a converter of units for a few steps.
+    Rules compare texts, numbers to a relative tolerance, and quantities in units. They abstain if one of the two is
+    no known quantity, and a verifier is asked, who may use a calculator and a converter of units for a few steps.
     Without a verifier, what rules cannot tell is wrong, and counted as `undecided`.
 
     Args:

@@ -18,10 +18,10 @@ class EndpointJudge:
     Args:
         url: Where the API begins, such as `http://localhost:8000/v1`.
         model: Its name there.
-        key_variable: The environment variable that holds the key; empty: none is sent.
+        api_key_env: Environment variable with the API key; empty: none is sent.
         temperature: 0 for the likeliest answer.
         seconds: How long one answer may take.
-        tries: How often a server that is down or busy is asked, and how often an answer that is none is asked for
+        max_attempts: Maximum number of requests if the server is down or busy, and of requests for a valid answer
             again.
         concurrency: Questions under way at once.
         cache: A file that keeps answers by what was asked; null keeps the latest in memory.
@@ -38,19 +38,19 @@ class EndpointJudge:
         *,
         url: str,
         model: str,
-        key_variable: str = "",
+        api_key_env: str = "",
         temperature: float = 0.0,
         seconds: float = 60.0,
-        tries: int = 4,
+        max_attempts: int = 4,
         concurrency: int = 16,
         cache: str | None = None,
         prompt_price: float = 0.0,
         completion_price: float = 0.0,
         forced: bool = True,
     ) -> None:
-        key = key_in(key_variable)
-        self.endpoint = ChatEndpoint(url, model, key=key, seconds=seconds, tries=tries, concurrency=concurrency)
-        self.temperature, self.tries, self.forced = temperature, tries, forced
+        key = key_in(api_key_env)
+        self.endpoint = ChatEndpoint(url, model, key=key, seconds=seconds, tries=max_attempts, concurrency=concurrency)
+        self.temperature, self.max_attempts, self.forced = temperature, max_attempts, forced
         self.prices = (prompt_price, completion_price)
         self.meter = Meter()
         self._kept = Kept(cache)
@@ -81,7 +81,13 @@ class EndpointJudge:
             return completion.text
 
         return await certain(
-            question, said, who=who, kept=self._kept, under_way=self._under_way, meter=self.meter, tries=self.tries
+            question,
+            said,
+            who=who,
+            kept=self._kept,
+            under_way=self._under_way,
+            meter=self.meter,
+            tries=self.max_attempts,
         )
 
     async def close(self) -> None:

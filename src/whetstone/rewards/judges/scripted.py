@@ -19,13 +19,15 @@ class ScriptedJudge:
     Args:
         answers: A function of the question, plain or async, that gives a text or an object; or its name, as
             `package.module:function`.
-        tries: How often it is asked where the answer has not the right shape.
+        max_attempts: Maximum number of calls until the answer has the right shape.
         cache: A file that keeps answers by what was asked; null keeps the latest in memory.
     """
 
-    def __init__(self, *, answers: Callable[[Question], Any] | str, tries: int = 2, cache: str | None = None) -> None:
+    def __init__(
+        self, *, answers: Callable[[Question], Any] | str, max_attempts: int = 2, cache: str | None = None
+    ) -> None:
         self.answers = find_part("judge's answers", answers, {}) if isinstance(answers, str) else answers
-        self.tries, self.meter = tries, Meter()
+        self.max_attempts, self.meter = max_attempts, Meter()
         self._who = answers if isinstance(answers, str) else getattr(answers, "__qualname__", "scripted")
         self._kept = Kept(cache)
         self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
@@ -45,7 +47,7 @@ class ScriptedJudge:
             kept=self._kept,
             under_way=self._under_way,
             meter=self.meter,
-            tries=self.tries,
+            tries=self.max_attempts,
         )
 
     async def close(self) -> None:

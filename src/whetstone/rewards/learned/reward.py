@@ -18,27 +18,25 @@ from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Learned:
-    """σ of what a reward model says of an episode; success is what a rule says.
+    """Sigmoid of the score of a reward model; `outcome` determines success.
 
-    With `refresh` the model learns on behind every step, from pairs of the step's own groups: better are episodes the
-    rule calls right, worse are others of the same task. The rule says what is right and nothing of how good the rest
-    is, so that what it does not recognise is not called wrong anywhere else. What was said before is on record; a score
-    that is computed again is that of the model as it is then.
+    With `refresh` the model is trained after every step on pairs of the step's own groups: episodes that `outcome`
+    accepts are better than others of the same task. Recorded scores do not change; a recomputed score is that of the
+    current model.
 
     Args:
         path: A Hugging Face folder, with the line `whetstone rewards train-model` put there.
-        outcome: The rule.
-        beside: What the rule itself counts for, beside the model: 0 for the model alone.
-        weight: Of the model.
-        refresh: Whether it learns on.
-        memory: Pairs it learns from, the latest so many.
-        steps: Of its optimiser, behind each step.
+        outcome: Rule that determines success.
+        outcome_weight: Weight of `outcome` in the sum; 0 uses only the model.
+        weight: Weight of the model.
+        refresh: Train the model after every step.
+        memory: Number of latest pairs that it is trained on.
+        steps: Optimizer steps of the model per training step.
         trust_remote_code: Whether code that comes with the model is run.
-        device: What the model is computed on, as of `policy.device`.
+        device: Device of the model, see `policy.device`.
 
-    Source: ARMAP 2025, arXiv:2502.12130; Cooper 2025, arXiv:2508.05613, for learning on from what a precise rule
-        accepts
-    (its negatives are rewritten by a model; ours are the group's own).
+    Source: ARMAP 2025, arXiv:2502.12130; Cooper 2025, arXiv:2508.05613, for training on answers that a precise rule
+        accepts (its negatives are rewritten by a model; ours are the group's own).
     """
 
     provides = frozenset({"learned"})
@@ -48,7 +46,7 @@ class Learned:
         *,
         path: str,
         outcome: Reward = exact_match,
-        beside: float = 0.0,
+        outcome_weight: float = 0.0,
         weight: float = 1.0,
         refresh: bool = False,
         memory: int = 256,
@@ -62,7 +60,7 @@ class Learned:
             said = f"{path} has no {HEAD}: `whetstone rewards train-model RECIPE --model {path}` makes one"
             raise OptionError("path", said)
         self.model = RewardModel(path, trust_remote_code=trust_remote_code, device=device)
-        self.outcome, self.beside, self.weight = outcome, beside, weight
+        self.outcome, self.outcome_weight, self.weight = outcome, outcome_weight, weight
         self.refresh, self.steps = refresh, steps
         self._pairs: deque[Pair] = deque(maxlen=memory)
         self._said: dict[str, float] = {}
@@ -77,7 +75,7 @@ class Learned:
             return rule
         said = await self.model.score(transcript(trajectory))
         liked = float(torch.sigmoid(torch.tensor(said)))
-        value = self.weight * liked + self.beside * rule.value
+        value = self.weight * liked + self.outcome_weight * rule.value
         return Score(value, {**rule.parts, "learned": liked}, rule.turns, rule.success, rule.signals)
 
     def _observe(self, heard: Any) -> None:

@@ -13,7 +13,7 @@ _ENDED = (EndReason.TERMINATED, EndReason.TOOL_STOPPED)
 
 
 @provides("process_rewards")
-async def outcome_and_form(
+async def outcome_and_format(
     trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match, form: NotNegative = 0.1
 ) -> Score:
     """1 where the outcome is a success, −1 where it is not, 0 where the episode came to no end; and for each turn
@@ -24,7 +24,7 @@ async def outcome_and_form(
 
     Args:
         outcome: Says whether the answer is right.
-        form: What a turn's form pays or costs.
+        form: Reward of a well-formed turn, and penalty of a malformed one.
 
     Source: arXiv:2510.26020 (PORTool) for the outcome's values and a form reward that correctness dominates; that it is
     about calls is ours.

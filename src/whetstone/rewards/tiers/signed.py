@@ -9,8 +9,8 @@ from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 
-async def signed(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
-    """1 where the outcome is a success, else −1; no pay for form, nor for code that runs.
+async def plus_minus_one(trajectory: Trajectory, task: Task, *, outcome: Reward = exact_match) -> Score:
+    """1 if the outcome is a success, else −1; no pay for form, nor for code that runs.
 
     Args:
         outcome: Says whether the answer is right.

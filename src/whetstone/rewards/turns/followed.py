@@ -13,11 +13,11 @@ from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 
 @provides("process_rewards", "matched")
-async def followed(trajectory: Trajectory, task: Task, *, outcome: Reward = verdict) -> Score:
-    """The outcome, and for each turn whether it was the expert's: 1 where it was, 0 where his stood in its place.
+async def expert_match(trajectory: Trajectory, task: Task, *, outcome: Reward = verdict) -> Score:
+    """The outcome, and for each turn 1 if it matched the expert's action, 0 if the expert's replaced it.
 
-    `log_replay` says so by the turn's reward. An episode that it ended, with no patch left, has failed. In worlds whose
-    actions are text this is what `matched_calls` is where they are calls with gold ones beside the task.
+    `log_replay` records it as the reward of the turn. An episode that it ended, with no patch left, has failed. This
+    is the counterpart of `matched_calls` for environments with text actions.
 
     Args:
         outcome: Says how the episode went.

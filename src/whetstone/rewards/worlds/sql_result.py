@@ -27,7 +27,7 @@ _ORDERED = re.compile(r"\border\s+by\b[^()]*$", re.IGNORECASE)
 
 
 async def sql_result(
-    trajectory: Trajectory, task: Task, *, tool: str = "sql", seconds: float = 5.0, most_rows: int = 100_000
+    trajectory: Trajectory, task: Task, *, tool: str = "sql", seconds: float = 5.0, max_rows: int = 100_000
 ) -> Score:
     """1 where the agent's query gives the rows of `task.private["query"]` on `task.private["database"]`, else 0.
 
@@ -37,7 +37,7 @@ async def sql_result(
     Args:
         tool: Whose calls are queries.
         seconds: How long each query may run.
-        most_rows: A result with more is wrong.
+        max_rows: Maximum number of rows; a larger result is wrong.
 
     Raises:
         ValueError: The right query does not run, or its database cannot be opened, so the task is broken.
@@ -49,10 +49,10 @@ async def sql_result(
     process = DatabaseProcess(Origin("sqlite", path=_there(database)))
     try:
         await process.open()
-        gold, failure = await _rows(process, wanted, seconds, most_rows)
+        gold, failure = await _rows(process, wanted, seconds, max_rows)
         if gold is None:
             raise ValueError(f"the task's own query does not run: {failure}")
-        rows = None if query is None else (await _rows(process, query, seconds, most_rows))[0]
+        rows = None if query is None else (await _rows(process, query, seconds, max_rows))[0]
     except DatabaseError as error:
         raise ValueError(f"the task's database cannot be opened: {error}") from None
     finally:

@@ -16,14 +16,14 @@ from whetstone.rewards.calls.canonical import same_value
 from whetstone.trajectory import Score, Task, Trajectory
 
 
-async def state(trajectory: Trajectory, task: Task, *, share: bool = False) -> Score:
+async def state(trajectory: Trajectory, task: Task, *, partial_credit: bool = False) -> Score:
     """1 where the world ended as `task.private` says, else 0.
 
     `digest`: of `final["state"]`, or `final["digest"]`, of an environment's verdict; `predicates`: a list of
     `{path, is, value}`, each on what the environment said. Both must hold where both are there.
 
     Args:
-        share: The share of predicates that hold instead of whether all do; the digest must be right all the same.
+        partial_credit: Return the fraction of predicates that hold; the digest must be right in any case.
 
     Raises:
         ValueError: The task says neither, or the environment says nothing of what is asked.
@@ -43,7 +43,7 @@ async def state(trajectory: Trajectory, task: Task, *, share: bool = False) -> S
         same = final.get("digest", None) == wanted if "digest" in final else digest(final["state"]) == wanted
     held = [holds(final, one) for one in predicates]
     right = same and all(held)
-    value = float(same) * (sum(held) / len(held) if held else 1.0) if share else float(right)
+    value = float(same) * (sum(held) / len(held) if held else 1.0) if partial_credit else float(right)
     parts = {"state": float(same)} if wanted is not None else {}
     parts |= {"predicates": sum(held) / len(held)} if held else {}
     return Score(value, parts, success=right)

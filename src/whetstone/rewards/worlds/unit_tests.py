@@ -52,7 +52,7 @@ class UnitTests:
     Args:
         seconds: How long each call may take, and each run of a program.
         total_seconds: How long all of them may; those that are left then have failed.
-        share: The share of cases that pass instead of whether all do: denser, and met by half an answer. Of runs, those
+        partial_credit: Return the fraction of cases that pass: denser, and met by half an answer. Of runs, those
             before the first that fails.
         sandbox: As of the tool `python`.
 
@@ -64,9 +64,14 @@ class UnitTests:
     """
 
     def __init__(
-        self, *, seconds: float = 3.0, total_seconds: float = 30.0, share: bool = False, sandbox: str = "auto"
+        self, *, seconds: float = 3.0, total_seconds: float = 30.0, partial_credit: bool = False, sandbox: str = "auto"
     ) -> None:
-        self.seconds, self.total_seconds, self.share, self.sandbox = seconds, total_seconds, share, sandbox
+        self.seconds, self.total_seconds, self.partial_credit, self.sandbox = (
+            seconds,
+            total_seconds,
+            partial_credit,
+            sandbox,
+        )
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """Run them."""
@@ -85,7 +90,9 @@ class UnitTests:
                 ours.close()
         right = graded.passed == graded.of > 0
         passed = graded.passed / max(1, graded.of)
-        return Score(passed if self.share else float(right), {"correct": float(right), "passed": passed}, success=right)
+        return Score(
+            passed if self.partial_credit else float(right), {"correct": float(right), "passed": passed}, success=right
+        )
 
     async def _graded(self, theirs: Session, ours: Session | None, code: str, private: Any) -> Graded:
         if (runs := private.get("runs")) is not None:

@@ -41,7 +41,7 @@ async def verdict(trajectory: Trajectory, task: Task, *, pays: Literal["success"
 
 @provides("process_rewards")
 async def returns(trajectory: Trajectory, task: Task, *, success_at: float = 1.0) -> Score:
-    """The sum of the rewards the environment gave behind turns.
+    """Return of the episode: the sum of the rewards of its turns.
 
     Args:
         success_at: The sum from which on the task counts as solved.

@@ -29,18 +29,18 @@ class Ran:
 
 
 class WrittenReward:
-    """What `reward(trace)` in a file says; success is what a rule says.
+    """Value of the function `reward(trace)` in a file; `outcome` determines success.
 
-    The function is run in the sandbox, with the trace as plain values and nothing of the task's private data. Where it
-    fails, or says no number, the episode is invalid.
+    The function is run in the sandbox, with the trace as plain values and without the task's private data. If it
+    fails or returns no number, the episode is invalid.
 
     Args:
         path: The file. It is to be read before it is named here.
-        outcome: The rule.
-        beside: What the rule itself counts for.
-        weight: Of the function.
-        high: What the function counts for at most, in size.
-        sandbox: As of the tool `python`.
+        outcome: Rule that determines success.
+        outcome_weight: Weight of `outcome` in the sum.
+        weight: Weight of the function.
+        high: Bound of the absolute value of the function.
+        sandbox: Sandbox, see the tool `python`.
 
     Raises:
         RecipeError: There is no such file.
@@ -55,7 +55,7 @@ class WrittenReward:
         *,
         path: str,
         outcome: Reward = exact_match,
-        beside: float = 1.0,
+        outcome_weight: float = 1.0,
         weight: float = 1.0,
         high: float = 1.0,
         sandbox: str = "auto",
@@ -63,7 +63,7 @@ class WrittenReward:
         if not Path(path).is_file():
             raise RecipeError(f"path: {path}: no such file")
         self.code, self.outcome, self.sandbox = Path(path).read_text(encoding="utf-8"), outcome, sandbox
-        self.beside, self.weight, self.high = beside, weight, high
+        self.outcome_weight, self.weight, self.high = outcome_weight, weight, high
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """What it says.
@@ -78,7 +78,7 @@ class WrittenReward:
         if said.error:
             raise ValueError(said.error)
         bounded = max(-self.high, min(self.high, said.value))
-        value = self.beside * rule.value + self.weight * bounded
+        value = self.outcome_weight * rule.value + self.weight * bounded
         return Score(value, {**rule.parts, "written": said.value}, rule.turns, rule.success, rule.signals)
 
 

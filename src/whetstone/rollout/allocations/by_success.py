@@ -25,7 +25,7 @@ class BySuccess:
         by: What tasks count as the same: `task`, or a tag.
         rate: Success above which fewer samples do.
         slack: Turns allowed, in multiples of the longest success.
-        least_turns: Turns at least.
+        min_turns: Minimum number of turns.
         window: Episodes remembered of each.
         capacity: Tasks remembered; the one heard of longest ago is forgotten first.
     """
@@ -38,12 +38,12 @@ class BySuccess:
         by: str = "task",
         rate: float = 0.6,
         slack: float = 1.2,
-        least_turns: int = 5,
+        min_turns: int = 5,
         window: int = 64,
         capacity: int = 10_000,
     ) -> None:
         self.group_size, self.max_turns, self.by, self.rate = group_size, max_turns, by, rate
-        self.slack, self.least_turns, self.window, self.capacity = slack, least_turns, window, capacity
+        self.slack, self.min_turns, self.window, self.capacity = slack, min_turns, window, capacity
         self._known: OrderedDict[str, deque[int]] = OrderedDict()
         """Task → turns of each success, 0 for a failure."""
 
@@ -57,7 +57,7 @@ class BySuccess:
         longest = max(known)
         if not longest:
             return Allowance(size)
-        turns = max(self.least_turns, math.ceil(self.slack * longest - 1e-9))
+        turns = max(self.min_turns, math.ceil(self.slack * longest - 1e-9))
         return Allowance(size, min(turns, self.max_turns))
 
     def observe(self, heard: StepOutcome, /) -> None:

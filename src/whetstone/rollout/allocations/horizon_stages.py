@@ -23,7 +23,7 @@ class HorizonStages:
 
     turns: Sequence[int]
     """Of each stage."""
-    every: int
+    updates_per_stage: int
     """Updates a stage lasts; the last one stays."""
     max_turns: int = 10**9
     """The environment's; no stage may be longer."""
@@ -33,9 +33,9 @@ class HorizonStages:
             raise OptionError("turns", f"one or more of each stage, got {list(self.turns)}")
         if max(self.turns) > self.max_turns:
             raise OptionError("turns", f"at most environment.max_turns ({self.max_turns}), got {max(self.turns)}")
-        if self.every < 1:
-            raise OptionError("every", f"one update or more, got {self.every}")
+        if self.updates_per_stage < 1:
+            raise OptionError("updates_per_stage", f"one update or more, got {self.updates_per_stage}")
 
     def __call__(self, occasion: EpisodeKey, /) -> Allowance:
         """See `Allocation`."""
-        return Allowance(max_turns=self.turns[min(occasion.step // self.every, len(self.turns) - 1)])
+        return Allowance(max_turns=self.turns[min(occasion.step // self.updates_per_stage, len(self.turns) - 1)])

@@ -11,7 +11,7 @@ from whetstone.rollout.context_transforms.rubric import Rubric
 
 CONTEXT_TRANSFORMS = {
     "budget_line": BudgetLine,
-    "chosen_examples": ChosenExamples,
+    "example_selection": ChosenExamples,
     "demonstrations": Demonstrations,
     "experience": Experience,
     "hint": Hint,

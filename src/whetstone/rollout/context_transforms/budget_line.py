@@ -43,7 +43,7 @@ def used_calls(so_far: EpisodeState) -> int:
 
 
 class BudgetLine(Untouched):
-    """Calls made and left, behind every tool's answer (BATS). The stop `spent` ends what goes on without any.
+    """Append the number of calls made and left to each tool result (BATS). `budget_exhausted` ends later episodes.
 
     Source: BATS 2025, arXiv:2511.17006; budgets drawn for each group are ours.
 

@@ -34,7 +34,7 @@ class ChosenExamples(Untouched):
         examples: Worked episodes as text, in the order they are shown in.
         by: The tag of tasks.
         price: What an example costs, in units of the reward.
-        temperature: τ of the draw.
+        temperature: Softmax temperature τ.
         rate: How far a group moves a value.
     """
 

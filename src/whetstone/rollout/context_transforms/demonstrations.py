@@ -17,7 +17,7 @@ from whetstone.rollout.protocol import EpisodeState
 
 
 class Demonstrations(Untouched):
-    """Examples in front of the task, as many as the stage says; none in an evaluation (ICRL).
+    """Examples before the task, with a number per stage; none in an evaluation (ICRL).
 
     With 0 from the first step on, nothing is shown.
 
@@ -25,7 +25,7 @@ class Demonstrations(Untouched):
 
     Args:
         examples: Worked episodes as text. Those that hold the task's own prompt are left out.
-        counts: How many are shown: (from this update on, so many), never more than before.
+        counts: How many are shown: pairs of first update and number, never increasing.
     """
 
     def __init__(self, *, examples: Sequence[str], counts: Sequence[tuple[int, int]] = ((0, 2), (100, 1), (200, 0))):

@@ -61,19 +61,20 @@ def routine(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
 class Experience(Untouched):
     """The most alike of what was done before, behind every observation (SLEA-RL; XSkill; SIT-Graph's recall).
 
-    What is shown is read and not trained. Before `warm_up` updates and `least` entries nothing is shown.
+    The entries are read and not trained. None is shown before `warm_up` updates or with fewer than `min_entries`
+    entries.
 
     Sources: SLEA-RL 2026, arXiv:2603.18079 (zones, levels, when); XSkill 2026 (two stores, distilled from siblings);
-    SIT-Graph 2025 (routine steps need no recall: `routine_share`).
+    SIT-Graph 2025 (routine steps need no recall: `routine_fraction`).
 
     Args:
         golden: What worked, shown at a step.
         warning: What failed, shown at a step.
         capacity: Entries of either zone.
         warm_up: Updates before anything is shown.
-        least: Entries before anything is shown.
+        min_entries: Minimum number of entries before anything is shown.
         characters: What is shown at a step at most.
-        routine_share: Where one tool follows another so often, nothing is shown; 1: always.
+        routine_fraction: Nothing is shown if one tool follows the last one in more than this fraction; 1: always shown.
     """
 
     at_evaluation = True
@@ -85,15 +86,15 @@ class Experience(Untouched):
         warning: int = 1,
         capacity: int = 100,
         warm_up: int = 5,
-        least: int = 10,
+        min_entries: int = 10,
         characters: int = 800,
-        routine_share: float = 1.0,
+        routine_fraction: float = 1.0,
     ) -> None:
         if golden < 0 or warning < 0 or golden + warning == 0:
             raise OptionError("golden", f"one entry or more is shown at a step, got {golden} and {warning}")
         self.shown: dict[Zone, int] = {"golden": golden, "warning": warning}
-        self.capacity, self.warm_up, self.least, self.characters = capacity, warm_up, least, characters
-        self.routine_share = routine_share
+        self.capacity, self.warm_up, self.min_entries, self.characters = capacity, warm_up, min_entries, characters
+        self.routine_fraction = routine_fraction
         self.zones: dict[Zone, list[Entry]] = {"golden": [], "warning": []}
         self.edges: dict[str, dict[str, int]] = {}
         """Tool → tools called behind it → how often, in what worked."""
@@ -101,11 +102,11 @@ class Experience(Untouched):
 
     def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
         """With what is most like it."""
-        if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.least or not messages:
+        if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.min_entries or not messages:
             return messages
         calls = so_far.turns[-1].message.tool_calls
         follows = self.edges.get(calls[-1].name, {}) if calls else {}
-        if self.routine_share < 1 and routine(follows, share=self.routine_share) is not None:
+        if self.routine_fraction < 1 and routine(follows, share=self.routine_fraction) is not None:
             return messages
         seen = messages[-1].text
         lines = [

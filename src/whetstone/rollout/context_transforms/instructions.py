@@ -59,9 +59,9 @@ class Instructions(Untouched):
         proposer: `recombined`, which needs no model; `{name: endpoint, url: …, model: …}`, a model; or
             `package.module:function`, (failures, the worst first; texts, the best first; chance) → texts. Null: nothing
             is proposed, and none goes.
-        every: Updates between two changes of the population.
+        interval_updates: Number of updates between two changes of the population.
         trials: Groups an instruction must have had before it may be put out.
-        most: Instructions at most.
+        max_instructions: Maximum number of instructions.
         failures: Failed trajectories kept for the proposer, those with the lowest reward.
     """
 
@@ -74,16 +74,17 @@ class Instructions(Untouched):
         temperature: float = 0.2,
         rate: float = 0.1,
         proposer: str | dict[str, Any] | None = "recombined",
-        every: int = 10,
+        interval_updates: int = 10,
         trials: int = 5,
-        most: int = 8,
+        max_instructions: int = 8,
         failures: int = 16,
     ) -> None:
-        if not texts or len(texts) > most:
-            raise OptionError("texts", f"one to {most} (most), got {len(texts)}")
+        if not texts or len(texts) > max_instructions:
+            raise OptionError("texts", f"one to {max_instructions} (max_instructions), got {len(texts)}")
         if temperature <= 0:
             raise OptionError("temperature", f"above 0, got {temperature:g}")
-        self.temperature, self.rate, self.every, self.trials, self.most = temperature, rate, every, trials, most
+        self.temperature, self.rate, self.interval_updates, self.trials = temperature, rate, interval_updates, trials
+        self.max_instructions = max_instructions
         self.proposer: Proposer | None = None
         if proposer:
             part = named_part("proposer", proposer, PROPOSERS)
@@ -114,14 +115,14 @@ class Instructions(Untouched):
             used.groups += 1
             self._failures += [(t.score.value, _told(t)) for t in own(group) if t.score is not None and not t.solved]
         self._failures = sorted(self._failures, key=lambda failure: failure[0])[: self.kept_failures]
-        if heard.step % self.every == 0:
+        if heard.step % self.interval_updates == 0:
             self._renew(heard.draw)
 
     def _renew(self, draw: Random) -> None:
         if self.proposer is None:
             return
         tried = [each for each in self.population[1:] if each.groups >= self.trials]
-        if len(self.population) == self.most and tried:
+        if len(self.population) == self.max_instructions and tried:
             self.population.remove(min(tried, key=lambda each: each.weight))
         in_order = sorted(self.population, key=lambda each: -each.weight)
         texts = [each.text for each in in_order]
@@ -132,7 +133,7 @@ class Instructions(Untouched):
             return
         weight = in_order[0].weight  # or they would never be drawn
         for text in proposed:
-            if len(self.population) < self.most and text and text not in texts:
+            if len(self.population) < self.max_instructions and text and text not in texts:
                 self.population.append(_Instruction(text, weight))
 
     def _used(self, group: Group) -> _Instruction | None:

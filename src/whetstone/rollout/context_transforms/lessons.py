@@ -90,17 +90,19 @@ class Lessons(Untouched):
         planner: `package.module:function`, (library, operations of a step) → operations that change and merge; empty:
             none.
         texts: Lessons to begin with.
-        most: Lessons at most; the oldest go first.
+        max_lessons: Maximum number of lessons; the oldest are removed first.
     """
 
     at_evaluation = True
 
-    def __init__(self, *, writer: str = "", planner: str = "", texts: Sequence[str] = (), most: int = 32) -> None:
-        if len(texts) > most:
-            raise OptionError("texts", f"at most {most} (most), got {len(texts)}")
+    def __init__(
+        self, *, writer: str = "", planner: str = "", texts: Sequence[str] = (), max_lessons: int = 32
+    ) -> None:
+        if len(texts) > max_lessons:
+            raise OptionError("texts", f"at most {max_lessons} (max_lessons), got {len(texts)}")
         self.writer: Callable[..., Sequence[Operation]] = find_part("writer", writer, {}) if writer else contrast
         self.planner: Callable[..., Sequence[Operation]] | None = find_part("planner", planner, {}) if planner else None
-        self.most = most
+        self.max_lessons = max_lessons
         self.entries = list(texts)
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
@@ -116,7 +118,7 @@ class Lessons(Untouched):
             if success and 0 < fmean(success) < 1:
                 proposed += self.writer(group, self.entries)
         plan = self.planner(self.entries, proposed) if self.planner is not None and proposed else ()
-        self.entries = revised(self.entries, proposed, plan)[-self.most :]
+        self.entries = revised(self.entries, proposed, plan)[-self.max_lessons :]
 
     def state(self) -> dict[str, Any]:
         """See `Stateful`."""

@@ -86,7 +86,7 @@ class AskedModel:
     Args:
         url: Where the API begins, such as `http://localhost:8000/v1`.
         model: Its name there.
-        key_variable: The environment variable that holds the key; empty: none is sent.
+        api_key_env: Environment variable with the API key; empty: none is sent.
         temperature: Of its answers.
         seconds: How long one answer may take.
         characters: A longer failure is cut.
@@ -100,12 +100,12 @@ class AskedModel:
         *,
         url: str,
         model: str,
-        key_variable: str = "",
+        api_key_env: str = "",
         temperature: float = 0.7,
         seconds: float = 60.0,
         characters: int = 2000,
     ) -> None:
-        self.endpoint = ChatEndpoint(url, model, key=key_in(key_variable), seconds=seconds)
+        self.endpoint = ChatEndpoint(url, model, key=key_in(api_key_env), seconds=seconds)
         self.temperature, self.characters = temperature, characters
 
     def __call__(self, failures: Sequence[str], texts: Sequence[str], draw: Random) -> list[str]:

@@ -2,6 +2,6 @@
 
 from whetstone.rollout.dynamic_sampling.informative import Informative
 
-DYNAMIC_SAMPLING = {"informative": Informative}
+DYNAMIC_SAMPLING = {"nonzero_variance": Informative}
 
 __all__ = ["DYNAMIC_SAMPLING", "Informative"]

@@ -23,8 +23,8 @@ class LogReplay:
     """An action that is not the expert's is replaced by his, `patches` times; then the episode is over (UI-S1).
 
     Without patches it ends at the first error. A turn's reward is 1 where it did what the expert does, and 0 where not,
-    whatever the world pays for it. The reward `matched_calls`, or in worlds of text `followed`, and the estimator
-    `ui_s1` go with it.
+    whatever the world pays for it. Use it with the reward `matched_calls`, or `expert_match` for text environments, and
+    the estimator `ui_s1`.
 
     Source: UI-S1 2025, arXiv:2509.11543, and its code (`universal_multiround.py`).
 

@@ -50,7 +50,7 @@ class SelfImitation:
     Args:
         size: Stored trajectories a second pass takes at most.
         trigger: How many of them, as a multiple of `size`, must be above the baseline.
-        oldest: Updates a stored trajectory is good for.
+        max_age_updates: Maximum age of a stored trajectory, in updates.
         history: Group means the baseline is the median of.
         ascent_steps: Updates until it counts in full.
         weight: What it then counts for.
@@ -63,14 +63,14 @@ class SelfImitation:
         *,
         size: int = 64,
         trigger: float = 1.5,
-        oldest: int = 5,
+        max_age_updates: int = 5,
         history: int = 10_240,
         ascent_steps: int = 200,
         weight: float = 1.0,
     ) -> None:
-        if size < 1 or oldest < 1:
-            raise OptionError("size", f"one trajectory and one update or more, got {size} and {oldest}")
-        self.size, self.trigger, self.oldest = size, trigger, oldest
+        if size < 1 or max_age_updates < 1:
+            raise OptionError("size", f"one trajectory and one update or more, got {size} and {max_age_updates}")
+        self.size, self.trigger, self.max_age_updates = size, trigger, max_age_updates
         self.ascent_steps, self.weight = ascent_steps, weight
         self.buffer = Buffer(of_each=4 * size, capacity=4 * size)
         self.baselines: deque[float] = deque(maxlen=history)
@@ -91,7 +91,7 @@ class SelfImitation:
         if not self.baselines or self.weight == 0:
             return []
         usual = median(self.baselines)
-        stored = [row.trajectory for row in self.buffer.of("all", since=update - self.oldest + 1)]
+        stored = [row.trajectory for row in self.buffer.of("all", since=update - self.max_age_updates + 1)]
         better = [t for t in stored if t.score is not None and t.score.value > usual]
         if len(better) <= self.trigger * self.size:
             return []

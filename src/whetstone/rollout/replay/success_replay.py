@@ -32,10 +32,10 @@ class SuccessReplay:
     Args:
         below: Mean reward of a group under which it counts as failed.
         spread: Standard deviation of its rewards under which it does.
-        admit: Reward above which a trajectory is stored.
-        of_each: Stored trajectories of a task.
+        min_reward: Reward above which a trajectory is stored.
+        max_per_task: Maximum number of stored trajectories per task.
         capacity: Stored trajectories in all.
-        oldest: Updates a stored trajectory is good for; 0: for ever.
+        max_age_updates: Maximum age of a stored trajectory, in updates; 0: unlimited.
         pick: Which of them.
         off_policy: What its ratios compare with: `recompute`, `stored`, `truncated`.
     """
@@ -45,20 +45,21 @@ class SuccessReplay:
         *,
         below: float = 0.2,
         spread: float = 0.05,
-        admit: float = 0.1,
-        of_each: int = 8,
+        min_reward: float = 0.1,
+        max_per_task: int = 8,
         capacity: int = 1024,
-        oldest: int = 0,
+        max_age_updates: int = 0,
         pick: Literal["uniform", "newest"] = "uniform",
         off_policy: OffPolicy = OffPolicy.RECOMPUTE,
     ) -> None:
         if off_policy not in (OffPolicy.RECOMPUTE, OffPolicy.STORED, OffPolicy.TRUNCATED):
             raise OptionError("off_policy", f"recompute, stored or truncated, got {off_policy}")
-        if of_each < 1 or capacity < of_each:
-            raise OptionError("capacity", f"of_each ({of_each}) or more, got {capacity}")
-        self.below, self.spread, self.admit, self.oldest, self.pick = below, spread, admit, oldest, pick
+        if max_per_task < 1 or capacity < max_per_task:
+            raise OptionError("capacity", f"max_per_task ({max_per_task}) or more, got {capacity}")
+        self.below, self.spread, self.min_reward, self.pick = below, spread, min_reward, pick
+        self.max_age_updates = max_age_updates
         self.off_policy = off_policy
-        self.buffer = Buffer(of_each=of_each, capacity=capacity)
+        self.buffer = Buffer(of_each=max_per_task, capacity=capacity)
         self.steps = 0
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
@@ -66,7 +67,7 @@ class SuccessReplay:
         rewards = group.rewards
         if not rewards or fmean(rewards) >= self.below or (len(rewards) > 1 and stdev(rewards) >= self.spread):
             return group
-        stored = self.buffer.of(group.task.id, since=self.steps - self.oldest if self.oldest else 0)
+        stored = self.buffer.of(group.task.id, since=self.steps - self.max_age_updates if self.max_age_updates else 0)
         if not stored:
             return group
         chosen = (draw.choice(stored) if self.pick == "uniform" else stored[-1]).trajectory
@@ -84,7 +85,7 @@ class SuccessReplay:
         self.steps = heard.step
         for group in heard.groups:
             for trajectory in own(group):
-                if trajectory.score is not None and trajectory.score.value > self.admit:
+                if trajectory.score is not None and trajectory.score.value > self.min_reward:
                     self.buffer.add(group.task.id, Stored(trajectory, heard.step))
 
     def state(self) -> dict[str, Any]:

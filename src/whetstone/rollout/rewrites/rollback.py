@@ -39,12 +39,12 @@ class Rollback:
     """Similarity from which only the call is replaced."""
     retries: int = 3
     """Failed turns in a row that are taken back."""
-    untouched: float = 0.0
-    """Share of episodes that are left as they are. 1 is independent sampling."""
+    skip_fraction: float = 0.0
+    """Fraction of episodes without rollback. 1 is independent sampling."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.untouched <= 1:
-            raise OptionError("untouched", f"0 to 1, got {self.untouched:g}")
+        if not 0 <= self.skip_fraction <= 1:
+            raise OptionError("skip_fraction", f"0 to 1, got {self.skip_fraction:g}")
 
     @property
     def stateless_only(self) -> bool:
@@ -63,7 +63,7 @@ class Rollback:
         failures = len(so_far.turns) - 1 - first
         if not 1 <= failures <= self.retries:
             return None
-        if self.untouched and occasion.random("rollback", occasion.index).random() < self.untouched:
+        if self.skip_fraction and occasion.random("rollback", occasion.index).random() < self.skip_fraction:
             return None
         return Repair(first, self.mended(so_far.turns[first].message, last.message), last.observation, last.calls)
 

@@ -29,8 +29,8 @@ class Summary:
 
     tokens: int
     """In view, above which a summary is asked for."""
-    most: int = 4
-    """Summaries in an episode."""
+    max_summaries: int = 4
+    """Maximum number of summaries per episode."""
     room: int = 64
     """Tokens left free in the context for question and summary."""
     question: str = "Summarise what you found out so far and what is left to do. Nothing else will be kept."
@@ -53,7 +53,7 @@ class Summary:
         if last.aside:
             return Reopen((*so_far.opening, user(f"{self.heading} {last.message.text}")))
         made = sum(turn.aside for turn in so_far.turns)
-        if so_far.context_tokens <= self.tokens or made >= self.most:
+        if so_far.context_tokens <= self.tokens or made >= self.max_summaries:
             return None
         fits = so_far.context_tokens + self.room < so_far.context_length
         begins = max((k for k, turn in enumerate(so_far.turns) if turn.aside), default=-1) + 1

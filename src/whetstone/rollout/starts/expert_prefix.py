@@ -26,19 +26,19 @@ def share_started(step: int, until: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPrefix:
-    """Groups begin behind the first turns of an expert, late ones first, until `until` updates are made (SnapshotRL).
+    """Groups start after the first turns of an expert, late ones first, for `anneal_updates` updates (SnapshotRL).
 
     All episodes of a group begin at the same place. The expert's turns are read and not trained.
 
     Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is ours.
     """
 
-    until: int
-    """Updates after which every episode begins at the beginning."""
+    anneal_updates: int
+    """Number of updates until every episode starts from the initial state."""
 
     def __post_init__(self) -> None:
-        if self.until < 1:
-            raise OptionError("until", f"one update or more, got {self.until}")
+        if self.anneal_updates < 1:
+            raise OptionError("anneal_updates", f"one update or more, got {self.anneal_updates}")
 
     def check(self, source: Source, first: int) -> None:
         """Whether there is somebody to begin behind.
@@ -51,7 +51,7 @@ class ExpertPrefix:
 
     async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""
-        share = share_started(occasion.step, self.until)
+        share = share_started(occasion.step, self.anneal_updates)
         if occasion.random("start").random() >= share:
             return None
         shown, world = await guide.demonstration(occasion.task)

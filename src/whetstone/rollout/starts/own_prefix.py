@@ -20,28 +20,28 @@ from whetstone.rollout.task_keys import own
 class OwnPrefix:
     """Groups of tasks that were solved before begin in the middle of such a success, late ones first (SnapshotRL).
 
-    Tasks never solved, and everything from `until` updates on, begin at the beginning. The turns in front are read and
-    not trained.
+    Tasks never solved start from the initial state, as does every task after `anneal_updates` updates. The turns of the
+    prefix are read and not trained.
 
     Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is ours.
 
     Args:
-        until: Updates after which every episode begins at the beginning.
-        of_each: Successes kept of a task.
+        anneal_updates: Number of updates until every episode starts from the initial state.
+        max_per_task: Maximum number of stored successes per task.
         capacity: Successes kept in all.
     """
 
-    def __init__(self, *, until: int, of_each: int = 2, capacity: int = 512) -> None:
-        if until < 1:
-            raise OptionError("until", f"one update or more, got {until}")
-        if of_each < 1 or capacity < of_each:
-            raise OptionError("capacity", f"of_each ({of_each}) or more, got {capacity}")
-        self.until = until
-        self.buffer = Buffer(of_each=of_each, capacity=capacity)
+    def __init__(self, *, anneal_updates: int, max_per_task: int = 2, capacity: int = 512) -> None:
+        if anneal_updates < 1:
+            raise OptionError("anneal_updates", f"one update or more, got {anneal_updates}")
+        if max_per_task < 1 or capacity < max_per_task:
+            raise OptionError("capacity", f"max_per_task ({max_per_task}) or more, got {capacity}")
+        self.anneal_updates = anneal_updates
+        self.buffer = Buffer(of_each=max_per_task, capacity=capacity)
 
     async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
         """See `Start`."""
-        share = share_started(occasion.step, self.until)
+        share = share_started(occasion.step, self.anneal_updates)
         draw = occasion.random("start")
         stored = self.buffer.of(occasion.task.id)
         if not stored or draw.random() >= share:

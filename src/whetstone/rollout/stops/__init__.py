@@ -4,6 +4,6 @@ from whetstone.rollout.stops.lagging import Lagging
 from whetstone.rollout.stops.spent import Spent
 from whetstone.rollout.stops.void_turn import VoidTurn
 
-STOPS = {"lagging": Lagging, "spent": Spent, "void_turn": VoidTurn}
+STOPS = {"stragglers": Lagging, "budget_exhausted": Spent, "void_turn": VoidTurn}
 
 __all__ = ["STOPS", "Lagging", "Spent", "VoidTurn"]

@@ -1,7 +1,7 @@
 """A few hopeless, very long episodes take most of the time. They are given up.
 
 Easy to get wrong: an episode that was given up is a failure and stays one in the group's statistics; and slow successes
-are lost with it, so the share that was stopped is worth watching (`flag/lagging`).
+are lost with it, so the share that was stopped is worth watching (`flag/stragglers`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Lagging:
 
     times: float = 2.0
     """The expert's turns, or those of the usual success, for (a)."""
-    share: float = 0.75
-    """Of the group that must be over for (b)."""
+    finished_fraction: float = 0.75
+    """Fraction of the group that must be finished for (b)."""
     times_longest: float = 1.5
     """The longest of those that are over, for (b)."""
     standstill: int = 5
     """Equal answers in a row, for (c)."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise OptionError("share", f"above 0 and at most 1, got {self.share:g}")
+        if not 0 < self.finished_fraction <= 1:
+            raise OptionError("finished_fraction", f"above 0 and at most 1, got {self.finished_fraction:g}")
         if self.standstill < 2:
             raise OptionError("standstill", f"two or more, got {self.standstill}")
 
@@ -52,7 +52,7 @@ class Lagging:
         usual = float(expert) if expert is not None else float(median(solved)) if solved else math.inf
         if turns > self.times * usual:
             return True
-        enough = max(2.0, self.share * so_far.occasion.group_size)
+        enough = max(2.0, self.finished_fraction * so_far.occasion.group_size)
         if len(ended) >= enough and turns > self.times_longest * max(length for length, _ in ended):
             return True
         answers = [[message.text for message in turn.observation] for turn in so_far.turns[-self.standstill :]]

@@ -10,13 +10,13 @@ from whetstone.rollout.protocol import EpisodeState, Siblings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Ends an episode that called again with no calls left; its budget is that of the view `budget_line` (BATS).
+    """Ends an episode that exceeds its budget of tool calls, that of the context transform `budget_line` (BATS).
 
     Source: BATS 2025, arXiv:2511.17006.
     """
 
     budgets: tuple[int, ...]
-    """The same as the view's."""
+    """Budgets in tool calls, the same as those of `budget_line`."""
 
     @property
     def at_evaluation(self) -> bool:

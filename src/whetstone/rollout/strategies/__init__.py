@@ -17,14 +17,14 @@ from whetstone.rollout.strategies.tree_search import TreeSearch
 STRATEGIES = {
     "balanced_branching": BalancedBranching,
     "entropy_branching": EntropyBranching,
-    "forked": Forked,
+    "random_branching": Forked,
     "frontier_tree": FrontierTree,
     "greedy_baseline": GreedyBaseline,
     "guided_retry": GuidedRetry,
     "independent": Independent,
-    "probed": Probed,
+    "doubt_injection": Probed,
     "prover": Prover,
-    "revised": Revised,
+    "revised_trajectories": Revised,
     "self_play": SelfPlay,
 }
 

@@ -14,9 +14,9 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
-    """Half of `group_size` episodes from the start; each other goes on behind a turn of one of them.
+    """Half of `group_size` episodes from the start; each of the others forks after a turn of one of them.
 
-    Parents are taken in turn, and the turn by chance. A parent of one turn has no middle: its fork starts anew.
+    Parents are taken in turn, and the turn by chance. A parent of one turn cannot fork: a new episode starts.
     """
 
     group_size: int

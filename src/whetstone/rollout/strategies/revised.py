@@ -35,9 +35,9 @@ class Revised:
     group_size: int
     """Episodes of each task that are played, forks among them."""
     reflection: str = "That was wrong. Another way: "
-    """What stands in front of the sibling's first words; trained."""
-    most: int | None = None
-    """Revisions of a group; null: one for each failure."""
+    """Text inserted before the sibling's first words; trained."""
+    max_revisions: int | None = None
+    """Maximum number of revisions per group; null: one per failure."""
 
     @property
     def provides(self) -> frozenset[str]:
@@ -53,7 +53,7 @@ class Revised:
             for bad in played
             if good and bad.ended.valid and bad.score is not None and not bad.solved
         )
-        return Group(task, (*played, *[each for each in made if each is not None][: self.most]))
+        return Group(task, (*played, *[each for each in made if each is not None][: self.max_revisions]))
 
 
 def shared_turns(one: Trajectory, other: Trajectory) -> int:

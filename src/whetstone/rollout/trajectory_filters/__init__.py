@@ -6,10 +6,10 @@ from whetstone.rollout.trajectory_filters.resample_on_correct import ResampleOnC
 from whetstone.rollout.trajectory_filters.surprising import Surprising
 
 TRAJECTORY_FILTERS = {
-    "balanced": Balanced,
+    "balanced_outcomes": Balanced,
     "pair_caps": PairCaps,
     "resample_on_correct": ResampleOnCorrect,
-    "surprising": Surprising,
+    "rare_successes": Surprising,
 }
 
 __all__ = ["TRAJECTORY_FILTERS", "Balanced", "PairCaps", "ResampleOnCorrect", "Surprising"]

@@ -11,13 +11,13 @@ from whetstone.trajectory import Group, RemovalScope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCaps:
-    """At most `most` successes and `most` failures of each group, the first of either (Agent-RLVR).
+    """At most `max_per_outcome` successes and as many failures of each group, the first of either (Agent-RLVR).
 
     Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is ours.
     """
 
-    most: int = 2
-    """Of either."""
+    max_per_outcome: int = 2
+    """Maximum number of successes, and of failures, per group."""
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
         """See `TrajectoryFilter`."""
@@ -25,7 +25,9 @@ class PairCaps:
 
     def _of(self, group: Group) -> Group:
         stays = {
-            t.id for solved in (True, False) for t in [t for t in group.counted if t.solved is solved][: self.most]
+            t.id
+            for solved in (True, False)
+            for t in [t for t in group.counted if t.solved is solved][: self.max_per_outcome]
         }
         gone = {t.id for t in group.counted} - stays
         marked = (replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)

@@ -61,10 +61,10 @@ class ResampleOnCorrect:
     group_size: int
     keep: int = 0
     """0: half of the group."""
-    least_positive: int = 2
-    """Successes kept at least, where there are so many."""
-    least_negative: int = 2
-    """Failures kept at least."""
+    min_successes: int = 2
+    """Minimum number of successes that are kept, if available."""
+    min_failures: int = 2
+    """Minimum number of failures that are kept, if available."""
     answer: str = ""
     """A pattern for an answer in a turn; empty: a turn without a call."""
 
@@ -86,7 +86,7 @@ class ResampleOnCorrect:
         positive = [t for t in counted if t.score is not None and t.score.value > 0]
         negative = [t for t in counted if t.score is not None and t.score.value <= 0]
         some_positive, some_negative = quotas(
-            len(positive), len(negative), keep, least=(self.least_positive, self.least_negative)
+            len(positive), len(negative), keep, least=(self.min_successes, self.min_failures)
         )
         cleanest = sorted(positive, key=lambda t: penalty(t, answer=self.answer))
         left = cleanest[some_positive:] + negative[some_negative:]

@@ -58,7 +58,7 @@ def as_reinforcement(resolved: Resolved) -> Resolved:
     own = {"preference": "paired", "reward": "standardised"}.get(live.intervention)
     changes |= {"reinforcement": made, "advantage": f"whetstone.serving.live.credit:{own}" if own else raw}
     if live.hint_weight > 0:
-        distilled = {"name": "distilled", "teacher_weight": live.hint_weight, "reward_weight": 1.0}
+        distilled = {"name": "on_policy_distillation", "teacher_weight": live.hint_weight, "reward_weight": 1.0}
         changes |= {"objective": distilled, "teacher": {"privileged_context": "whetstone.serving.live.turns:hint_of"}}
     else:
         changes |= {"objective": {"name": "clipped"}, "teacher": None}

@@ -9,9 +9,9 @@ from whetstone.tasks.curricula.stages import StagedTasks
 from whetstone.tasks.curricula.ucb import UpperBound
 
 CURRICULA = {
-    "chosen": Chosen,
+    "task_subset": Chosen,
     "coverage": Coverage,
-    "generated": GeneratedTasks,
+    "generated_tasks": GeneratedTasks,
     "pool": Pool,
     "stages": StagedTasks,
     "ucb": UpperBound,

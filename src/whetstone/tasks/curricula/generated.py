@@ -34,26 +34,28 @@ class GeneratedTasks:
     whether self-play is stable).
 
     Args:
-        generator: `package.module:function`, (heard, random) → tasks; asked behind every step.
+        generator: `package.module:function`, (outcome of a step, random) → tasks; called after every step.
         gates: `package.module:function` each, task → whether it may enter, asked in this order.
-        share: Of groups whose task is a made one, once there are any.
+        generated_fraction: Fraction of groups whose task is generated, once there are any.
         capacity: Made tasks kept; the oldest go first.
     """
 
-    def __init__(self, *, generator: str, gates: Sequence[str] = (), share: float = 0.5, capacity: int = 1000) -> None:
-        if not 0 <= share <= 1:
-            raise OptionError("share", f"0 to 1, got {share:g}")
+    def __init__(
+        self, *, generator: str, gates: Sequence[str] = (), generated_fraction: float = 0.5, capacity: int = 1000
+    ) -> None:
+        if not 0 <= generated_fraction <= 1:
+            raise OptionError("generated_fraction", f"0 to 1, got {generated_fraction:g}")
         if capacity < 1:
             raise OptionError("capacity", f"one task or more, got {capacity}")
         self.generator: Callable[[StepOutcome, Random], Sequence[Task]] = find_part("generator", generator, {})
         self.gates: dict[str, Callable[[Task], bool]] = {name: find_part("gate", name, {}) for name in gates}
-        self.share, self.capacity = share, capacity
+        self.generated_fraction, self.capacity = generated_fraction, capacity
         self.pool: list[Task] = []
         self.turned_away = dict.fromkeys(self.gates, 0)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
         """See `Curriculum`."""
-        return draw.choice(self.pool) if self.pool and draw.random() < self.share else first + number
+        return draw.choice(self.pool) if self.pool and draw.random() < self.generated_fraction else first + number
 
     def observe(self, heard: StepOutcome, /) -> None:
         """See `Stateful`."""

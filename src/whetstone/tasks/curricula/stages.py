@@ -46,7 +46,7 @@ class StagedTasks:
 
     Args:
         stages: The values of the tag in each stage.
-        every: Updates a stage lasts at most; the last one stays.
+        max_updates_per_stage: Maximum number of updates per stage; the last stage has no end.
         by: The tag.
         solved: Mean success over `window` updates at which a stage ends early; above 1: never.
         replay: Share of tasks of earlier stages.
@@ -57,7 +57,7 @@ class StagedTasks:
         self,
         *,
         stages: Sequence[Sequence[str]],
-        every: int,
+        max_updates_per_stage: int,
         by: str = "kind",
         solved: float = 0.7,
         replay: float = 0.2,
@@ -65,11 +65,12 @@ class StagedTasks:
     ) -> None:
         if not stages or not all(stages):
             raise OptionError("stages", "one stage or more, each with one value of the tag or more")
-        if every < 1:
-            raise OptionError("every", f"one update or more, got {every}")
+        if max_updates_per_stage < 1:
+            raise OptionError("max_updates_per_stage", f"one update or more, got {max_updates_per_stage}")
         if not 0 <= replay < 1:
             raise OptionError("replay", f"0 or more and below 1, got {replay:g}")
-        self.stages, self.every, self.by = [list(map(str, stage)) for stage in stages], every, by
+        self.stages, self.by = [list(map(str, stage)) for stage in stages], by
+        self.max_updates_per_stage = max_updates_per_stage
         self.solved, self.replay, self.window = solved, replay, window
         self.stage = 0
         self.began = 0
@@ -105,7 +106,7 @@ class StagedTasks:
         if success:
             self.recent = [*self.recent, fmean(success)][-self.window :]
         mastered = len(self.recent) == self.window and fmean(self.recent) >= self.solved
-        if self.stage + 1 < len(self.stages) and (mastered or heard.step - self.began >= self.every):
+        if self.stage + 1 < len(self.stages) and (mastered or heard.step - self.began >= self.max_updates_per_stage):
             self.stage, self.began, self.recent = self.stage + 1, heard.step, []
 
     def state(self) -> dict[str, Any]:
