@@ -83,7 +83,8 @@ policy:
   tiny: {vocab_size: 320, hidden_size: 32, num_layers: 2, num_heads: 2, intermediate_size: 48}
   lora: {target_modules: [q_proj]}
   freeze: [a]
-rollout: {stop_strings: [x], early_stopping: [void_turn], budget_allocation: a, start_states: s, context_rewrites: [fold]}
+rollout:
+  {stop_strings: [x], early_stopping: [void_turn], budget_allocation: a, start_states: s, context_rewrites: [fold]}
 supervised: {max_grad_norm: 2.0, prefix_sharing: false, logits_memory_mb: 1, max_nonfinite_updates: 2}
 reinforcement: {max_failures: 3, max_mismatch_kl: 0.5, max_grad_norm: 3.0}
 distillation: {max_failures: 4, max_mismatch_kl: 0.6}
