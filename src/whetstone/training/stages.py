@@ -149,7 +149,8 @@ def _made_already(
 
 def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], run_dir: Path) -> Resolved:
     """The stage's recipe, with the weights the stage before ended with and the episodes of those it reads."""
-    read: dict[str, str | None] = dict.fromkeys(f"{key}.stage" for key in stage.reads)
+    names = {key: f"{key}.from_stage" if key.endswith(".data") else f"{key}.stage" for key in stage.reads}
+    read: dict[str, str | None] = dict.fromkeys(names.values())
     read |= {f"{key}.path": str(made[name]) for key, name in stage.reads.items()}
     if before is None:
         return stage.resolved.with_changes(read)
