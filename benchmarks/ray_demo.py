@@ -56,7 +56,7 @@ PARTS = (
     "scale/transfer_seconds",
     "scale/learner_seconds",
     "scale/learner_transfer_seconds",
-    "scale/replica_utilisation",
+    "scale/replica_utilization",
 )
 MEANT = {
     "placing": "placing everything, once",
@@ -68,7 +68,7 @@ MEANT = {
     "scale/learner_seconds": "an update in the slowest learning process",
     "scale/learner_transfer_seconds": "segments to learning processes, and weights back",
     "record_seconds_a_step": "the record's writes, a step",
-    "scale/replica_utilisation": "share of time in which replicas compute",
+    "scale/replica_utilization": "share of time in which replicas compute",
     "seconds": "the whole run",
 }
 
@@ -232,9 +232,9 @@ async def throughput(groups: int, policy: Path, told: Callable[[str], None]) -> 
                     "seconds": seconds,
                     "episodes_per_second": len(turns) / seconds,
                     "turns_per_episode": statistics.mean(turns),
-                    "worker_utilisation": numbers["scale/worker_utilisation"],
+                    "worker_utilisation": numbers["scale/worker_utilization"],
                     "on_tools_fraction": numbers["scale/tool_wait_fraction"],
-                    "replica_utilisation": numbers["scale/replica_utilisation"],
+                    "replica_utilisation": numbers["scale/replica_utilization"],
                 }
             )
             told(f"{found[-1]}")

@@ -98,7 +98,7 @@ def main() -> None:
         "time/rollout",
         "time/update",
         "scale/transfer_seconds",
-        "scale/replica_utilisation",
+        "scale/replica_utilization",
         "scale/replicas_died",
         "cost_per_step/episodes",
         "cost_per_step/sampled_tokens",

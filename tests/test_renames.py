@@ -78,7 +78,7 @@ def test_every_reader_finds_the_rows_of_an_earlier_release(old_run):
 
 
 def test_resumed_run_continues_its_plateau(old_run):
-    settings = SupervisedSettings(steps=9, until=UntilSettings(plateau=2, window=1, least=0.1))
+    settings = SupervisedSettings(steps=9, until=UntilSettings(plateau=2, window=1, min_delta=0.1))
     journal = Journal(old_run)
     assert end_of(journal.read(), "supervised", settings) == "plateau: loss 3, no better by 0.1 in 2 steps"
     journal.rewind({"supervised": 3})
@@ -102,11 +102,11 @@ def test_measure_with_an_old_metric_is_refused():
 def test_stored_result_of_a_bench_is_converted():
     measure = [{"metric": "update/gradient_norm", "over": "max"}, "success"]
     measures = {"success": 1.0, "update/gradient_norm (max)": 2.0}
-    told = {
+    stored = {
         "contenders": [{"name": "a", "runs": [{"measures": measures}, {"failed": "x"}]}],
         "claims": [{"measure": measure, "parts": [{"measure": "update/gradient_norm (max)"}]}],
     }
-    upgraded = upgrade_result(told)
+    upgraded = upgrade_result(stored)
     assert upgraded["contenders"][0]["runs"][0]["measures"] == {"success": 1.0, "update/grad_norm (max)": 2.0}
     assert upgraded["claims"][0]["measure"] == [{"metric": "update/grad_norm", "over": "max"}, "success"]
     assert upgraded["claims"][0]["parts"][0]["measure"] == "update/grad_norm (max)"
@@ -116,7 +116,7 @@ def test_stored_result_of_a_bench_is_converted():
 @pytest.mark.parametrize(
     ("component", "options", "message"),
     [
-        (STRATEGIES["entropy_branching"], {"measured": "behind"}, "measured: behind: renamed to after_tool"),
+        (STRATEGIES["entropy_branching"], {"measured": "behind"}, "measured: behin[d]: renamed to after_tool"),
         (STRATEGIES["balanced_branching"], {"measured": "before"}, "measured: before: renamed to before_tool"),
         (REWARDS["tool_rl"], {"grain": "call"}, "grain: renamed to match"),
         (REWARDS["tool_rl"], {"match": "fine"}, "match: fine: renamed to parameters"),

@@ -68,9 +68,9 @@ def test_stragglers_are_episodes_several_times_as_long_as_their_groups_middle():
 
 
 def test_of_a_cluster_its_replicas_and_workers_are_read():
-    assert found(rows(4.0, 1.0, scale__replica_utilisation=0.9, time__generation=0.1), EVEN).bottleneck == "engine"
+    assert found(rows(4.0, 1.0, scale__replica_utilization=0.9, time__generation=0.1), EVEN).bottleneck == "engine"
     busy = [episode(f"a#{k}", (0.9, 0.0, 0.1)) for k in range(4)]
-    idle = {"scale__replica_utilisation": 0.2, "scale__worker_queue": 5.0}
+    idle = {"scale__replica_utilization": 0.2, "scale__worker_queue": 5.0}
     assert found(rows(4.0, 1.0, **idle), busy).bottleneck == "workers"
 
 

@@ -145,7 +145,7 @@ SCAFFOLDED = replace(TASK, private={**TASK.private, "rubric": ("Good a.", {"crit
 
 
 def test_criteria_are_read_and_training_does_not_show_them():
-    view = Rubric(steps=1_000_000, shared="binary", shown=1, rule="linear")
+    view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
     method = Method(context_transforms={"rubric": view})
     first, second = collected(Independent(group_size=2), WORDS, method=method, task=SCAFFOLDED).trajectories
     assert "Good a." in first.opening[0].text
@@ -161,7 +161,7 @@ def test_criteria_are_read_and_training_does_not_show_them():
 
 
 def test_every_action_of_an_episode_is_trained_once_behind_the_plain_context():
-    view = Rubric(steps=1_000_000, shared="binary", shown=1, rule="linear")
+    view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
     trajectory = played(
         in_order(call("12*34"), call("408+0"), assistant("408")), context_transforms=(view,), task=SCAFFOLDED
     )
@@ -413,7 +413,7 @@ def test_zones_are_bounded():
 
 SILENT = {
     "demonstrations": Demonstrations(examples=["a"], counts=((0, 0),)),
-    "rubric": Rubric(steps=10, shared="binary", shown=0),
+    "rubric": Rubric(steps=10, shared="binary", num_guided=0),
     "lessons": Lessons(),
     "experience": Experience(),
     "instructions": Instructions(texts=[""]),

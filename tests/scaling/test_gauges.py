@@ -58,7 +58,7 @@ def test_a_workers_places_and_queues_are_shown(looked):
     shown, _, _, look = looked
     look()
     of = {name: value for (name, who), value in shown.latest.items() if who == "worker 0"}
-    assert of == {"worker_utilisation": 0.75, "worker_on_tools": 0.5, "worker_queue": 2}
+    assert of == {"worker_utilization": 0.75, "worker_on_tools": 0.5, "worker_queue": 2}
     assert shown.latest["replica_queue", "replica 0"] == 5
     assert shown.latest["transfer_seconds", ""] == 0.25
 
@@ -70,7 +70,7 @@ def test_a_replica_that_computed_all_the_time_is_wholly_used(looked):
         seat.status = replace(REPLICA, statistics=EngineStatistics(rows=4, busy_seconds=60.0))
 
     look(worked)
-    assert shown.latest["replica_utilisation", "replica 0"] == 1.0
+    assert shown.latest["replica_utilization", "replica 0"] == 1.0
 
 
 def test_of_those_that_are_gone_nothing_is_shown(looked):
@@ -93,7 +93,7 @@ def test_ray_exports_what_is_shown(monkeypatch):
 
     monkeypatch.setenv("RAY_metrics_report_interval_ms", "500")
     with raylets(1, cpus=1):
-        RayGauges("a run").show("whetstone_worker_utilisation", 0.75, "worker 0")
+        RayGauges("a run").show("whetstone_worker_utilization", 0.75, "worker 0")
         node = ray.nodes()[0]
         address, deadline = f"http://127.0.0.1:{node['MetricsExportPort']}/metrics", time.monotonic() + 60
         found = []
@@ -104,7 +104,7 @@ def test_ray_exports_what_is_shown(monkeypatch):
                     lines = answer.read().decode().splitlines()
             except (urllib.error.URLError, TimeoutError):
                 continue
-            found = [line for line in lines if line.startswith("ray_whetstone_worker_utilisation{")]
+            found = [line for line in lines if line.startswith("ray_whetstone_worker_utilization{")]
     assert found[0].endswith(" 0.75")
     assert 'run="a run"' in found[0]
     assert 'worker="worker 0"' in found[0]

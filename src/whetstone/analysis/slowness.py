@@ -133,7 +133,7 @@ def _of(row: Mapping[str, Any], key: str) -> float:
 
 def _engine(rows: Sequence[Mapping[str, Any]], seconds: float) -> float | None:
     """The share of sampling in which it computed; replicas beside each other each count."""
-    replicas = [row["scale/replica_utilisation"] for row in rows if "scale/replica_utilisation" in row]
+    replicas = [row["scale/replica_utilization"] for row in rows if "scale/replica_utilization" in row]
     if replicas:
         return min(1.0, fmean(replicas))
     computed = [(row["time/generation"], row["time/rollout"]) for row in rows if "time/generation" in row]

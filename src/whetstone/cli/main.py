@@ -72,6 +72,8 @@ RENAMED = {
     "--tokens-a-minute": "--tokens-per-minute",
     "--at-once": "--max-concurrent",
     "--most-bytes": "--max-bytes",
+    "--share": "--fraction",
+    "--at-least": "--min-score",
     "--address": "--host",
     "--row": "--paper",
     "--people": "--annotations",

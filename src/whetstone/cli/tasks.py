@@ -60,17 +60,22 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--windows", type=click.IntRange(min=2), help="Points of a curve  [how often the run went round].")
 @click.option(
-    "--share",
+    "--fraction",
     type=click.FloatRange(min=0, max=1, min_open=True),
     default=1 / 6,
     show_default="a sixth",
     help="How many are chosen, the best first.",
 )
-@click.option("--at-least", type=float, help="Choose all with this score instead; the paper has 0.6.")
+@click.option("--min-score", type=float, help="Select all tasks with at least this score instead (0.6 in the paper).")
 @click.option("--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Where the chosen are written.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
-    run_dir: Path, windows: int | None, share: float, at_least: float | None, output_file: Path | None, as_json: bool
+    run_dir: Path,
+    windows: int | None,
+    fraction: float,
+    min_score: float | None,
+    output_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Score the tasks RUN_DIR was trained on by how its success on each moved as the mean did; choose the best.
 
@@ -78,9 +83,9 @@ def score(
     """
     record.run_recipe(run_dir)  # says where there is no run
     found = task_scores(run_dir, windows=windows)
-    best = found.best(share=share, at_least=at_least)
+    best = found.best(share=fraction, at_least=min_score)
     if not best:
-        raise RecipeError(f"--at-least {at_least:g}: no task has this score; the best has {found.tasks[0].score:.3g}")
+        raise RecipeError(f"--min-score {min_score:g}: no task has this score; the best has {found.tasks[0].score:.3g}")
     if output_file is not None:
         write_text(output_file, json.dumps(best))
     if as_json:

@@ -192,7 +192,7 @@ class ModelTrainer:
             "update/tokens": float(total),
             "update/learning_rate": self.optimizers.rate(),
             "throughput/update_tokens_per_second": tally.standing / seconds,
-            "throughput/mfu": self._utilisation(tally.flops, seconds),
+            "throughput/mfu": self._utilization(tally.flops, seconds),
             "memory/peak_gib": self._peak_memory(),
             "memory/micro_batch_tokens": float(self.token_budget),
         }
@@ -437,8 +437,8 @@ class ModelTrainer:
         """In GiB, of what computes."""
         return peak_memory_gib(self._device)
 
-    def _utilisation(self, flops: int, seconds: float) -> float:
-        return self._flops.utilisation(flops, seconds)
+    def _utilization(self, flops: int, seconds: float) -> float:
+        return self._flops.utilization(flops, seconds)
 
     def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
         """The norm of the gradient, which is cut to the one that is allowed."""

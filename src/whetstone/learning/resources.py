@@ -1,6 +1,6 @@
 """What did an update cost, and how far did it move the weights?
 
-Easy to get wrong: utilisation counts the arithmetic that was needed for the tokens computed, not what was done
+Easy to get wrong: utilization counts the arithmetic that was needed for the tokens computed, not what was done
 twice to save memory; and what a machine can reach is measured on it, with one large matrix product.
 """
 
@@ -30,7 +30,7 @@ class Flops:
     Args:
         dtype: What the arithmetic is done in.
 
-    Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B (model FLOPs utilisation).
+    Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B (model FLOPs utilization).
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ class Flops:
         """Of the layers alone, for so many tokens, of which so many pairs look at each other."""
         return 6 * tokens * self._body + 12 * pairs * self._pair
 
-    def utilisation(self, flops: int, seconds: float) -> float:
+    def utilization(self, flops: int, seconds: float) -> float:
         """The share of what a large matrix product reaches on this machine."""
         return flops / seconds / peak_flops(self._device.type, self._dtype)
 

@@ -9,10 +9,10 @@ from typing import Protocol
 
 WORKER, REPLICA = "worker", "replica"
 SHOWN = {
-    "whetstone_worker_utilisation": (WORKER, "Places of an environment worker in which an episode runs, as a share."),
+    "whetstone_worker_utilization": (WORKER, "Places of an environment worker in which an episode runs, as a share."),
     "whetstone_worker_on_tools": (WORKER, "Its running episodes that wait for their environment, as a share."),
     "whetstone_worker_queue": (WORKER, "Episodes that wait for a place in it."),
-    "whetstone_replica_utilisation": (REPLICA, "Of the time since the last look, in which an engine replica computed."),
+    "whetstone_replica_utilization": (REPLICA, "Of the time since the last look, in which an engine replica computed."),
     "whetstone_replica_queue": (REPLICA, "Requests in it."),
     "whetstone_transfer_seconds": (None, "Until all replicas had the last new weights, and had checked them."),
 }

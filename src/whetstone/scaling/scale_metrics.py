@@ -106,11 +106,11 @@ class ScaleMetrics:
             "scale/workers": self.pool.count,
             "scale/replicas": self.engine.count,
             "scale/nodes": len(self._nodes()),
-            "scale/worker_utilisation": self._places.taken(),
+            "scale/worker_utilization": self._places.taken(),
             "scale/worker_cpu_seconds": new["cpu"],
             "scale/tool_wait_fraction": self._on_tools.taken(),
             "scale/worker_queue": self._waiting.taken(),
-            "scale/replica_utilisation": min(1.0, new["engine"] / (replicas * seconds)),
+            "scale/replica_utilization": min(1.0, new["engine"] / (replicas * seconds)),
             "scale/replica_queue": self._asked.taken(),
             "scale/prefix_cache_hit_rate": new["cached"] / max(1.0, new["cached"] + new["computed"]),
             "scale/transfer_seconds": sum(took for took, _ in transfers),
@@ -152,7 +152,7 @@ class ScaleMetrics:
 
     def _show_worker(self, name: str, status: WorkerStatus | None, places: int) -> None:
         running, on_tools, queued = (status.running, status.on_tools, status.queued) if status else (0, 0.0, 0)
-        self._gauges.show("whetstone_worker_utilisation", min(1.0, running / places), name)
+        self._gauges.show("whetstone_worker_utilization", min(1.0, running / places), name)
         self._gauges.show("whetstone_worker_on_tools", on_tools, name)
         self._gauges.show("whetstone_worker_queue", queued, name)
 
@@ -160,7 +160,7 @@ class ScaleMetrics:
         name, status, now = seat.replica.name, seat.status if seat.up else None, time.perf_counter()
         if status is None:  # it is gone
             self._shown.pop(name, None)
-            self._gauges.show("whetstone_replica_utilisation", 0.0, name)
+            self._gauges.show("whetstone_replica_utilization", 0.0, name)
             self._gauges.show("whetstone_replica_queue", 0, name)
             return
         since, before = self._shown.get(name, (now, status))
@@ -170,4 +170,4 @@ class ScaleMetrics:
         self._gauges.show("whetstone_replica_queue", status.asked, name)
         if now > since:
             worked = status.statistics.busy_seconds - before.statistics.busy_seconds
-            self._gauges.show("whetstone_replica_utilisation", min(1.0, max(0.0, worked / (now - since))), name)
+            self._gauges.show("whetstone_replica_utilization", min(1.0, max(0.0, worked / (now - since))), name)

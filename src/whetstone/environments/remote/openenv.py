@@ -35,7 +35,7 @@ class OpenEnv:
     Args:
         url: URL of the server, `http://…` or `ws://…`.
         field: The field of an action that a command is put into; empty: the one the server's schema requires.
-        shown: The field of an observation that is shown; empty: all of it, as JSON.
+        observation_field: Field of an observation that the policy reads; empty: the whole observation, as JSON.
         actions: Commands as a call of `act`, or as text. A text that is a JSON object is the action.
         full_text: Use the full text of a message as the command, as for code; false: its last line. In both cases the
             text between the last `<action>` and `</action>` has priority.
@@ -51,7 +51,7 @@ class OpenEnv:
         *,
         url: str,
         field: str = "",
-        shown: str = "",
+        observation_field: str = "",
         actions: Actions = "text",
         full_text: bool = True,
         success_at: float = 1.0,
@@ -63,7 +63,7 @@ class OpenEnv:
         self._session = OpenEnvSession(f"{'wss' if secure else 'ws'}://{rest}/ws", seconds=seconds)
         self.url = self._session.url
         self._asking = Asking(f"{'https' if secure else 'http'}://{rest}", seconds=seconds)
-        self.field, self.shown, self.actions, self.full_text = field, shown, actions, full_text
+        self.field, self.observation_field, self.actions, self.full_text = field, observation_field, actions, full_text
         self.success_at = success_at
         self.specs: tuple[ToolSpec, ...] = (tool_of(()),) if actions == "call" else ()
         self._fields: dict[str, Mapping[str, Any]] | None = None
@@ -218,8 +218,8 @@ class OpenEnv:
 
     def _written(self, said: Mapping[str, Any]) -> str:
         observation = said.get("observation") or ""  # an empty one shows nothing
-        if self.shown and isinstance(observation, Mapping):
-            return plain(str(observation.get(self.shown, "")))
+        if self.observation_field and isinstance(observation, Mapping):
+            return plain(str(observation.get(self.observation_field, "")))
         return plain(observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False))
 
 

@@ -22,14 +22,14 @@ from whetstone.trajectory import OffPolicy, Task
 StepRule = Literal["linear", "power", "sigmoid"]
 
 
-def group_share(index: int, size: int, *, rule: Literal["linear", "binary"] = "linear", shown: int = 1) -> float:
-    """λ_group of a sample, from 0: (G − 1 − i)/(G − 1), or 1 for the first `shown`; 1 for a group of one.
+def group_share(index: int, size: int, *, rule: Literal["linear", "binary"] = "linear", num_guided: int = 1) -> float:
+    """λ_group of a sample, from 0: (G − 1 − i)/(G − 1), or 1 for the first `num_guided`; 1 for a group of one.
 
     Source: RuscaRL 2025, arXiv:2508.16949, and its code.
     """
     if size == 1:
         return 1.0
-    return (size - 1 - index) / (size - 1) if rule == "linear" else float(index < shown)
+    return (size - 1 - index) / (size - 1) if rule == "linear" else float(index < num_guided)
 
 
 def step_share(
@@ -49,14 +49,14 @@ class Rubric(Untouched):
     """Criteria of the task in the prompt, more for the first samples of a group and early on (RuscaRL).
 
     Tasks have a private `rubric`: a list of texts, or of mappings with `criterion` and `points`. Where `shared` is
-    binary with `shown` 0, nothing is shown.
+    binary with `num_guided` 0, nothing is shown.
 
     Source: RuscaRL 2025, arXiv:2508.16949, and its code (`vllm_rollout_spmd.py`).
 
     Args:
         steps: Updates in all.
-        shared: Linear over the group, or the first `shown` samples.
-        shown: How many those are.
+        shared: Linear over the group, or the first `num_guided` samples.
+        num_guided: Number of samples of a group that see the rubric, with the rule `binary`.
         rule: How it falls over the updates.
         power: Of the rule `power`.
         middle: Of the rule `sigmoid`: the share of the updates at which half is shown.
@@ -69,14 +69,14 @@ class Rubric(Untouched):
         *,
         steps: int,
         shared: Literal["linear", "binary"] = "linear",
-        shown: int = 1,
+        num_guided: int = 1,
         rule: StepRule = "sigmoid",
         power: float = 2.0,
         middle: float = 0.3,
         slope: float = 10.0,
         trained: bool = False,
     ) -> None:
-        self.steps, self.shared, self.shown, self.rule = steps, shared, shown, rule
+        self.steps, self.shared, self.num_guided, self.rule = steps, shared, num_guided, rule
         self.power, self.middle, self.slope, self.trained = power, middle, slope, trained
 
     @property
@@ -101,7 +101,9 @@ class Rubric(Untouched):
         """The criteria in front of it, good points and bad ones apart."""
         occasion = so_far.occasion
         criteria = _criteria(occasion.task)
-        share = group_share(occasion.index, occasion.group_size, rule=self.shared, shown=self.shown) * step_share(
+        share = group_share(
+            occasion.index, occasion.group_size, rule=self.shared, num_guided=self.num_guided
+        ) * step_share(
             occasion.step, self.steps, rule=self.rule, power=self.power, middle=self.middle, slope=self.slope
         )
         count = len(criteria) if share >= 1 else round(share * len(criteria))

@@ -306,9 +306,9 @@ class GroupTrainer(ModelTrainer):
     def _peak_memory(self) -> float:
         return self._peak
 
-    def _utilisation(self, flops: int, seconds: float) -> float:
+    def _utilization(self, flops: int, seconds: float) -> float:
         devices = self.processes.count if self._device.type != "cpu" else 1  # ranks on CPUs share this machine's
-        return super()._utilisation(flops, seconds) / devices
+        return super()._utilization(flops, seconds) / devices
 
     @torch.no_grad()
     def _take(self, weights: Sequence[Tensor]) -> None:

@@ -39,7 +39,7 @@ const GROUPS = [
   ["The policy: entropy, KL, clipping", (key) => /^(policy|advantage)\//.test(key) && !/staleness/.test(key)],
   ["Sampler against learner: mismatch, staleness", (key) => /^(sampler|importance)\/|staleness/.test(key)],
   ["Updates", (key) => /^(update|loss|value)\b/.test(key)],
-  ["Speed and utilisation", (key) => /^(throughput|time|memory|cost_per_\w+)\//.test(key)],
+  ["Speed and utilization", (key) => /^(throughput|time|memory|cost_per_\w+)\//.test(key)],
   ["Endings and faults", (key) => /^(end_reason|flag)\/|invalid|retried|expired/.test(key)],
   ["All others", () => true],
 ];
