@@ -61,10 +61,10 @@ def test_sampling_is_the_engines_where_it_computes_and_else_what_episodes_wait_f
 
 def test_stragglers_are_episodes_several_times_as_long_as_their_groups_middle():
     long = [episode(f"a#{k}", (0.2, 0.0, 0.8)) for k in range(4)] + [episode("a#4", (0.2, 0.0, 9.8))]
-    told = found(rows(10.0, 1.0, time__generation=1.0), long)
-    assert told.bottleneck == "stragglers"
-    assert told.waits.stragglers == pytest.approx(10)
-    assert "search takes" in told.said
+    slowness = found(rows(10.0, 1.0, time__generation=1.0), long)
+    assert slowness.bottleneck == "stragglers"
+    assert slowness.waits.stragglers == pytest.approx(10)
+    assert "search takes" in slowness.said
 
 
 def test_of_a_cluster_its_replicas_and_workers_are_read():

@@ -112,7 +112,7 @@ def test_a_tool_that_does_not_work_is_bad():
     found = checks("environment.tools=[tests_small:broken]")
     assert (found["tools and expert"].verdict, found["tools and expert"].said) == (
         CheckStatus.FAIL,
-        "the expert's call of broken came to tool_error: error: no batteries",
+        "the expert's call of broken returned tool_error: error: no batteries",
     )
 
 
@@ -125,7 +125,7 @@ def test_rewards_that_are_all_the_same_are_worth_a_note_without_a_warm_up():
 
     found = asyncio.run(main())["episodes"]
     assert found.verdict is CheckStatus.WARN
-    assert "nothing to compare yet" in found.said
+    assert "no contrast" in found.said
 
 
 def test_weights_that_are_not_the_samplers_are_found_out():
