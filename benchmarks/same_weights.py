@@ -61,8 +61,8 @@ TWO_CRITICS = ["critic.ensemble=2", "critic.warm_up=1"]
 class Run:
     """Arguments of `whetstone train`, and metrics that are above or below 0 in some step if the component ran.
 
-    Each check is a metric, or alternatives by `|` where a metric was renamed; `NAME/` stands for any metric that begins
-    like this, and `text:TEXT` for a text in a stored trajectory.
+    Each check is a metric, or the old and new names of a renamed metric separated by `|`; `AREA/` means any metric of
+    that area, and `text:TEXT` a text in a stored trajectory.
     """
 
     arguments: Sequence[str]
@@ -268,7 +268,7 @@ def passes(check: str, run_dir: Path) -> bool:
 
 
 class Bench:
-    """Trains the runs of a checkout, one after another, in processes of their own.
+    """Trains the runs of a checkout, one after another, each in a new process.
 
     Args:
         source: The checkout.
@@ -322,8 +322,10 @@ class Bench:
         """The argument with the names of the checked commit."""
         key, equals, value = argument.partition("=")
         for old, new in self.renamed.items():
-            value = re.sub(rf"(?<=name: ){re.escape(old)}\b", new, value)
-        return f"{self.renamed.get(key, key)}{equals}{self.renamed.get(value, value)}"
+            if key == old or key.startswith(f"{old}."):
+                key = new + key.removeprefix(old)
+            value = new if value == old else re.sub(rf"(?<=name: ){re.escape(old)}\b", new, value)
+        return f"{key}{equals}{value}"
 
     def _learn_name(self, refusal: str) -> bool:
         """Note the new name in a refusal; whether there is one that was not known."""
