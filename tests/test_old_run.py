@@ -51,9 +51,11 @@ def checksum(run_dir):
 
 
 def processor():
+    """Name, family and model; one name covers several generations."""
     info = Path("/proc/cpuinfo")
-    models = re.findall(r"model name\s*: (.+)", info.read_text()) if info.is_file() else []
-    return models[0] if models else "unknown"
+    text = info.read_text() if info.is_file() else ""
+    fields = (re.search(rf"^{field}\s*: (.+)$", text, re.MULTILINE) for field in ("model name", "cpu family", "model"))
+    return " / ".join(match[1] for match in fields if match)
 
 
 def test_its_recipe_is_read_with_the_names_of_this_release(unchanged):

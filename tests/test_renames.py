@@ -102,23 +102,11 @@ def test_measure_with_an_old_metric_is_refused():
 def test_stored_result_of_a_bench_is_converted():
     measure = [{"metric": "update/gradient_norm", "over": "max"}, "success"]
     measures = {"success": 1.0, "update/gradient_norm (max)": 2.0}
-<<<<<<< ours
-    stored = {
-||||||| base
-    told = {
-=======
     result = {
->>>>>>> theirs
         "contenders": [{"name": "a", "runs": [{"measures": measures}, {"failed": "x"}]}],
         "claims": [{"measure": measure, "parts": [{"measure": "update/gradient_norm (max)"}]}],
     }
-<<<<<<< ours
-    upgraded = upgrade_result(stored)
-||||||| base
-    upgraded = upgrade_result(told)
-=======
     upgraded = upgrade_result(result)
->>>>>>> theirs
     assert upgraded["contenders"][0]["runs"][0]["measures"] == {"success": 1.0, "update/grad_norm (max)": 2.0}
     assert upgraded["claims"][0]["measure"] == [{"metric": "update/grad_norm", "over": "max"}, "success"]
     assert upgraded["claims"][0]["parts"][0]["measure"] == "update/grad_norm (max)"
