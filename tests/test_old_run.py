@@ -64,7 +64,7 @@ def test_its_recipe_is_read_with_the_names_of_this_release(unchanged):
         assert recipe.title.startswith("A run of an earlier release")
     assert recipe.reinforcement.tasks_per_step == 2
     assert recipe.curriculum.name == "ucb"
-    assert len(recipe.rollout.replay) == len(recipe.rollout.trajectory_filters) == len(recipe.shaping) == 1
+    assert len(recipe.rollout.replay) == len(recipe.rollout.trajectory_filters) == len(recipe.reward_shaping) == 1
 
 
 def test_it_is_listed_and_viewed(unchanged, tmp_path):

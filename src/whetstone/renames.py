@@ -144,11 +144,11 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
         "written": "generated_code",
     },
     "reward shaping": {"second_attempt_alone": "second_attempt_only"},
-    "shaping": {"second_attempt_alone": "second_attempt_only"},
     "start": {"own_prefix": "replay_prefix"},
     "stop": {"lagging": "stragglers", "spent": "budget_exhausted"},
     "strategy": {"forked": "random_branching", "probed": "doubt_injection", "revised": "revised_trajectories"},
     "task source": {"dealing": "bargaining", "encyclopaedia": "multi_hop_search"},
+    "tool": {"catalogue": "catalog"},
     "trajectory filter": {"balanced": "balanced_outcomes", "surprising": "rare_successes"},
 }
 """Kind of a component, as in error messages → old name → new name."""
@@ -156,7 +156,6 @@ COMPONENTS: Mapping[str, Mapping[str, str]] = {
 COMPONENT_KEYS: Mapping[str, str] = {
     "advantage": "advantage",
     "advantage_transforms": "advantage transform",
-    "correction": "correction",
     "credit_filters": "credit filter",
     "curriculum": "curriculum",
     "distillation.objective": "objective",
@@ -167,7 +166,6 @@ COMPONENT_KEYS: Mapping[str, str] = {
     "preference.objective": "objective",
     "reward": "reward",
     "reward_shaping": "reward shaping",
-    "rollout.allocate": "allocation",
     "rollout.budget_allocation": "allocation",
     "rollout.context_rewrites": "rewrite",
     "rollout.context_transforms": "context transform",
@@ -175,13 +173,9 @@ COMPONENT_KEYS: Mapping[str, str] = {
     "rollout.early_stopping": "stop",
     "rollout.environment_wrapper": "environment wrapper",
     "rollout.replay": "replay",
-    "rollout.rewrites": "rewrite",
-    "rollout.start": "start",
     "rollout.start_states": "start",
-    "rollout.stops": "stop",
     "rollout.strategy": "strategy",
     "rollout.trajectory_filters": "trajectory filter",
-    "shaping": "shaping",
     "tasks": "task source",
 }
 """Recipe key whose value names components → their kind."""
@@ -202,7 +196,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bfcl_memory": _HELD_OUT,
     "bfcl_multi_turn": _HELD_OUT,
     "by_success": {"least_turns": "min_turns"},
-    "catalogue": {"count": "results_per_search", "most": "max_visible", "ways": "selected_by"},
+    "catalog": {"count": "results_per_search", "most": "max_visible", "ways": "selected_by"},
     "cispo": {"ratio_max": "max_ratio", "ratio_min": "min_ratio"},
     "clip_cov": {"share": "fraction"},
     "dpo": {"normalise_length": "normalize_length"},

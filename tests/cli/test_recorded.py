@@ -41,7 +41,7 @@ def test_why_lists_the_episodes_of_a_file_and_the_tokens_of_one(recorded):
     assert "t/e1" in told.output
     assert "none" in told.output
     one = whetstone("why", recorded, "e1")
-    assert "2 of 3 tokens can be trained; 1 not trained: put there, and not drawn" in one.output
+    assert "2 of 3 tokens can be trained; 1 not trained: inserted, not sampled" in one.output
     assert "\x1b[31m" not in one.output
     assert '"trained": 2' in whetstone("why", recorded, "e1", "--json").output.replace("\n", "")
 

@@ -491,7 +491,7 @@ def test_an_openenv_server_keeps_its_session_on_the_socket():
     with served(openenv_app()) as url:
         said = iter([assistant("hello"), assistant('{"code": "1+1"}')])
         played = asyncio.run(
-            play(lambda: OpenEnv(url=url, shown="echo"), Task("o", "Go."), lambda *_: next(said), seed=5)
+            play(lambda: OpenEnv(url=url, observation_field="echo"), Task("o", "Go."), lambda *_: next(said), seed=5)
         )
         assert played.trajectory.opening[0].text == "Go.\nready 5"
         assert [t.observation[0].text for t in played.trajectory.turns] == ["{'message': 'hello'}", "{'code': '1+1'}"]
@@ -548,13 +548,22 @@ def test_an_openenv_server_that_is_full_is_waited_for():
 def test_a_command_goes_into_the_field_an_openenv_server_asks_for_and_code_of_many_lines_arrives_whole():
     code = "def f(x):\n    return x\n\nprint(f(1))"
     with served(openenv_app(an_action(code={"type": "string"}))) as url:
-        done = by(lambda: OpenEnv(url=url, shown="echo"), Task("o", "Go."), assistant(code), assistant(code))
+        done = by(
+            lambda: OpenEnv(url=url, observation_field="echo"), Task("o", "Go."), assistant(code), assistant(code)
+        )
         assert done.opening[0].text == "Go."
         assert done.turns[0].observation[0].text == str({"code": code})
-        last = by(lambda: OpenEnv(url=url, shown="echo", full_text=False), Task("o", ""), assistant("so\nup"))
+        last = by(
+            lambda: OpenEnv(url=url, observation_field="echo", full_text=False), Task("o", ""), assistant("so\nup")
+        )
         assert last.turns[0].observation[0].text == str({"code": "up"})
     with served(openenv_app(an_action(x={}, y={}))) as url:
-        done = by(lambda: OpenEnv(url=url, shown="echo"), Task("o", ""), assistant("up"), assistant('{"x": 1, "y": 2}'))
+        done = by(
+            lambda: OpenEnv(url=url, observation_field="echo"),
+            Task("o", ""),
+            assistant("up"),
+            assistant('{"x": 1, "y": 2}'),
+        )
         told = [turn.observation[0].text for turn in done.turns]
     assert told == ["Give the action as a JSON object with x, y.", "{'x': 1, 'y': 2}"]
 

@@ -273,11 +273,11 @@ REGISTRIES = {
     "objective": OBJECTIVES,
     "reward": REWARDS,
     "reward shaping": SHAPING,
-    "shaping": SHAPING,
     "start": STARTS,
     "stop": STOPS,
     "strategy": STRATEGIES,
     "task source": TASKS_OF_WORLDS,
+    "tool": TOOLS,
     "trajectory filter": TRAJECTORY_FILTERS,
 }
 
@@ -292,7 +292,7 @@ def test_old_component_is_refused_with_the_new_name(kind, old, new):
 
 
 EVERY = (
-    *REGISTRIES.values(), ALLOCATIONS, CREDIT_FILTERS, JUDGES, PROPOSERS, REPLAY, REWRITES, SOURCES, TOOLS, USERS,
+    *REGISTRIES.values(), ALLOCATIONS, CREDIT_FILTERS, JUDGES, PROPOSERS, REPLAY, REWRITES, SOURCES, USERS,
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ OLD_WORDS = re.compile(
     r"told|whole|worth)(?:$|[\W_])"
 )
 BRITISH = re.compile(r"is(?:e|ed)(?:_|$)|isation|colour|behaviour|neighbour|licence|catalogue|labelled|judgement")
-AMERICAN = re.compile(r"(?:^|[_./-])(?:noise|precise|otherwise|advise|raise|revise|supervise|wise)d?(?:$|[_./-])")
+AMERICAN = re.compile(r"(?:^|[_./-])(?:noise|precise|advise|raise|revise|supervise|\w*wise)d?(?:$|[_./-])")
 
 
 EXCEPTIONS = {"try_again"}

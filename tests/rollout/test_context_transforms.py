@@ -137,7 +137,7 @@ def test_ruscarl_worked_numbers():
     assert [round(share * 7) for share in shares(0.3)] == [4, 3, 2, 1, 0]
     assert step_share(5, steps, rule="linear") == 0.5
     assert step_share(5, steps, rule="power", power=2) == 0.25
-    assert [group_share(i, 4, rule="binary", shown=2) for i in range(4)] == [1, 1, 0, 0]
+    assert [group_share(i, 4, rule="binary", num_guided=2) for i in range(4)] == [1, 1, 0, 0]
     assert group_share(0, 1) == 1
 
 

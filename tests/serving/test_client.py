@@ -200,7 +200,7 @@ def test_why_says_of_a_recorded_file_which_tokens_can_be_trained_and_why_the_res
     assert forced > 0
     assert told.why == ("nobody said what it was worth: its words can be imitated, its rewards not learned from",)
     assert [turn.trained for turn in told.turns] == [len(over.turns[0].action) - forced, told.turns[1].drawn]
-    assert told.turns[0].why[0].startswith(f"{forced} not trained: put there, and not drawn")
+    assert told.turns[0].why[0].startswith(f"{forced} not trained: inserted, not sampled")
     assert told.turns[1].why == (
         "in a segment of its own: what was sent did not go on, word for word, from the answer before it",
     )

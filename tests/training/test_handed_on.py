@@ -45,7 +45,7 @@ def with_lessons(**more):
 
 
 def test_stored_state_of_a_renamed_key_is_found(tmp_path):
-    rollout = {"start_states": {"name": "own_prefix", "until": 9}, "context_rewrites": ["fold"]}
+    rollout = {"start_states": {"name": "replay_prefix", "anneal_updates": 9}, "context_rewrites": ["fold"]}
     recipe = load_recipe("demo", ["ablations=null"], rollout=rollout)
     memory = {"start": {}, "rewrites.fold": {}, "stops.void_turn": {}}
     path = remembered(tmp_path / "run", recipe, memory)

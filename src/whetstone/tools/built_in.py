@@ -19,7 +19,7 @@ from whetstone.tools.sql import Sql
 TOOLS = {
     "budget": Budget,
     "calculator": calculator,
-    "catalogue": Catalogue,
+    "catalog": Catalogue,
     "files": Files,
     "finish": finish,
     "fold_memory": fold_memory,
