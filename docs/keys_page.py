@@ -41,25 +41,24 @@ from whetstone.tools import TOOLS
 
 TOP = """# Every recipe key
 
-*Written from the settings by `make docs`; change them there.*
+*Generated from the settings by `make docs`; edit the settings.*
 
-A key is set in a recipe, on the command line by its dotted path (`whetstone train demo
-reinforcement.learning_rate=1e-5`) and in Python (`recipe.with_changes({"reinforcement.learning_rate": 1e-5})`). An
-unknown key, a wrong type, a value out of range and a key nothing reads in its combination are errors before anything
-runs. `whetstone recipes show RECIPE` prints a recipe whole and where each value comes from; `null` gives a key its
-default again. Beside these keys a file has `extends: RECIPE`, whose keys it begins with, and `with: [METHOD, …]`,
-methods laid over it.
+Set a key in a recipe, on the command line by its dotted path (`whetstone train demo
+reinforcement.learning_rate=1e-5`), or in Python (`recipe.with_changes({"reinforcement.learning_rate": 1e-5})`).
+An unknown key, a wrong type, a value out of range and a key without effect are errors before the run starts. A
+key of an earlier release is refused with its new name. `whetstone recipes show RECIPE` prints the complete
+recipe and the source of each value; `null` restores the default of a key. In addition to these keys, a file can
+have `extends: RECIPE`, which inherits the keys of another recipe, and `with: [METHOD, …]`, which adds methods.
 
-A *part* is a name, or a mapping with its name and options: `early_stopping: [void_turn]`, `objective: {name: clipped,
-clip_high: 0.28}`. Its name is one of ours, or `package.module:name` of yours.
-[Options of parts](#options-of-parts) lists the options of each;
-[methods](methods.md), [rollout](rollout.md), [rewards](rewards.md), [tools](tools.md) and
-[environments](environments.md) describe them.
+A *component* is a name, or a mapping of its name and options: `early_stopping: [void_turn]`, `objective: {name:
+clipped, clip_high: 0.28}`. The name is a built-in one or `package.module:name` of a custom component. [Options
+of components](#options-of-components) lists their options; [methods](methods.md), [rollout](rollout.md),
+[rewards](rewards.md), [tools](tools.md) and [environments](environments.md) describe them.
 
 """
-OPTIONS = """## Options of parts
+OPTIONS = """## Options of components
 
-What a part can be told beside its name; what has no line has no options. `needed` stands for a value one has to give.
+Options in addition to the name; a component without a line has no options. `needed` marks a required option.
 
 """
 KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -134,7 +133,7 @@ def keys() -> Iterator[tuple[str, str]]:
 def _said_of_section(model: type[BaseModel]) -> list[str]:
     text = inspect.getdoc(model) or ""
     extra = model.model_config.get("extra") == "allow"
-    more = " Every other key is an option of it, see [below](#options-of-parts)." if extra else ""
+    more = " Every other key is an option of it, see [below](#options-of-components)." if extra else ""
     return [f"{' '.join(text.split())}{more if 'every other key' not in text else ''}\n\n"]
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from whetstone.reporting.metric_names import METRICS, PARTS, TRACKED, MetricName
 
-TOP = """# Every number of a run
+TOP = """# Every metric
 
-*Written from `whetstone.reporting.metric_names` by `make docs`; change it there.*
+*Generated from `whetstone.reporting.metric_names` by `make docs`; edit it there.*
 
-A run writes one JSON object a step into `metrics.jsonl`: `stage`, `step`, and numbers by the names below. Progress,
-reports, `whetstone show` and [trackers](trackers.md) have the same names; they are stable, and a change of one stands
-in the change log. Words in capitals stand for what a recipe names. A number that is not finite is `null` there.
+A run writes one JSON object per step to `metrics.jsonl`: `stage`, `step`, and the metrics below. Progress,
+reports, `whetstone show` and [trackers](trackers.md) use the same names. A renamed metric is listed in the
+changelog, and the files of earlier runs are converted when they are read. Words in capitals stand for names in
+the recipe. A value that is not finite is `null`.
 
 """
 
@@ -24,13 +25,13 @@ def metrics_page() -> str:
         areas.setdefault(row.name.partition("/")[0], []).append(row)
     parts = [TOP]
     for area, rows in areas.items():
-        title = "What parts say of themselves" if area == "PART" else f"`{area}`"
+        title = "Metrics of components" if area == "PART" else f"`{area}`"
         said = f"`PART` is one of {', '.join(f'`{part}`' for part in PARTS)}.\n\n" if area == "PART" else ""
         parts += [f"## {title}\n\n{said}", _table(rows)]
-    parts += ["## What trackers are told besides\n\n", _table(TRACKED)]
+    parts += ["## Additional metrics for trackers\n\n", _table(TRACKED)]
     return "".join(parts).rstrip() + "\n"
 
 
 def _table(rows: Iterable[MetricName]) -> str:
     lines = "".join(f"| `{row.name}` | {row.unit} | {row.said} | {row.when} |\n" for row in rows)
-    return f"| name | unit | what it means | when |\n| --- | --- | --- | --- |\n{lines}\n"
+    return f"| name | unit | meaning | logged |\n| --- | --- | --- | --- |\n{lines}\n"

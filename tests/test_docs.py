@@ -154,7 +154,7 @@ def test_every_key_of_a_recipe_is_on_its_page_with_what_it_changes(monkeypatch):
 
 
 def test_every_option_of_every_part_is_on_that_page_with_what_it_changes():
-    written = (ROOT / "docs" / "keys.md").read_text().partition("## Options of parts")[2]
+    written = (ROOT / "docs" / "keys.md").read_text().partition("## Options of components")[2]
     rows = [line for line in written.splitlines() if line.startswith("| `")]
     assert len(rows) > 500
     assert [row for row in rows if row.endswith("|  |")] == []
