@@ -193,7 +193,7 @@ RUNS: Mapping[str, Run] = {
         ["group/filtered", "trajectory_filters/removed_fraction"],
     ),
     "curriculum": Run(method("dump", "curriculum.temperature=0.1", "reinforcement.steps=4"), ["curriculum/"]),
-    "process_model": Run(method("istar", "reinforcement.steps=3"), ["process_model/pairs"]),
+    "process_model": Run(method("istar", "reinforcement.steps=3"), ["process_model/pairs|implicit_prm/pairs"]),
     "imitation": Run(method("mixed-imitation"), ["loss/imitation"]),
     "rounds": Run(
         [
@@ -218,7 +218,7 @@ RUNS: Mapping[str, Run] = {
     "expert_prefix": Run(method("snapshot-starts"), ["flag/started_later"]),
     "context_transforms": Run(method("experience", "reinforcement.steps=3"), ["context_transforms/"]),
     "early_stopping": Run(
-        method("simpletir"), ["filter/void_turns_removed_fraction|credit_filter/void_turns_removed_fraction"]
+        method("simpletir"), ["filter/void_turns_removed_fraction|credit_filters/void_turns_removed_fraction"]
     ),
 }
 
