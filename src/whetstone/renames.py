@@ -15,7 +15,7 @@ STAGES = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
     "distillation", "reinforcement", "live",
 )  # fmt: skip
-"""Kinds of stages, which `STAGE` stands for in a key."""
+"""Kinds of stages; `STAGE` in a key means any of them."""
 
 RECIPE_KEYS: Mapping[str, str] = {
     "training": "reinforcement",
@@ -104,8 +104,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     "live.approve": "live.require_approval",
     "live.replay": "live.replay_turns",
 }
-"""Old key → new key, dotted. `NAME` stands for any key of a mapping by name. A key
-below a renamed key is listed with its new parent: `offline_mixture.share`, not `stored.share`."""
+"""Old key → new key, dotted. `NAME` means any key of a mapping by name. A key below a renamed key is listed with its new
+parent: `offline_mixture.share`, not `stored.share`."""
 
 RECIPE_VALUES: Mapping[str, Mapping[str, str]] = {
     "reinforcement.offline_mixture.mode": {
@@ -349,7 +349,7 @@ def renamed_key(dotted: str) -> str | None:
 
 
 def match_key(pattern: list[str], path: list[str]) -> dict[str, str] | None:
-    """Return what the placeholders of a pattern stand for, or None if the path does not match it."""
+    """Return the values of the placeholders of a pattern, or None if the path does not match it."""
     if len(pattern) != len(path):
         return None
     values = {}

@@ -73,7 +73,7 @@ def _copy(value: Any) -> Any:
 
 
 def _children(keys: dict[str, Any], part: str) -> list[str]:
-    """Return the keys that a part of a pattern stands for."""
+    """Return the keys that match a part of a pattern."""
     if part == "STAGE":
         return [stage for stage in STAGES if stage in keys]
     if part == "NAME":
