@@ -12,8 +12,8 @@ TOP = """# Every metric
 
 A run writes one JSON object per step to `metrics.jsonl`: `stage`, `step`, and the metrics below. Progress,
 reports, `whetstone show` and [trackers](trackers.md) use the same names. A renamed metric is listed in the
-changelog, and the files of earlier runs are converted when they are read. Words in capitals stand for names in
-the recipe. A value that is not finite is `null`.
+changelog, and the files of earlier runs are converted when they are read. Words in capitals are placeholders for
+names in the recipe. A value that is not finite is `null`.
 
 """
 

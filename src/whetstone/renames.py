@@ -104,8 +104,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     "live.approve": "live.require_approval",
     "live.replay": "live.replay_turns",
 }
-"""Old key → new key, dotted. `NAME` means any key of a mapping by name. A key below a renamed key is listed with its new
-parent: `offline_mixture.share`, not `stored.share`."""
+"""Old key → new key, dotted. `NAME` means any key of a mapping by name. A key below a renamed key is listed with its
+new parent: `offline_mixture.share`, not `stored.share`."""
 
 RECIPE_VALUES: Mapping[str, Mapping[str, str]] = {
     "reinforcement.offline_mixture.mode": {

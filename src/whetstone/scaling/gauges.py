@@ -9,14 +9,17 @@ from typing import Protocol
 
 WORKER, REPLICA = "worker", "replica"
 SHOWN = {
-    "whetstone_worker_utilization": (WORKER, "Places of an environment worker in which an episode runs, as a share."),
-    "whetstone_worker_on_tools": (WORKER, "Its running episodes that wait for their environment, as a share."),
-    "whetstone_worker_queue": (WORKER, "Episodes that wait for a place in it."),
-    "whetstone_replica_utilization": (REPLICA, "Of the time since the last look, in which an engine replica computed."),
-    "whetstone_replica_queue": (REPLICA, "Requests in it."),
-    "whetstone_transfer_seconds": (None, "Until all replicas had the last new weights, and had checked them."),
+    "whetstone_worker_utilization": (WORKER, "Fraction of the slots of an environment worker that run an episode."),
+    "whetstone_worker_on_tools": (WORKER, "Fraction of the running episodes that wait for their environment."),
+    "whetstone_worker_queue": (WORKER, "Number of episodes that wait for a slot."),
+    "whetstone_replica_utilization": (
+        REPLICA,
+        "Fraction of the time in which an engine replica computed.",
+    ),
+    "whetstone_replica_queue": (REPLICA, "Number of requests in an engine replica."),
+    "whetstone_transfer_seconds": (None, "Seconds until all replicas had received and checked the last weights."),
 }
-"""By name: of what each is told apart, and what it says."""
+"""Gauge → (label that separates its series, description)."""
 
 
 class Gauges(Protocol):
