@@ -96,7 +96,8 @@ async def learned(checkpoint: Path, folder: Path, contender: str, *, seed: int, 
     over."""
     wanted, draw = wanted_of(seed), random.Random(f"expert/{seed}")
     learned_as, corrects, pays = CONTENDERS[contender]
-    live = {"turns_per_update": 4, "replay": 4, "reference_kl": 0.1, "hint_weight": 0.0, "intervention": learned_as}
+    live: dict[str, Any] = {"turns_per_update": 4, "replay_turns": 4, "reference_kl": 0.1, "hint_weight": 0.0}
+    live["intervention"] = learned_as
     recipe = live_recipe(checkpoint, folder.with_suffix(".jsonl"), wanted[0], live)
     takes: list[int] = []
     async with LiveService(recipe, folder, name="letters") as service:

@@ -234,7 +234,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["rollout.dynamic_sampling={name: nonzero_variance, when_exhausted: continue}", *AHEAD],
             "which reinforcement.deterministic forbids",
         ),
-        (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "so set importance_correction: truncated"),
+        (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "importance_correction: truncated"),
         (
             ["rollout.context_transforms=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"],
             "the steps before have no value",
