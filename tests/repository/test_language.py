@@ -7,6 +7,8 @@ from tests_language import ROOT, count_hits, describe_rise, find_hits, stored_co
 
 @pytest.fixture(scope="module")
 def counts():
+    if not (ROOT / ".git").exists():
+        pytest.skip("the files to check are those that git lists: git clone")
     return count_hits()
 
 
