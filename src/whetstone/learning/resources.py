@@ -1,7 +1,8 @@
-"""What did an update cost, and how far did it move the weights?
+"""Cost of an update (floating-point operations, memory, utilization) and the change of the weights.
 
-Easy to get wrong: utilization counts the arithmetic that was needed for the tokens computed, not what was done
-twice to save memory; and what a machine can reach is measured on it, with one large matrix product.
+Note:
+    Utilization counts the operations that the computed tokens need, without recomputation that saves memory. The peak
+    of a machine is measured on it, with one large matrix product.
 """
 
 from __future__ import annotations

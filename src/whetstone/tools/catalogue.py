@@ -31,8 +31,8 @@ class Catalogue:
     """Tools behind `find_tools`.
 
     Args:
-        file: JSON Lines with a tool each, in the OpenAI shape; `answers` says what they answer.
-        functions: Tools of our own, `package.module:function` each, beside or instead of a file.
+        file: JSON Lines with one tool per line in the OpenAI format; `answers` has their results.
+        functions: Python functions as tools, each `package.module:function`; can be combined with `file`.
         answers: JSON Lines that answer for the tools of the file; see `Simulated`.
         selected_by: Selection of the visible tools: by the `agent`, by the `task`, or `both`.
         max_visible: Maximum number of tools in view at once.
