@@ -15,7 +15,6 @@ from whetstone.reporting import Progress
 from whetstone.training import train
 
 QUIET = Progress(quiet=True)
-TEACHING = "reward=tests_small:parity"
 
 
 @pytest.fixture
@@ -33,7 +32,8 @@ def rows(run):
 @pytest.mark.parametrize(("name", "kind"), [("vllm", VLLM), ("sglang", SGLang)])
 def test_what_a_server_draws_is_learned_from_with_the_weights_it_was_given(tmp_path, small_demo, folder, name, kind):
     with served(kind, folder) as server:
-        recipe = small_demo(f"engine={{name: {name}, address: '{server.url}'}}", TEACHING, "rollout.group_size=4")
+        engine = f"engine={{name: {name}, address: '{server.url}'}}"
+        recipe = small_demo(engine, "reward=tests_small:alternating", "rollout.group_size=4")
         train(recipe, tmp_path / "run", progress=QUIET)
     learned = [row for row in rows(tmp_path / "run") if row["stage"] == "reinforcement"]
     assert [row["update/skipped_fraction"] for row in learned] == [0.0, 0.0]
