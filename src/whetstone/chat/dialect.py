@@ -38,6 +38,8 @@ TOOL = ToolSpec(
 _ARGUMENTS: dict[str, Any] = {"text": f"{CALLED} b", "count": 3}
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thoughts")
 _TAGS = ("<think>", "</think>")
+_OTHER_TAGS = (("[THINK]", "[/THINK]"), ("<|inner_prefix|>", "<|inner_suffix|>"))
+"""Signs around thoughts that are tokens of a model, and that its template writes only for content given as parts."""
 _END = re.compile(r"\s*(?:<|\[|\Z)")
 _FIRST_SIGN = re.compile(r"\s*(?:<[^<>]*>|\[/?\w+\])")
 
@@ -102,8 +104,8 @@ class Dialect:
         if calls and not self.speaks_and_calls:
             content = ""
         if speech.thought and not self.thought_key:
-            opening, closing = self.thought_signs
-            content = f"{opening}\n{speech.thought}\n{closing}\n\n{content}"
+            opening, closing = self.thought_frame
+            content = f"{opening}{speech.thought}{closing}{content}"
         message: dict[str, Any] = {"role": "assistant", "content": content or (self.silence if calls else "")}
         if speech.thought and self.thought_key:
             message[self.thought_key] = speech.thought
@@ -195,7 +197,12 @@ def learned(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) 
         answered = prober.show([_user(), _said(SAID), _answer(base)], True, True) or ""
         if hints(prober, format, vocabulary):
             dialect = replace(base, shows_tools=True, shows_answers=ANSWERED in answered)
-    return _framed(prober, _thoughts(prober, dialect or base))
+    learned_dialect = _thoughts(prober, dialect or base)
+    if not learned_dialect.thought_key:
+        for signs in _OTHER_TAGS:
+            if all(sign in vocabulary for sign in signs):
+                learned_dialect = replace(learned_dialect, thought_signs=signs, thought_frame=signs)
+    return _framed(prober, learned_dialect)
 
 
 def misread(prober: Prober, format: ToolCallFormat) -> int | None:

@@ -130,7 +130,7 @@ def test_tags_are_named_after_tools_and_code_stands_for_python():
         ("search", {"query": "who"})
     ]
     assert calls(form.read("<code>print(1)</code>", TOOLS)) == [("python", {"code": "print(1)"})]
-    assert form.read("<search>who", TOOLS).malformed == ("a <search> was not closed with </search>",)
+    assert form.read("<search>who", TOOLS).malformed == ("a <search> is not closed with </search>",)
     assert form.read("<answer>42</answer>", TOOLS).tool_calls == ()
     assert form.results([tool_result("it")])[0].text == "<information>it</information>"
 

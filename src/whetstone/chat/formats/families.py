@@ -1,7 +1,7 @@
-"""How do the models of each family write a tool call? A line each, of what the family's own chat template shows.
+"""Tool-call formats of model families that are one entry of a table, each as the family's chat template writes it.
 
-Those that need more than a line have a file: Hermes and Qwen (`hermes.py`), Llama 3, Mistral, gpt-oss (`harmony.py`),
-LFM2 (`pythonic.py`), Gemma (`gemma.py`), MiniMax-M3 (`minimax_m3.py`).
+Families that need more have a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`), Gemma (`gemma`),
+MiniMax-M3 (`minimax_m3`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from whetstone.chat.formats.gemma import Gemma
 from whetstone.chat.formats.json_block import JsonBlock
 from whetstone.chat.formats.named_json import NamedJson
 from whetstone.chat.formats.parameters import Parameters
+from whetstone.chat.formats.pythonic import Pythonic
 from whetstone.chat.protocol import ToolCallFormat
 
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -45,8 +46,8 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
     "functionary_v32": Functionary,
     "functiongemma": partial(Gemma, "<start_function_call>", "<end_function_call>", "<escape>"),
     "gemma4": partial(Gemma, "<|tool_call>", "<tool_call|>", '<|"|>'),
-    "gigachat": partial(JsonBlock, "function call<|role_sep|>\n", listed=False),
-    "gigachat31": partial(JsonBlock, "<|function_call|>", listed=False),
+    "gigachat": partial(JsonBlock, "function call<|role_sep|>\n", layout="lines"),
+    "gigachat31": partial(JsonBlock, "<|function_call|>", layout="lines"),
     "glm": partial(
         Parameters,
         "<tool_call>{name}\n{parameters}</tool_call>",
@@ -65,6 +66,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|tool_call_begin|>functions.{name}:{index}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
+        prefix="functions.",
     ),
     "kimi_k3": partial(
         Parameters,
@@ -75,7 +77,10 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         between="",
     ),
     "minicpm": partial(
-        Parameters, '<function name="{name}">{parameters}</function>', '<param name="{key}">{value}</param>'
+        Parameters,
+        '<function name="{name}">{parameters}</function>',
+        '<param name="{key}">{value}</param>',
+        wrapper=("<![CDATA[", "]]>"),
     ),
     "minimax_m2": partial(
         Parameters,
@@ -110,4 +115,52 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|tool_calls|>",
     ),
     "tool_calls": partial(JsonBlock, "<tool_calls>", "</tool_calls>"),
+    "dots": partial(
+        Parameters,
+        '<invoke name="{name}">{parameters}</invoke>',
+        '<parameter name="{key}">{value}</parameter>',
+        "<dots_function_call>",
+        "</dots_function_call>",
+        between="",
+    ),
+    "gigachat35": partial(
+        Parameters,
+        '<｜GCML｜invoke name="{name}">{parameters}</｜GCML｜invoke>',
+        '<｜GCML｜parameter name="{key}" string="{type}">{value}</｜GCML｜parameter>',
+        "<｜GCML｜tool_calls>",
+        "</｜GCML｜tool_calls>",
+        between="",
+        types="text",
+    ),
+    "granite20b": partial(JsonBlock, "<function_call> ", layout="blocks"),
+    "granite31": partial(JsonBlock, "<tool_call>", also=("<|tool_call|>",)),
+    "hy_v3": partial(
+        Parameters,
+        "<tool_call>{name}<tool_sep>\n{parameters}</tool_call>",
+        "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+        "<tool_calls>\n",
+        "\n</tool_calls>",
+    ),
+    "internlm2": partial(
+        JsonBlock, "<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters", layout="blocks"
+    ),
+    "llama4": partial(Pythonic, "", "", optional=("<|python_start|>", "<|python_end|>")),
+    "longcat": partial(JsonBlock, "<longcat_tool_call>", "</longcat_tool_call>", layout="blocks"),
+    "olmo3": partial(Pythonic, "<function_calls>", "</function_calls>", layout="lines"),
+    "solar_open2": partial(
+        Parameters,
+        "<|tool_call:start|>{name}\n{parameters}<|tool_call:end|>",
+        "<|tool_arg:start|>{key}<|tool_arg:value|>{value}<|tool_arg:end|>\n",
+    ),
+    "step3": partial(
+        Parameters,
+        '<steptml:invoke name="{name}">{parameters}</steptml:invoke><｜tool_call_end｜>',
+        '<steptml:parameter name="{key}">{value}</steptml:parameter>',
+        "<｜tool_calls_begin｜>",
+        "<｜tool_calls_end｜>",
+        between="<｜tool_sep｜>",
+        prefix="<｜tool_call_begin｜>function<｜tool_sep｜>{name}\n",
+        addressed=r"(?:<｜tool_sep｜>\s*)?<｜tool_call_begin｜>(?:function<｜tool_sep｜>[^\s<]+)?",
+    ),
+    "xlam": partial(JsonBlock, "", also=("[TOOL_CALLS]",)),
 }

@@ -1,0 +1,37 @@
+"""Separates the thought of a turn from the text and calls that follow it.
+
+Note:
+    The sign that ends a thought may also occur within the thought ("I close with </think>") and within the arguments of
+    a call. Therefore the thought ends at the last such sign that is not part of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from whetstone.chat.message import Message
+
+_MAX_TRIALS = 8
+
+
+def read_after_thought(text: str, closing: str, read: Callable[[str], Message]) -> tuple[str, Message]:
+    """Split a turn at the end of its thought and read the rest.
+
+    Args:
+        closing: Sign that ends a thought, such as `</think>`.
+        read: Reads text and calls of a turn without a thought.
+
+    Returns:
+        (the thought with its signs, empty if there is none; the message after it).
+    """
+    if not closing or closing not in text:
+        return "", read(text)
+    place = 0
+    for _ in range(_MAX_TRIALS):
+        message = read(text[place:])
+        remaining = text.count(closing, place)
+        if not remaining or (closing not in message.text and not message.malformed and message.tool_calls):
+            return text[:place], message
+        place = text.index(closing, place) + len(closing)
+    place = text.rindex(closing) + len(closing)
+    return text[:place], read(text[place:])
