@@ -159,21 +159,32 @@ def render(chat: Chat, turn: Turn) -> str | None:
     if turn.arguments:
         ids = message.get("tool_calls", [{}])[0].get("id")
         following = {"role": "tool", "tool_call_id": ids, "name": turn.tool.name, "content": "sunny"}
-    texts = []
-    for behind in ([following], []):
+    texts: dict[bool, str] = {}
+    for is_followed in (False, True):
         try:
-            opened, whole = shown([asked], True), shown([asked, message, *behind], False)
+            opened, whole = shown([asked], True), shown([asked, message, *([following] if is_followed else [])], False)
         except Exception:
             continue
         start = len(opened)
         if not whole.startswith(opened):
             shared = shared_beginning(whole, opened)
             start = max(shared.rfind(sign) for sign in (">", "\n", "]")) + 1
+            if "How is it?" in whole[start:]:
+                continue
         text = whole[start:]
-        if (turn.thought and turn.thought not in text) or (turn.content and turn.content not in text):
+        last = max(map(text.rfind, (turn.thought, turn.content)))
+        called = text.find('value') if turn.arguments else last
+        if not all(part in text for part in (turn.thought, turn.content)) or called < 0:
             continue
-        texts.append(text)
-    return texts[0] if texts else None
+        if turn.thought and turn.arguments and text.find(turn.thought) > called:
+            continue
+        texts[is_followed] = text
+    stops = chat._stops
+    if (alone := texts.get(False)) is not None and any(stop in alone for stop in stops):
+        return alone
+    if len(texts) == 2 and not any(stop in shared_beginning(texts[False], texts[True]) for stop in stops):
+        return shared_beginning(texts[False], texts[True])
+    return texts.get(True, texts.get(False))
 
 
 def parse(chat: Chat, text: str, turn: Turn) -> tuple[Message, tuple[int, ...]]:
@@ -191,7 +202,7 @@ def difference(chat: Chat, message: Message, turn: Turn) -> str:
     thought = said.strip().removeprefix("<think>").strip() if closed else ""
     if message.malformed:
         return f"malformed: {message.malformed}"
-    if repr(calls) != repr(expected):
+    if json.dumps(calls, sort_keys=True) != json.dumps(expected, sort_keys=True):
         return f"calls {calls}"
     if content.strip() != turn.content.strip():
         return f"text {content!r}"

@@ -86,13 +86,16 @@ class Chat:
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""
         self._knows_system = self._accepts_system()
-        self._said_end = ""
+        self._said_end, self._needs_opening = "", False
         self._closing, self._closing_calls = self._closings()
         ends = {*self._closing, *self._closing_calls, tokenizer.eos_token_id} - {None}
         self.stop_ids: frozenset[int] = frozenset(ends - self._inner_tokens(ends))
         """A turn ends when the model samples one of these tokens."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
         self._said_end = self._end_of_text()
+        tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", self._said_end)
+        self._text_end = re.compile(r"\s*" + "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1]) + re.escape((tags or [""])[-1]) + r"\s*\Z")
+        self._needs_opening = self._closing_separates_calls()
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
@@ -212,6 +215,17 @@ class Chat:
         between = behind[:end].strip()
         return between if any(i in self._token_text for i in self.encode(between)) else ""
 
+    def _closing_separates_calls(self) -> bool:
+        """Whether the template writes the sign that ends a thought also in a turn of two calls without a thought."""
+        opening, closing = self.dialect.thought_signs
+        if not (self.dialect.writes_calls and opening.strip() and closing):
+            return False
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
+        calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
+        text = Prober(self._show).turn(self.dialect.speech(Speech("", "", "", calls)), self.dialect.shows_tools)
+        first, _, rest = text.partition(CALLED)
+        return closing in rest.rpartition(CALLED)[0]
+
     def _inner_tokens(self, ends: set[int]) -> set[int]:
         """Return the stop tokens that the template also writes within a turn, unless no other token ends that turn.
 
@@ -302,6 +316,8 @@ class Chat:
     def _taken_apart(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, str, Message]:
         """(the thought with its signs, the thought alone, the message it says and calls)"""
         opening, closing = self.dialect.thought_signs
+        if self._needs_opening and not text.lstrip().startswith(opening.lstrip()):
+            closing = ""  # what ends a thought also separates calls, and this turn has no thought
 
         def read_rest(rest: str) -> Message:
             return self.format.read(rest, tools)
@@ -309,7 +325,7 @@ class Chat:
         signed, message = read_after_thought(text, closing, read_rest)
         if signed and self.dialect.said_sign.strip():
             signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
-        thought = signed.removesuffix(closing).strip().removeprefix(opening).strip()
+        thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
         said = self._without_frame(message.text)
         if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
             signed = f"<think>\n{thought}\n</think>\n\n"
@@ -317,10 +333,11 @@ class Chat:
 
     def _without_frame(self, text: str) -> str:
         """Remove what the template writes before and after the text of a turn."""
-        opening, closing = self.dialect.said_sign, self._said_end
+        opening = self.dialect.said_sign.strip()
         if opening and text.lstrip().startswith(opening):
             text = text.lstrip().removeprefix(opening)
-        return text.rstrip().removesuffix(closing) if closing and text.rstrip().endswith(closing) else text
+        end = self._text_end.search(text) if self._said_end else None
+        return text if end is None else text[: end.start()]
 
     def _speech(self, text: str, context: Context) -> Speech:
         """What was said, as the template is told of it."""

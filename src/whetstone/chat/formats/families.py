@@ -75,12 +75,14 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|open|>tools<|sep|>",
         "<|close|>tools<|sep|>",
         between="",
+        reserved=("<|open|>tools", "<|open|>call", "<|open|>argument", "<|close|>call", "<|close|>tools"),
     ),
     "minicpm": partial(
         Parameters,
         '<function name="{name}">{parameters}</function>',
         '<param name="{key}">{value}</param>',
         wrapper=("<![CDATA[", "]]>"),
+        nulls=("null", "None"),
     ),
     "minimax_m2": partial(
         Parameters,
@@ -103,11 +105,13 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         Parameters,
         "<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>",
         "<parameter={key}>\n{value}\n</parameter>\n",
+        nulls=("null", "None"),
     ),
     "seed": partial(
         Parameters,
         "<seed:tool_call>\n<function={name}>\n{parameters}</function>\n</seed:tool_call>",
         "<parameter={key}>{value}</parameter>\n",
+        nulls=("null", "None"),
     ),
     "solar": partial(
         NamedJson,

@@ -47,6 +47,8 @@ class Parameters:
         addressed: Regular expression of text before a call or `begin` that names the tool again and may be missing.
         prefix: Text with `{name}` that is written before each call; `addressed` reads it.
         wrapper: Texts around a string that contains `<`, `&` or a line break, such as CDATA.
+        reserved: Texts that occur in calls only, if the markers do not.
+        nulls: Texts that are null if null is among the declared types, as the templates of the family write it.
     """
 
     call: str
@@ -59,6 +61,8 @@ class Parameters:
     stops: tuple[str, ...] = ()
     prefix: str = ""
     wrapper: tuple[str, str] | None = None
+    reserved: tuple[str, ...] = ()
+    nulls: tuple[str, ...] = ("null",)
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ class Parameters:
         def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
             return self._read_call(match, known.get(match["name"], {}))
 
-        return scan_turn(text, self._opening, read_call, self.markers)
+        return scan_turn(text, self._opening, read_call, self.reserved or self.markers)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
@@ -155,6 +159,8 @@ class Parameters:
         """
         if self.wrapper is not None and text.startswith(self.wrapper[0]) and text.endswith(self.wrapper[1]):
             text = text[len(self.wrapper[0]) : -len(self.wrapper[1])]
+        if kind is None and text.strip() in self.nulls and "null" in (declared_types(schema, root) or ()):
+            return None
         if kind is None:
             return parse_value(text, schema, root)
         return text if kind in ("string", "true") else parse_json(text)
