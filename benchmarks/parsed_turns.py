@@ -153,6 +153,8 @@ def render(chat: Chat, turn: Turn) -> str | None:
 
     def shown(messages: Sequence[Mapping[str, Any]], prompt: bool) -> str:
         given: Any = in_parts(messages) if dialect.parts else list(messages)
+        if "functions" in chat.tokenizer.chat_template:  # a variable that Transformers does not pass
+            return str(chat._show(given, tools, prompt))
         return str(chat.tokenizer.apply_chat_template(given, tools=tools, add_generation_prompt=prompt, tokenize=False))
 
     following: Any = {"role": "user", "content": "And then?"}
@@ -179,12 +181,10 @@ def render(chat: Chat, turn: Turn) -> str | None:
         if turn.thought and turn.arguments and text.find(turn.thought) > called:
             continue
         texts[is_followed] = text
-    stops = chat._stops
-    if (alone := texts.get(False)) is not None and any(stop in alone for stop in stops):
-        return alone
-    if len(texts) == 2 and not any(stop in shared_beginning(texts[False], texts[True]) for stop in stops):
-        return shared_beginning(texts[False], texts[True])
-    return texts.get(True, texts.get(False))
+    for text in texts.values():
+        if any(stop in text for stop in chat._stops):
+            return text
+    return shared_beginning(*texts.values()) if len(texts) == 2 else next(iter(texts.values()), None)
 
 
 def parse(chat: Chat, text: str, turn: Turn) -> tuple[Message, tuple[int, ...]]:
@@ -227,7 +227,7 @@ def cut_turns(chat: Chat, ids: Sequence[int], turn: Turn) -> tuple[int, int]:
     for tenth in range(1, 10):
         message = chat.read(ids[: len(ids) * tenth // 10], [turn.tool], turn=0)
         text = chat.tokenizer.decode(ids[: len(ids) * tenth // 10])
-        if not any(marker in text for marker in chat.format.markers):
+        if not any(marker in text for marker in getattr(chat.format, "reserved", ()) or chat.format.markers):
             continue
         cuts += 1
         reported += bool(message.malformed) or message.tool_calls == whole[: len(message.tool_calls)] != ()

@@ -322,7 +322,9 @@ class Chat:
         def read_rest(rest: str) -> Message:
             return self.format.read(rest, tools)
 
-        signed, message = read_after_thought(text, closing, read_rest)
+        signed, message = read_after_thought(text, closing, read_rest, opening=opening)
+        if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
+            signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
         if signed and self.dialect.said_sign.strip():
             signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
         thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()

@@ -14,11 +14,14 @@ from whetstone.chat.message import Message
 _MAX_TRIALS = 8
 
 
-def read_after_thought(text: str, closing: str, read: Callable[[str], Message]) -> tuple[str, Message]:
+def read_after_thought(
+    text: str, closing: str, read: Callable[[str], Message], *, opening: str = "<think>"
+) -> tuple[str, Message]:
     """Split a turn at the end of its thought and read the rest.
 
     Args:
         closing: Sign that ends a thought, such as `</think>`.
+        opening: Sign that starts one; a turn that starts with it has a thought.
         read: Reads text and calls of a turn without a thought.
 
     Returns:
@@ -26,7 +29,8 @@ def read_after_thought(text: str, closing: str, read: Callable[[str], Message]) 
     """
     if not closing or closing not in text:
         return "", read(text)
-    place = 0
+    starts_thought = bool(opening.strip()) and text.lstrip().startswith(opening.lstrip())
+    place = text.index(closing) + len(closing) if starts_thought else 0
     for _ in range(_MAX_TRIALS):
         message = read(text[place:])
         remaining = text.count(closing, place)

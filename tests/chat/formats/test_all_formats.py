@@ -187,7 +187,7 @@ def test_an_argument_may_say_the_signs_of_a_format_that_writes_json(name, text):
     ],
 )
 def test_what_would_be_read_as_something_else_is_not_written(name, call):
-    with pytest.raises(ValueError, match=r"call|block"):
+    with pytest.raises(ValueError, match=r"call|block|not JSON"):
         FORMATS[name]().write(assistant("", call), TOOLS)
 
 

@@ -105,7 +105,7 @@ class NamedJson:
 
     @cached_property
     def _last_marker(self) -> str:
-        return (split_markers(self.call.partition("{arguments}")[2]) or ("",))[-1]
+        return (self.call.partition("{arguments}")[2].split() or [""])[-1]
 
     def _read_call(self, match: re.Match[str]) -> tuple[list[Found], int]:
         text = match.string

@@ -127,7 +127,7 @@ class Parameters:
 
     @cached_property
     def _last_marker(self) -> str:
-        return split_markers(self.call.partition("{parameters}")[2])[-1]
+        return self.call.partition("{parameters}")[2].split()[-1]
 
     def _read_call(self, match: re.Match[str], root: Mapping[str, Any]) -> tuple[list[Found], int]:
         """Read the call that starts with this match, or the reason why it is malformed."""
