@@ -227,6 +227,9 @@ def cut_turns(chat: Chat, ids: Sequence[int], turn: Turn) -> tuple[int, int]:
     for tenth in range(1, 10):
         message = chat.read(ids[: len(ids) * tenth // 10], [turn.tool], turn=0)
         text = chat.tokenizer.decode(ids[: len(ids) * tenth // 10])
+        text = text.rpartition(turn.thought)[2] if turn.thought else text
+        if turn.thought and turn.thought not in chat.tokenizer.decode(ids[: len(ids) * tenth // 10]):
+            continue
         if not any(marker in text for marker in getattr(chat.format, "reserved", ()) or chat.format.markers):
             continue
         cuts += 1

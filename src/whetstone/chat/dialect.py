@@ -262,8 +262,9 @@ def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int)
         return False
     ends = [match.start() for match in _END.finditer(turn, turn.rfind(CALLED))]
     for end in (len(turn), *reversed(ends)):  # without the sign that closes the turn
-        calls = format.read(turn[:end], (TOOL,)).tool_calls
-        if [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count:
+        message = format.read(turn[:end], (TOOL,))
+        calls = message.tool_calls
+        if not message.malformed and [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count:
             return True
     return False
 

@@ -1,8 +1,8 @@
 """Separates the thought of a turn from the text and calls that follow it.
 
 Note:
-    The sign that ends a thought may also occur within the thought ("I close with </think>") and within the arguments of
-    a call. Therefore the thought ends at the last such sign that is not part of a call.
+    `</think>` may also occur within the thought ("I close with </think>") and within the arguments of a call. Therefore
+    the thought ends at the last such sign that is not part of a call. Signs that are tokens of their own end it at once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def read_after_thought(
     place = text.index(closing) + len(closing) if starts_thought else 0
     for _ in range(_MAX_TRIALS):
         message = read(text[place:])
+        if place and closing != "</think>":
+            return text[:place], message
         remaining = text.count(closing, place)
         if not remaining or (closing not in message.text and not message.malformed and message.tool_calls):
             return text[:place], message

@@ -23,6 +23,7 @@ _DSML = Parameters(
     '<｜DSML｜invoke name="{name}">\n{parameters}</｜DSML｜invoke>',
     '<｜DSML｜parameter name="{key}" string="{type}">{value}</｜DSML｜parameter>\n',
     types="text",
+    reserved=("<｜DSML｜", "</｜DSML｜"),
 )
 
 FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
@@ -46,7 +47,12 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
     "functionary_v32": Functionary,
     "functiongemma": partial(Gemma, "<start_function_call>", "<end_function_call>", "<escape>"),
     "gemma4": partial(Gemma, "<|tool_call>", "<tool_call|>", '<|"|>'),
-    "gigachat": partial(JsonBlock, "function call<|role_sep|>\n", layout="lines"),
+    "gigachat": partial(
+        JsonBlock,
+        "function call<|role_sep|>\n",
+        layout="lines",
+        also=("<|message_sep|>\n\nfunction call<|role_sep|>",),
+    ),
     "gigachat31": partial(JsonBlock, "<|function_call|>", layout="lines"),
     "glm": partial(
         Parameters,
@@ -76,6 +82,8 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|close|>tools<|sep|>",
         between="",
         reserved=("<|open|>tools", "<|open|>call", "<|open|>argument", "<|close|>call", "<|close|>tools"),
+        frame=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        escaped=True,
     ),
     "minicpm": partial(
         Parameters,
@@ -145,16 +153,36 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<tool_calls>\n",
         "\n</tool_calls>",
     ),
+    "hy_v4": partial(
+        Parameters,
+        "<tool_call:opensource>{name}{parameters}</tool_call:opensource>",
+        "<arg_key:opensource>{key}</arg_key:opensource><arg_value:opensource>{value}</arg_value:opensource>",
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        between="",
+    ),
     "internlm2": partial(
         JsonBlock, "<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters", layout="blocks"
     ),
     "llama4": partial(Pythonic, "", "", optional=("<|python_start|>", "<|python_end|>")),
     "longcat": partial(JsonBlock, "<longcat_tool_call>", "</longcat_tool_call>", layout="blocks"),
     "olmo3": partial(Pythonic, "<function_calls>", "</function_calls>", layout="lines"),
+    "plamo3": partial(
+        NamedJson,
+        "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{arguments}"
+        "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+        "<|plamo:begin_tool_requests:plamo|>",
+        "<|plamo:end_tool_requests:plamo|>",
+        tail="<|plamo:tag|>",
+        must_close=True,
+    ),
+    "rwkv": partial(JsonBlock, "**Tool Call:**\n```json\n", "\n```", layout="blocks"),
     "solar_open2": partial(
         Parameters,
         "<|tool_call:start|>{name}\n{parameters}<|tool_call:end|>",
         "<|tool_arg:start|>{key}<|tool_arg:value|>{value}<|tool_arg:end|>\n",
+        whole_markers=True,
     ),
     "step3": partial(
         Parameters,
@@ -164,7 +192,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<｜tool_calls_end｜>",
         between="<｜tool_sep｜>",
         prefix="<｜tool_call_begin｜>function<｜tool_sep｜>{name}\n",
-        addressed=r"(?:<｜tool_sep｜>\s*)?<｜tool_call_begin｜>(?:function<｜tool_sep｜>[^\s<]+)?",
+        addressed=r"(?:<｜tool_sep｜>\s*)?<｜tool_call_begin｜>(?:function<｜tool_sep｜>[^\s<]*)?",
     ),
-    "xlam": partial(JsonBlock, "", also=("[TOOL_CALLS]",)),
+    "xlam": partial(JsonBlock, "", also=("[TOOL_CALLS]", "<tool_call>", "```json"), closings=("</tool_call>", "```")),
 }

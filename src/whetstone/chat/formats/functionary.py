@@ -39,18 +39,14 @@ class Functionary:
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the parts: those to `all` are text, and all others are calls."""
         parts = _TO.split(text if text.startswith(_SIGN) else _SIGN + text)
-        names = {tool.name for tool in tools}
-        if len(parts) == 1:
-            cut = text.removeprefix(_SIGN).strip()
-            return message_of(text, [f"a call of {cut} has no arguments"] if cut in names else [])
-        said = parts[0].removeprefix(_SIGN)
+        if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
+            return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
+        said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
         found: list[ToolCall | str] = []
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
-            body, *cut = body.split(_SIGN, 1) if name == "all" else [body]
             if name == "all":
-                said += body
-                if cut:
-                    found.append(f"{_SIGN}{cut[0][:40]} is not a name and a line of arguments")
+                body, *rest = body.split(_SIGN, 1)
+                said, cut = said + body, [*cut, *rest]
                 continue
             try:
                 if not isinstance(parse_json(body), dict):
@@ -59,7 +55,7 @@ class Functionary:
                 found.append(f"the arguments of {name} must be a JSON object: {error}")
             else:
                 found.append(ToolCall(name, body.strip()))
-        return message_of(said, found)
+        return message_of(said, [*found, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""

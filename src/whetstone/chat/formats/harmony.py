@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 
 from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
+from whetstone.chat.formats.scanning import cut_marker
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -51,11 +52,14 @@ class Harmony:
         """Read messages to tools as calls, and all others as text."""
         said: list[str] = []
         found: list[ToolCall | str] = []
-        for piece in _FRAME.split(text):
+        for index, piece in enumerate(_FRAME.split(text)):
             header, sign, body = piece.partition("<|message|>")
             to = _TO.search(header)
             if to is None:
                 said.append(body if sign else piece)
+                if any(one in said[-1] for one in _SIGNS) or (not sign and index and piece.strip()):
+                    said.pop()
+                    found.append(f"a message is not complete: {piece[:60]!r}")
                 continue
             try:
                 value = parse_json(body) if sign else None
@@ -65,6 +69,8 @@ class Harmony:
                 found.append(f"the arguments of {to[1]} must be a JSON object{f': {error}' if str(error) else ''}")
             else:
                 found.append(ToolCall(to[1], body.strip()))
+        if said and not found and cut_marker(said[-1], (" to=functions.", *_SIGNS)):
+            found.append(f"the turn ends within a message to a tool: {said[-1][-40:]!r}")
         return message_of("".join(said) if found or len(said) > 1 or "<|message|>" in text else text, found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:

@@ -34,6 +34,7 @@ class JsonBlock:
         layout: How several calls are written: as one list, as objects on lines of one block, or as one block per call.
             All three are read.
         also: Other texts that open a block.
+        closings: Texts that may follow a block, if it has no closing marker.
     """
 
     begin: str
@@ -43,6 +44,7 @@ class JsonBlock:
     layout: Literal["list", "lines", "blocks"] = "list"
     stops: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    closings: tuple[str, ...] = ()
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
@@ -70,21 +72,28 @@ class JsonBlock:
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the calls of all blocks, and the text around them."""
-        if not self.begin and (calls := self._read_bare(text)) is not None:
-            return message_of("", calls)
-        return scan_turn(text, self._opening, self._read_block, self.markers)
+        if not self.begin and (bare := self._read_bare(text)) is not None:
+            return bare
+        return scan_turn(text, self._opening, self._read_block, self._reserved)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
 
     @cached_property
+    def _reserved(self) -> tuple[str, ...]:
+        return tuple(sign for sign in self.markers if not sign.isalnum() and sign != "```")
+
+    @cached_property
     def _opening(self) -> re.Pattern[str]:
-        return re.compile("|".join(pattern_of(sign) for sign in (self.begin, *self.also) if sign))
+        signs = sorted((sign for sign in (self.begin, *self.also) if sign), key=len, reverse=True)
+        # a marker that is a word opens a block only before JSON
+        return re.compile("|".join(pattern_of(s) + (r"(?=\s*[\[{])" if s.strip().isalnum() else "") for s in signs))
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
-        return re.compile(r"\s*" + pattern_of(self.end))
+        signs = [self.end] if self.end else sorted(self.closings, key=len, reverse=True)
+        return re.compile(r"\s*(?:" + "|".join(map(pattern_of, signs)) + ")")
 
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
         text, position, sign = match.string, match.end(), match.group().strip()
@@ -105,19 +114,18 @@ class JsonBlock:
             return found, skip_block(text, position, (self.end.strip(),), self._opening)
         return found, position if closed is None else closed.end()
 
-    def _read_bare(self, text: str) -> list[Found] | None:
-        """Read a turn that is nothing but calls; None if it is something else."""
-        body = re.sub(r"\A```(?:json)?\s*(.*?)\s*```\Z", r"\1", text.strip(), flags=re.DOTALL)
+    def _read_bare(self, text: str) -> Message | None:
+        """Read a turn that starts with calls; None if it starts with something else."""
+        body = text.strip()
         if not body.startswith(("[", "{")):
             return None
         try:
             calls, end = decode_calls(body, 0, name=self.name, arguments=self.arguments)
         except ValueError as error:
             starts = re.match(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:', body)
-            return [f"a call must be JSON: {error}"] if starts else None
-        if body[end:].strip() or not any(isinstance(call, ToolCall) for call in calls):
-            return None
-        return calls
+            return message_of("", [f"a call must be JSON: {error}"]) if starts else None
+        is_call = any(isinstance(call, ToolCall) or f'"{self.name}"' in body[:end] for call in calls)
+        return message_of(body[end:].strip(), calls) if is_call else None
 
     def _write_call(self, call: ToolCall) -> str:
         arguments = arguments_of(call)

@@ -94,7 +94,7 @@ def dump_json(value: Any) -> str:
     return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def decode_calls(text: str, position: int, *, name: str = "name", arguments: str = "arguments") -> tuple[list[Any], int]:
+def decode_calls(text: str, position: int, *, name: str = "name", arguments: str = "arguments") -> tuple[list[ToolCall | str], int]:
     """Decode one call or a list of calls that starts at a position.
 
     Args:
@@ -105,14 +105,21 @@ def decode_calls(text: str, position: int, *, name: str = "name", arguments: str
         (calls, and for each object that is not a call the reason; position of the end).
 
     Raises:
-        ValueError: There is no strict JSON object or list.
+        ValueError: There is no JSON object or list.
     """
     start = skip_space(text, position)
-    value, end = decode_json(text, start)
-    if isinstance(value, list):
-        spans = list(_element_spans(text, start))
-        return [_read_call(one, text, first, name, arguments) for one, (first, _) in zip(value, spans, strict=True)], end
-    return [_read_call(value, text, start, name, arguments)], end
+    try:
+        value, end = _PLAIN.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    spans = list(_element_spans(text, start)) if isinstance(value, list) else [(start, end)]
+    found: list[ToolCall | str] = []
+    for first, last in spans:  # a call that is not strict JSON does not affect its neighbors
+        try:
+            found.append(_read_call(parse_json(text[first:last]), text, first, name, arguments))
+        except ValueError as error:
+            found.append(f"a call must be strict JSON: {error}")
+    return found, end
 
 
 def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> ToolCall | str:

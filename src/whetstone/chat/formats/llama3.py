@@ -1,8 +1,8 @@
 """Tool calls of Llama 3 models: JSON objects with `name` and `parameters`, and nothing else in the turn.
 
 Note:
-    An answer may be JSON too. An object is a call only if it starts the turn and has a `name`; several calls are
-    separated by semicolons.
+    An answer may be JSON too. An object is a call if it starts the turn and has a `name`, or if it names a tool on offer
+    and has `parameters`; several calls are separated by semicolons.
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ import re
 from collections.abc import Sequence
 
 from whetstone.chat.formats.json_call import decode_calls, message_of, schemas, written
-from whetstone.chat.formats.scanning import Found
-from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+from whetstone.chat.formats.scanning import Found, join_text
+from whetstone.chat.message import Message, ToolSpec, user
 
 _TAG = "<|python_tag|>"
 _STARTS = re.compile(r'\{\s*"(?:type"\s*:\s*"function"\s*,\s*")?(?:name|parameters|arguments)"\s*:')
+
+
+def _find_call(text: str, tools: Sequence[ToolSpec]) -> int | None:
+    """Return where a call of a known tool starts within text."""
+    names = "|".join(re.escape(json.dumps(tool.name)) for tool in tools)
+    match = re.search(rf'\{{\s*"name"\s*:\s*(?:{names})\s*,\s*"(?:parameters|arguments)"\s*:', text) if names else None
+    return None if match is None else match.start()
 
 
 class Llama3:
@@ -49,12 +56,14 @@ class Llama3:
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the calls if the turn starts with one; else its text."""
-        before, tag, body = text.partition(_TAG)
-        if not tag:
-            before, body = "", text
+        body, before = text.strip(), ""
+        if _STARTS.match(body) is None:
+            before, tag, body = text.partition(_TAG)
+            if not tag and (start := _find_call(text, tools)) is not None:
+                before, tag, body = text[:start], _TAG, text[start:]
+            if not tag:
+                return message_of(text, [])
         body = body.strip()
-        if not tag and _STARTS.match(body) is None:
-            return message_of(text, [])
         found: list[Found] = []
         position = 0
         while body.startswith("{", position):
@@ -68,12 +77,9 @@ class Llama3:
             position = separator.end() if separator is not None else position
         if not found:
             return message_of(before.strip(), [f"{_TAG} must be followed by a call as a JSON object"])
-        if position < len(body):
-            if all(isinstance(call, ToolCall) for call in found):
-                found = ["a turn with calls must not contain text after them"]
-            else:
-                found.append("a turn with calls must not contain text after them")
-        return message_of(before.strip(), found)
+        if position < len(body) and not before.strip():
+            return message_of("", [*(one for one in found if isinstance(one, str)), "text follows the calls of a turn"])
+        return message_of(join_text([before.strip(), body[position:]]), found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a message of its own."""

@@ -24,6 +24,7 @@ _TAG = re.compile(re.escape(_SIGN) + r"<(/?)([^<>]*)>")
 _INVOKE = re.compile(r'invoke name="([^"<>]+)"')
 _BEGIN, _END = f"{_SIGN}<tool_call>", f"{_SIGN}</tool_call>"
 _OPENING = re.compile(re.escape(_BEGIN))
+_NEXT = re.compile(rf'{re.escape(_SIGN)}(?:<invoke name="|</?tool_call>)')
 _MAX_DEPTH = 50
 
 
@@ -87,7 +88,7 @@ def _read_block(text: str, position: int, known: Mapping[str, Mapping[str, Any]]
             found.append(ToolCall(invoked[1], dump_json(value if isinstance(value, dict) else {})))
         except ValueError as error:
             found.append(f"a call of {invoked[1]}: {error}" if invoked is not None else str(error))
-            return found, skip_block(text, tag.end(), (_END,), _OPENING)
+            position = skip_block(text, tag.end(), (), _NEXT)
 
 
 def _write_value(value: Any) -> str:

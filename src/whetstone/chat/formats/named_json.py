@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from whetstone.chat.formats.json_call import arguments_of, decode_json, skip_space, without_signs
@@ -34,6 +34,8 @@ class NamedJson:
         end: Text after the last.
         between: Text between two calls.
         prefix: Text before the name that a model may omit.
+        tail: Text after `end` that a model may omit.
+        must_close: A turn that has `begin` must have `end`.
     """
 
     call: str
@@ -42,6 +44,8 @@ class NamedJson:
     between: str = ""
     stops: tuple[str, ...] = ()
     prefix: str = ""
+    tail: str = ""
+    must_close: bool = False
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
@@ -68,7 +72,10 @@ class NamedJson:
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read every call, and the text around them."""
-        return scan_turn(text, self._opening, self._read_call, self.markers)
+        message = scan_turn(text, self._opening, self._read_call, self.markers)
+        if self.must_close and not message.malformed and text.count(self.begin) > text.count(self.end):
+            message = replace(message, malformed=(f"{self.begin} is not closed with {self.end}",))
+        return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
@@ -100,7 +107,8 @@ class NamedJson:
     @cached_property
     def _closing(self) -> re.Pattern[str]:
         behind = self.call.partition("{arguments}")[2]
-        end = rf"(?:\s*{pattern_of(self.end)})?" if self.end else ""
+        tail = rf"(?:\s*{pattern_of(self.tail)})?" if self.tail else ""
+        end = rf"(?:\s*{pattern_of(self.end)}{tail})?" if self.end else ""
         return re.compile(rf"\s*{pattern_of(behind)}{end}")
 
     @cached_property
@@ -140,4 +148,4 @@ class NamedJson:
         return before.replace("{name}", name) + arguments + behind
 
     def _around(self, calls: Sequence[str]) -> str:
-        return self.begin + self.between.join(calls) + self.end
+        return self.begin + self.between.join(calls) + self.end + self.tail

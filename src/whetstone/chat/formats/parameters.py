@@ -10,9 +10,10 @@ Note:
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +21,7 @@ from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.text_values import declared_types, format_value, parse_value
 from whetstone.chat.formats.told import results_of, told
-from whetstone.chat.message import Message, ToolCall, ToolSpec
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
 
 _GROUPS = {
     "{name}": r"(?P<name>[^\s<>\"|{}]*)",
@@ -48,6 +49,9 @@ class Parameters:
         prefix: Text with `{name}` that is written before each call; `addressed` reads it.
         wrapper: Texts around a string that contains `<`, `&` or a line break, such as CDATA.
         reserved: Texts that occur in calls only, if the markers do not.
+        frame: Texts that the template writes before and after the text of a turn.
+        escaped: Names and keys are attributes in which `&` and `"` are escaped.
+        whole_markers: A value contains no marker, since all are tokens of the model.
         nulls: Texts that are null if null is among the declared types, as the templates of the family write it.
     """
 
@@ -63,6 +67,9 @@ class Parameters:
     wrapper: tuple[str, str] | None = None
     reserved: tuple[str, ...] = ()
     nulls: tuple[str, ...] = ("null",)
+    frame: tuple[str, ...] = ()
+    escaped: bool = False
+    whole_markers: bool = False
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
@@ -98,10 +105,25 @@ class Parameters:
         """Read every call, and the text around them."""
         known = {tool.name: tool.parameters for tool in tools}
 
-        def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
-            return self._read_call(match, known.get(match["name"], {}))
+        is_open = False
 
-        return scan_turn(text, self._opening, read_call, self.reserved or self.markers)
+        def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
+            nonlocal is_open
+            is_open |= match.groupdict().get("begin") is not None
+            found, end = self._read_call(match, known.get(self._unescape(match["name"]), {}))
+            is_open &= not (self.end and text[:end].endswith(self.end.strip()))
+            return found, end
+
+        message = scan_turn(text, self._opening, read_call, self.reserved or self.markers)
+        if is_open and not message.malformed:
+            reason = f"{self.begin.strip()} is not closed with {self.end.strip()}"
+            message = replace(message, malformed=(reason,))
+        if self.frame:
+            said = message.text.strip().removeprefix(self.frame[0])
+            for sign in reversed(self.frame[1:]):
+                said = said.removesuffix(sign).rstrip()
+            message = replace(message, content=(Text(said),) if said else ())
+        return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
@@ -110,7 +132,7 @@ class Parameters:
     @cached_property
     def _opening(self) -> re.Pattern[str]:
         pieces = [rf"(?:{self.addressed}\s*)?"] if self.addressed else []
-        pieces += [rf"(?:{pattern_of(self.begin)}\s*)?"] if self.begin else []
+        pieces += [rf"(?:(?P<begin>{pattern_of(self.begin)})\s*)?"] if self.begin else []
         pieces += [rf"(?:{self.addressed}\s*)?"] if self.addressed and self.begin else []
         return re.compile("".join(pieces) + _pattern_of(self.call.partition("{parameters}")[0]).removeprefix(r"\s*"))
 
@@ -118,7 +140,11 @@ class Parameters:
     def _parameter(self) -> re.Pattern[str]:
         following = _pattern_of(self.parameter.partition("{key}")[0])
         closing = _pattern_of(self.call.partition("{parameters}")[2])
-        return re.compile(rf"{_pattern_of(self.parameter)}(?={following}|{closing})", re.DOTALL)
+        pattern = _pattern_of(self.parameter)
+        if self.whole_markers:
+            markers = "|".join(map(re.escape, self.markers))
+            pattern = pattern.replace(_GROUPS["{value}"], rf"(?P<value>(?:(?!{markers}).)*)")
+        return re.compile(rf"{pattern}(?={following}|{closing})", re.DOTALL)
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
@@ -131,13 +157,13 @@ class Parameters:
 
     def _read_call(self, match: re.Match[str], root: Mapping[str, Any]) -> tuple[list[Found], int]:
         """Read the call that starts with this match, or the reason why it is malformed."""
-        text, name, position = match.string, match["name"], match.end()
+        text, name, position = match.string, self._unescape(match["name"]), match.end()
         properties = root.get("properties")
         schemas = properties if isinstance(properties, Mapping) else {}
         arguments: dict[str, Any] = {}
         reason = "" if name else "a call must name its tool"
         while not reason and (one := self._parameter.match(text, position)) is not None:
-            key, position = one["key"].strip(), one.end()
+            key, position = self._unescape(one["key"].strip()), one.end()
             if key in arguments:
                 reason = f'a call of {name} repeats the parameter "{key}"'
                 break
@@ -157,7 +183,9 @@ class Parameters:
         Args:
             kind: Type that the call itself states: a type's name, or `true` for a string.
         """
-        if self.wrapper is not None and text.startswith(self.wrapper[0]) and text.endswith(self.wrapper[1]):
+        if self.wrapper is not None and text.startswith(self.wrapper[0]):
+            if not text.endswith(self.wrapper[1]):
+                raise ValueError(f"{self.wrapper[0]} is not closed with {self.wrapper[1]}")
             text = text[len(self.wrapper[0]) : -len(self.wrapper[1])]
         if kind is None and text.strip() in self.nulls and "null" in (declared_types(schema, root) or ()):
             return None
@@ -181,12 +209,18 @@ class Parameters:
         kind = next((name for kind, name in _TYPES if isinstance(value, kind)), "null")
         kind = kind if self.types == "names" else dump_json(kind == "string")
         before, _, behind = self.parameter.partition("{value}")
-        return before.replace("{key}", key).replace("{type}", kind) + text + behind
+        return before.replace("{key}", self._escape(key)).replace("{type}", kind) + text + behind
 
     def _filled(self, name: str, parameters: str, index: int) -> str:
         before, _, behind = self.call.partition("{parameters}")
-        before = (self.prefix + before).replace("{name}", name).replace("{index}", str(index))
+        before = (self.prefix + before).replace("{name}", self._escape(name)).replace("{index}", str(index))
         return before + parameters + behind
+
+    def _escape(self, text: str) -> str:
+        return text.replace("&", "&amp;").replace('"', "&quot;") if self.escaped else text
+
+    def _unescape(self, text: str) -> str:
+        return html.unescape(text) if self.escaped else text
 
     def _around(self, calls: Sequence[str]) -> str:
         return self.begin + self.between.join(calls) + self.end

@@ -81,12 +81,13 @@ class Pythonic:
         marked = bool(first) and body.startswith(first)
         body = body.removeprefix(first).removesuffix(last).strip() if first else body
         if not marked and re.match(r"\[\s*[A-Za-z_][\w.]*\s*\(", body) is None:
-            return scan_turn(text, re.compile(r"(?!)"), self._read_block, self.markers)
+            names = "|".join(re.escape(tool.name) for tool in tools)
+            return scan_turn(text, re.compile(rf"\[\s*(?:{names})\s*\(" if names else r"(?!)"), _read_list, self.markers)
         found = parse_calls(body)
-        names = {tool.name for tool in tools}
-        attempted = re.match(r"\[\s*([\w.]+)", body)
-        if not marked and not any(isinstance(one, ToolCall) for one in found):
-            if attempted is None or attempted[1] not in names:
+        if not any(isinstance(one, ToolCall) for one in found) and not marked:
+            # a list of Python expressions may be an answer; a call with a named argument, or of a known tool, is not
+            attempted = re.match(r"\[\s*([\w.]+)\s*\(\s*(\w+\s*=)?", body)
+            if attempted is None or not (attempted[2] or attempted[1] in {tool.name for tool in tools}):
                 return message_of(text, [])
         return message_of("", found)
 
@@ -125,6 +126,19 @@ class Pythonic:
         return self.begin + body + self.end
 
 
+def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
+    """Read the list of calls that starts within text, up to the first bracket at which it is valid Python."""
+    text, end = match.string, match.end()
+    for _ in range(16):
+        end = text.find("]", end) + 1
+        if not end:
+            break
+        calls = parse_calls(text[match.start() : end])
+        if not isinstance(calls[0], str) or len(calls) > 1:
+            return calls, end
+    return [f"calls must be in Python's syntax: {text[match.start() : match.start() + 60]!r}"], len(text)
+
+
 def parse_calls(text: str) -> list[Found]:
     """Parse one call, a list of calls, or one call per line in Python's syntax."""
     try:
@@ -148,6 +162,8 @@ def _read_call(call: ast.expr) -> Found:
         return "a call must be written name(key=value)"
     arguments: dict[str, Any] = {}
     for one in call.keywords:
+        if one.arg in arguments:
+            return f"a call of {name} repeats the argument {one.arg}"
         try:
             arguments[str(one.arg)] = _parse_value(one.value)
             dump_json(arguments[str(one.arg)])

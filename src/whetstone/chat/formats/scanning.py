@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from whetstone.chat.formats.json_call import message_of
 from whetstone.chat.message import Message, ToolCall
 
+_SHORTEST_CUT = 4
+
 Found = ToolCall | str
 """A call, or the reason why a block is malformed."""
 
@@ -46,7 +48,18 @@ def scan_turn(
         rest = content[places[marker] :]
         found.append(f"{marker} does not start or end a call that can be read: {rest[:60]!r}")
         content = content[: places[marker]].rstrip("\n")
+    elif cut := cut_marker(content, markers):
+        found.append(f"the turn ends within {cut}")
     return message_of(content, found)
+
+
+def cut_marker(content: str, markers: Sequence[str]) -> str:
+    """Return the marker of which the text ends with at least four characters, but not all; empty if there is none."""
+    end = content.rstrip()
+    for marker in markers:
+        if any(end.endswith(marker[:count]) for count in range(len(marker) - 1, _SHORTEST_CUT - 1, -1)):
+            return marker
+    return ""
 
 
 def skip_block(text: str, position: int, closings: Sequence[str], opening: re.Pattern[str]) -> int:
