@@ -266,7 +266,9 @@ def report(measured: Mapping[str, Any], failing: Mapping[str, Sequence[str]], vl
             "",
             f"vLLM {vllm['version']} runs with its own parsers and a stub tokenizer. It has no report for malformed "
             "calls, so those cases show its answer: the text, a repaired call, or neither "
-            "(dropped). In total: " + ", ".join(f"{name} {count}" for name, count in total.items()) + ". "
+            "(dropped). Some tests of its suite are newer than this version. In total: "
+            + ", ".join(f"{name} {count}" for name, count in total.items())
+            + ". "
             f"Families without a parser of vLLM: {', '.join(vllm['without_parser']) or 'none'}.",
         ]
     lines += ["", "## Disagreements", ""]
