@@ -214,6 +214,17 @@ def misread(prober: Prober, format: ToolCallFormat) -> int | None:
     return len(format.read(turn, (TOOL,)).text)
 
 
+def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
+    """Whether the format reads a backslash in a call as the template writes it; formats differ in escapes only."""
+    dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
+    if dialect is None:
+        return False
+    arguments = {**_ARGUMENTS, "text": f"{CALLED} \\n"}
+    call = ToolCall(TOOL.name, json.dumps(arguments), dialect.id_of(ToolCall(TOOL.name, ""), 0))
+    turn = prober.turn(dialect.speech(Speech("", "", "", (call,))), dialect.shows_tools)
+    return [_object(one.arguments) for one in format.read(turn, (TOOL,)).tool_calls] == [arguments]
+
+
 def hints(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) -> bool:
     """Whether a template that shows tools and writes no calls speaks of this format's signs, or the tokenizer does."""
     shown = _instructions(prober)

@@ -164,6 +164,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
     "internlm2": partial(
         JsonBlock, "<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters", layout="blocks"
     ),
+    "lfm25": partial(Pythonic, is_raw=True),
     "llama4": partial(Pythonic, "", "", optional=("<|python_start|>", "<|python_end|>")),
     "longcat": partial(JsonBlock, "<longcat_tool_call>", "</longcat_tool_call>", layout="blocks"),
     "olmo3": partial(Pythonic, "<function_calls>", "</function_calls>", layout="lines"),

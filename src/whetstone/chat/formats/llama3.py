@@ -1,8 +1,8 @@
 """Tool calls of Llama 3 models: JSON objects with `name` and `parameters`, and nothing else in the turn.
 
 Note:
-    An answer may be JSON too. An object is a call if it starts the turn and has a `name`, or if it names a tool on offer
-    and has `parameters`; several calls are separated by semicolons.
+    An answer may be JSON too. An object is a call if it starts the turn and has a `name`, or if it has `name` and
+    `parameters` in this order; several calls are separated by semicolons.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from whetstone.chat.formats.scanning import Found, join_text
 from whetstone.chat.message import Message, ToolSpec, user
 
 _TAG = "<|python_tag|>"
-_STARTS = re.compile(r'\{\s*"(?:type"\s*:\s*"function"\s*,\s*")?(?:name|parameters|arguments)"\s*:')
+_STARTS = re.compile(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"(?:name|parameters|arguments)"\s*:')
 
 
-def _find_call(text: str, tools: Sequence[ToolSpec]) -> int | None:
-    """Return where a call of a known tool starts within text."""
-    names = "|".join(re.escape(json.dumps(tool.name)) for tool in tools)
-    match = re.search(rf'\{{\s*"name"\s*:\s*(?:{names})\s*,\s*"(?:parameters|arguments)"\s*:', text) if names else None
+def _find_call(text: str) -> int | None:
+    """Return where an object with a name and parameters starts within text."""
+    match = re.search(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text)
     return None if match is None else match.start()
 
 
@@ -59,7 +58,7 @@ class Llama3:
         body, before = text.strip(), ""
         if _STARTS.match(body) is None:
             before, tag, body = text.partition(_TAG)
-            if not tag and (start := _find_call(text, tools)) is not None:
+            if not tag and (start := _find_call(text)) is not None:
                 before, tag, body = text[:start], _TAG, text[start:]
             if not tag:
                 return message_of(text, [])

@@ -35,6 +35,8 @@ class Pythonic:
         end: Text after them.
         layout: Whether several calls are one list or one call per line. Both are read.
         optional: Pairs of markers around calls that are the whole turn, which may be missing.
+        is_raw: Strings are written between single quotes without escapes, as the template of LFM2.5 does. A string ends at
+            a quote that the next argument or the end of the call follows.
     """
 
     begin: str = "<|tool_call_start|>"
@@ -42,6 +44,7 @@ class Pythonic:
     layout: Literal["list", "lines"] = "list"
     stops: tuple[str, ...] = ()
     optional: tuple[str, str] = ("", "")
+    is_raw: bool = False
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
@@ -65,7 +68,7 @@ class Pythonic:
             raise ValueError("a turn in this format contains either text or calls")
         calls = []
         for call in message.tool_calls:
-            pairs = ", ".join(f"{key}={value!r}" for key, value in arguments_of(call).items())
+            pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in arguments_of(call).items())
             calls.append(f"{call.name}({pairs})")
         written = message.text + self._around(calls)
         if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
@@ -81,14 +84,9 @@ class Pythonic:
         marked = bool(first) and body.startswith(first)
         body = body.removeprefix(first).removesuffix(last).strip() if first else body
         if not marked and re.match(r"\[\s*[A-Za-z_][\w.]*\s*\(", body) is None:
-            names = "|".join(re.escape(tool.name) for tool in tools)
-            return scan_turn(text, re.compile(rf"\[\s*(?:{names})\s*\(" if names else r"(?!)"), _read_list, self.markers)
+            names = "|".join([*(re.escape(tool.name) + r"\s*\(" for tool in tools), r"[A-Za-z_][\w.]*\(\w+\s*="])
+            return scan_turn(text, re.compile(rf"\[\s*(?:{names})"), _read_list, self.markers)
         found = parse_calls(body)
-        if not any(isinstance(one, ToolCall) for one in found) and not marked:
-            # a list of Python expressions may be an answer; a call with a named argument, or of a known tool, is not
-            attempted = re.match(r"\[\s*([\w.]+)\s*\(\s*(\w+\s*=)?", body)
-            if attempted is None or not (attempted[2] or attempted[1] in {tool.name for tool in tools}):
-                return message_of(text, [])
         return message_of("", found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
@@ -107,7 +105,7 @@ class Pythonic:
             end = text.find(self.end, end)
             if end < 0:
                 break
-            calls = parse_calls(text[start:end])
+            calls = self._parse(text[start:end])
             end += len(self.end)
             if not found or not isinstance(calls[0], str):
                 found, place = calls, end
@@ -120,6 +118,12 @@ class Pythonic:
             following = text.find(self.begin, start)
             return [f"{self.begin} is not closed with {self.end}"], len(text) if following < 0 else following
         return found, place
+
+    def _write_value(self, value: Any) -> str:
+        return f"'{value}'" if self.is_raw and isinstance(value, str) else repr(value)
+
+    def _parse(self, text: str) -> list[Found]:
+        return parse_raw_calls(text) if self.is_raw else parse_calls(text)
 
     def _around(self, calls: Sequence[str]) -> str:
         body = f"[{', '.join(calls)}]" if self.layout == "list" else "\n".join(calls)
@@ -152,6 +156,45 @@ def parse_calls(text: str) -> list[Found]:
         expression = statement.value
         nodes += expression.elts if isinstance(expression, ast.List | ast.Tuple) else [expression]
     return [_read_call(node) for node in nodes] or ["a list of calls is empty"]
+
+
+_NEXT = r"\s*(?:,\s*\w+\s*=|\)\s*(?:,\s*[\w.]+\s*\(|\]?\s*\Z))"
+_RAW_NAME = re.compile(r"\s*([\w.]+)\s*\(\s*")
+_RAW_KEY = re.compile(r"\s*(\w+)\s*=\s*")
+_RAW_STRING = re.compile(rf"(['\"])(.*?)\1(?={_NEXT})", re.DOTALL)
+_RAW_OTHER = re.compile(rf"(.*?)(?={_NEXT})", re.DOTALL)
+
+
+def parse_raw_calls(text: str) -> list[Found]:
+    """Parse a list of calls whose strings are between quotes and have no escapes."""
+    body = text.strip()
+    body = body[1:] if body.startswith("[") else body
+    found: list[Found] = []
+    position = 0
+    while (named := _RAW_NAME.match(body, position)) is not None:
+        name, position = named[1], named.end()
+        arguments: dict[str, Any] = {}
+        while (key := _RAW_KEY.match(body, position)) is not None:
+            string = _RAW_STRING.match(body, key.end())
+            other = string or _RAW_OTHER.match(body, key.end())
+            if other is None or key[1] in arguments:
+                return [*found, f"the argument {key[1]} of {name} is not closed, or repeated"]
+            try:
+                value = string[2] if string is not None else _parse_value(ast.parse(other[1].strip(), mode="eval").body)
+                dump_json(value)
+            except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+                return [*found, f"the argument {key[1]} of {name} is not a JSON value: {error}"]
+            arguments[key[1]] = value
+            comma = re.compile(r"\s*,?").match(body, other.end())
+            position = other.end() if comma is None else comma.end()
+        closed = re.compile(r"\s*\)\s*,?").match(body, position)
+        if closed is None:
+            return [*found, f"a call of {name} must be written {name}(key=value)"]
+        found.append(ToolCall(name, dump_json(arguments)))
+        position = closed.end()
+    if not found or body[position:].strip() not in ("]", ""):
+        found.append(f"calls must be written [name(key=value)], got {body[position : position + 60]!r}")
+    return found
 
 
 def _read_call(call: ast.expr) -> Found:
