@@ -21,12 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import CALLED, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
+from whetstone.chat.dialect import CALLED, SAID, THOUGHT, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.openings import Openings
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rendered, tells_time
+from whetstone.chat.thoughts import read_after_thought
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -85,11 +86,16 @@ class Chat:
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""
         self._knows_system = self._accepts_system()
+        self._said_end, self._needs_opening = "", False
         self._closing, self._closing_calls = self._closings()
         ends = {*self._closing, *self._closing_calls, tokenizer.eos_token_id} - {None}
-        self.stop_ids: frozenset[int] = frozenset(ends)
-        """A turn is over when the model draws one of these."""
+        self.stop_ids: frozenset[int] = frozenset(ends - self._inner_tokens(ends))
+        """A turn ends when the model samples one of these tokens."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
+        self._said_end = self._end_of_text()
+        tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", self._said_end)
+        self._text_end = re.compile(r"\s*" + "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1]) + re.escape((tags or [""])[-1]) + r"\s*\Z")
+        self._needs_opening = self._closing_separates_calls()
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
@@ -190,6 +196,9 @@ class Chat:
         answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
         tail = self._render((told[0], called), (TOOL,), False).rpartition(CALLED)[2]
         ids = [i for i in self.encode(tail) if i in self._token_text]
+        first = self._first_special(tail)
+        if first and first != answering and self._text_of(first[0]) in self._render(told[:1], (), False):
+            return answering, first  # the token that starts the next message
         if answering[0] in ids:
             return answering, answering
         behind = self._render((told[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
@@ -198,6 +207,45 @@ class Chat:
         if not closed and speaker and following.startswith(self._text_of(speaker[0])):
             return answering, speaker  # whoever answers; signs of the calls themselves are said before
         return answering, (self._ends(tail, tail) or speaker or answering)[:1]
+
+    def _end_of_text(self) -> str:
+        """Return what the template writes between the text of an answer and the token that ends the turn."""
+        behind = self._render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False).rpartition(_PROBE)[2]
+        end = min((at for stop in self._stops if (at := behind.find(stop)) >= 0), default=0)
+        between = behind[:end].strip()
+        return between if any(i in self._token_text for i in self.encode(between)) else ""
+
+    def _closing_separates_calls(self) -> bool:
+        """Whether the template writes the sign that ends a thought also in a turn of two calls without a thought."""
+        opening, closing = self.dialect.thought_signs
+        if not (self.dialect.writes_calls and opening.strip() and closing):
+            return False
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
+        calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
+        text = Prober(self._show).turn(self.dialect.speech(Speech("", "", "", calls)), self.dialect.shows_tools)
+        first, _, rest = text.partition(CALLED)
+        return closing in rest.rpartition(CALLED)[0]
+
+    def _inner_tokens(self, ends: set[int]) -> set[int]:
+        """Return the stop tokens that the template also writes within a turn, unless no other token ends that turn.
+
+        A model that is stopped by such a token could never call after a thought, or call twice.
+        """
+        inner: set[int] = set()
+        prober = Prober(self._show)
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
+        for thought, content, count in ((THOUGHT, "", 1), ("", SAID, 1), ("", "", 2), (THOUGHT, SAID, 0)):
+            if count and not self.dialect.writes_calls:
+                continue
+            calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(count))
+            text = prober.turn(self.dialect.speech(Speech("", thought, content, calls)), self.dialect.shows_tools)
+            last = max(text.rfind(mark) for mark in (SAID, CALLED))
+            if last >= 0 and all(mark in text for mark in (thought, content, *(CALLED for _ in calls))):
+                inner |= ends.intersection(self.encode(text[:last]))
+        others = ends - inner
+        if self._closing_calls[0] in inner and others:
+            self._closing_calls = (self.tokenizer.eos_token_id,) if self.tokenizer.eos_token_id in others else self._closing
+        return inner - set(self._closing) if others else set()
 
     def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
         """The token behind a turn that ends it: the tokenizer's own, that at the end of all, or the first."""
@@ -248,7 +296,7 @@ class Chat:
         behind = whole[place:]
         stop = min((at for text in self._stops if (at := behind.find(text)) >= 0), default=-1)
         answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], Speech)) :]
-        if stop < 0 or not all(is_in(str(m["content"]), behind) for m in answers if isinstance(m, dict)):
+        if stop < 0 or not all(is_in(str(m["content"]), behind[stop:]) for m in answers if isinstance(m, dict)):
             raise Rewritten("it shows an answer in another place")
         if ended is None:
             return behind[stop:]
@@ -268,19 +316,30 @@ class Chat:
     def _taken_apart(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, str, Message]:
         """(the thought with its signs, the thought alone, the message it says and calls)"""
         opening, closing = self.dialect.thought_signs
-        # a tag may be said in a thought; other signs may come again behind it
-        at = text.rfind(closing) if closing == "</think>" else text.find(closing)
-        place = at + len(closing) if at >= 0 else 0
-        signed = text[:place]
-        thought = signed.removesuffix(closing).strip().removeprefix(self.dialect.said_sign.strip()).strip()
-        thought = thought.removeprefix(opening).strip()
-        message = self.format.read(text[place:], tools)
-        said = message.text
-        if self.dialect.said_sign and said.lstrip().startswith(self.dialect.said_sign):
-            said = said.lstrip().removeprefix(self.dialect.said_sign)
+        if self._needs_opening and not text.lstrip().startswith(opening.lstrip()):
+            closing = ""  # what ends a thought also separates calls, and this turn has no thought
+
+        def read_rest(rest: str) -> Message:
+            return self.format.read(rest, tools)
+
+        signed, message = read_after_thought(text, closing, read_rest, opening=opening)
+        if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
+            signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
+        if signed and self.dialect.said_sign.strip():
+            signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
+        thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
+        said = self._without_frame(message.text)
         if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
             signed = f"<think>\n{thought}\n</think>\n\n"
         return signed, thought, replace(message, content=(Text(said),) if said else ())
+
+    def _without_frame(self, text: str) -> str:
+        """Remove what the template writes before and after the text of a turn."""
+        opening = self.dialect.said_sign.strip()
+        if opening and text.lstrip().startswith(opening):
+            text = text.lstrip().removeprefix(opening)
+        end = self._text_end.search(text) if self._said_end else None
+        return text if end is None else text[: end.start()]
 
     def _speech(self, text: str, context: Context) -> Speech:
         """What was said, as the template is told of it."""
@@ -338,7 +397,7 @@ class Chat:
         opening = self.dialect.thought_signs[0]
         written = self.format.write(replace(message, content=(Text(content),) if content else ()), tools)
         if not message.tool_calls:
-            written = self.dialect.said_sign + written
+            written = self.dialect.said_sign + written + self._said_end
         begun = self._begins_thought(opened)
         before, behind_it = self.dialect.thought_frame
         if not closed:
