@@ -117,6 +117,8 @@ class Assembly:
     """Reads the stored episodes that `data` names."""
     teacher_reads: Callable[[Trajectory, Task], Trajectory] | None
     """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives lines about the data of a stage."""
     cluster: Cluster | None = None
     """Where engine and episodes are, when they are not in this process."""
 
@@ -309,7 +311,7 @@ def assemble(
     check_learner_processes(resolved, policy, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy = strategy_of(resolved, source, vocabulary)
-    reader = StoredReader(resolved, chat, environment, policy.context_length)
+    reader = StoredReader(resolved, chat, environment, policy.context_length, say)
     method = method_of(resolved, source, vocabulary, reader)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
@@ -381,6 +383,7 @@ def assemble(
         correction=correction,
         columns=added,
         stored_reader=reader,
+        say=say,
         teacher_reads=teacher_reads(resolved, source, environment, chat),
     )
 

@@ -15,9 +15,10 @@ from typing import Any
 from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found, function_of
-from whetstone.chat import Message
+from whetstone.chat import Message, ToolSpec
 from whetstone.data import (
     Demonstrations,
+    Preference,
     Preferences,
     Shuffled,
     StoredMixture,
@@ -29,7 +30,7 @@ from whetstone.data import (
     text_of,
 )
 from whetstone.data.choosing import reward_of
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.conversations import LEARNED_FROM, DataUsage, everything
 from whetstone.data.demonstrations import Drawn
 from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
@@ -165,12 +166,23 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     chosen = found(assembly.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
     rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
-    conversations = [conversation_of(row, offered) for row in rows]
+    conversations, usage = [conversation_of(row, offered) for row in rows], DataUsage()
+    for conversation in conversations:
+        usage.add(conversation, chosen=chosen)
+    _report_usage(assembly, path, usage)
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
+    conversations = [each for each in conversations if each.learned(everything)]
+    if not conversations:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
+
+
+def _report_usage(assembly: Assembly, path: Path, usage: DataUsage) -> None:
+    for line in usage.describe(path):
+        assembly.say(line)
 
 
 def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
@@ -181,7 +193,9 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """
     _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "every token of a text is learned from")
     path = Path(settings.data.path)
-    texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
+    usage = DataUsage("texts")
+    texts = [text_of(row) for row in rows_of(path, split=settings.data.split) if usage.add_text(row)]
+    _report_usage(assembly, path, usage)
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
@@ -207,15 +221,32 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
-    if not given:
-        raise DataError(f"{path}: no pairs in it")
+    given = _read_preferences(assembly, settings.data, offered)
     singles = sum(len(each.answers) == 1 for each in given)
     if not singles_alone and singles:
         said = f'"{settings.objective.name}" compares pairs, and {singles} of {len(given)} rows are rated singles'
         raise resolved.error("preference.objective", f"{said}, which are for kto")
     room, seed = assembly.policy.context_length, resolved.recipe.seed
     return Preferences(given, assembly.chat, context_length=room, seed=seed, steps=steps)
+
+
+def _read_preferences(assembly: Assembly, settings: DataSettings, offered: tuple[ToolSpec, ...]) -> list[Preference]:
+    """Read the rows of a file of preferences that marks do not exclude.
+
+    Raises:
+        DataError: A row is invalid, or nothing is left.
+    """
+    path, usage = Path(settings.path), DataUsage()
+    preferences = [preference_of(row, offered) for row in rows_of(path, split=settings.split)]
+    for preference in preferences:
+        usage.add(*(conversation for conversation, _ in preference.answers))
+    _report_usage(assembly, path, usage)
+    if not preferences:
+        raise DataError(f"{path}: no pairs in it")
+    trained = [preference for preference in preferences if preference.is_trained]
+    if not trained:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
+    return trained
 
 
 def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
@@ -245,13 +276,13 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     Raises:
         DataError: A row is wrong, or there is none.
     """
-    path, key = Path(settings.data.path), "reward_model.data"
+    key = "reward_model.data"
     _refuse_turns(assembly.resolved, settings.data, key, "an episode is scored whole")
     if _holds_episodes(settings.data):
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    given = _read_preferences(assembly, settings.data, offered)
     rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
     for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
         if each.score is not None:

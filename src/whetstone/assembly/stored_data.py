@@ -13,7 +13,7 @@ from pathlib import Path
 from whetstone.assembly.instantiate import found
 from whetstone.chat import Chat
 from whetstone.data import Choice, logged_groups, stored_groups
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.conversations import LEARNED_FROM, DataUsage
 from whetstone.data.stored_episodes import is_stored
 from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
@@ -32,6 +32,8 @@ class StoredReader:
     """Offers its tools to logs that say nothing of tools."""
     context_length: int
     """Tokens an episode of a log may have."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives the lines of a report on each file of a log."""
 
     def groups(self, settings: DataSettings, key: str) -> list[Group]:
         """The stored episodes `data` names.
@@ -57,7 +59,8 @@ class StoredReader:
             )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
-        return logged_groups(
+        usage = DataUsage()
+        groups = logged_groups(
             path,
             self.chat,
             choice,
@@ -67,7 +70,11 @@ class StoredReader:
             reward=settings.reward,
             offered=tuple(tools_shown(self.environment())),
             context_length=self.context_length,
+            usage=usage,
         )
+        for line in usage.describe(path):
+            self.say(line)
+        return groups
 
 
 def choice_of(settings: DataSettings) -> Choice:

@@ -83,6 +83,8 @@ def _tell(report: DataReport, file: Path) -> None:
         f"  {lengths['median']:.0f} tokens in the median, {lengths['most']:,} at most, {lengths['tokens']:,} in all; "
         f"{report.trained:,} are learned from"
     )
+    for line in report.usage.describe(file):
+        click.echo(f"  {line}")
     evaluated = [f"{where}  holds the task {task} of the evaluation" for where, task in report.evaluated]
     twice = [f"{where}  says what {before} says" for where, before in report.twice]
     for lines, colour in ((report.wrong, "red"), (report.left_out, "yellow"), (evaluated, "yellow"), (twice, "yellow")):

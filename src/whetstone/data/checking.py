@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.chat import Chat, ToolSpec
-from whetstone.data.conversations import Chosen, conversation_of, everything
+from whetstone.data.conversations import Chosen, DataUsage, conversation_of, everything
+from whetstone.data.dataset_formats import CONVERSATIONS
 from whetstone.data.demonstrations import written
 from whetstone.data.logs import conversation_rows
 from whetstone.data.overlap import overlaps
@@ -44,6 +45,8 @@ class DataReport:
     """(a row, the task of the evaluation it holds)"""
     shown: list[Trajectory] = field(default_factory=list)
     """The first few, to be looked at."""
+    usage: DataUsage = field(default_factory=DataUsage)
+    """Trained and excluded turns, and keys without effect."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -52,7 +55,9 @@ class DataReport:
         }
         lengths = self.lengths or [0]
         middle = {"median": statistics.median(lengths), "most": max(lengths), "tokens": sum(lengths)}
-        return {**found, "lengths": middle, "evaluated": self.evaluated}
+        turns = {"trained": self.usage.trained, "excluded": dict(self.usage.excluded)}
+        usage = {"turns": turns, "unread": dict(self.usage.unread)}
+        return {**found, **usage, "lengths": middle, "evaluated": self.evaluated}
 
 
 def checked_file(
@@ -111,14 +116,19 @@ def _learn(
 ) -> None:
     if report.kind == "texts":
         ids = chat.encode(text_of(row))
+        report.usage.unit = "texts"
+        if not report.usage.add_text(row):
+            return
         report.learned, report.trained = report.learned + 1, report.trained + len(ids)
         report.lengths.append(len(ids))
         return
     if report.kind == "conversations":
         said = [conversation_of(each, offered) for each in conversation_rows(row)]
+        report.usage.add(*said, chosen=chosen)
         episodes = [written(each, chat, chosen=chosen, context_length=context) for each in said]
     else:
         pair = preference_of(row, offered)
+        report.usage.add(*(conversation for conversation, _ in pair.answers))
         episodes = list(Preferences([pair], chat, context_length=context).group(0).trajectories)
     for episode in episodes:
         if episode.error is not None:
@@ -156,11 +166,12 @@ def _readable(path: Path, split: str) -> Iterator[tuple[Row | None, str]]:
 
 def _kind(row: Row) -> str:
     columns = row.columns
-    if "chosen" in columns:
+    if "chosen" in columns and "rejected" in columns:
         return "pairs"
-    if "label" in columns and "completion" in columns:
+    if columns.get("label") is not None and ("completion" in columns or isinstance(columns["label"], bool)):
         return "rated singles"
-    return "texts" if "text" in columns and "messages" not in columns else "conversations"
+    is_conversation = not columns.keys().isdisjoint((*CONVERSATIONS, "completion"))
+    return "texts" if "text" in columns and not is_conversation else "conversations"
 
 
 def _text(columns: Mapping[str, Any]) -> str:

@@ -229,3 +229,16 @@ def _message(node: Mapping[str, Any], *, new: bool) -> dict[str, Any]:
         for call in said.get("tool_calls") or ()
     ]
     return {**said, "tool_calls": calls, "weight": int(bool(node.get("sampled")) and new)}
+
+
+def list_used_columns(row: Row, reward: str | Sequence[str] | None) -> set[str]:
+    """Return the columns from which the task and the reward of an episode are read.
+
+    Args:
+        row: The row of the log.
+        reward: Names of the columns with the reward; None: the usual ones.
+    """
+    named = [reward] if isinstance(reward, str) else reward or _REWARDS
+    is_trl = set(row.columns) >= _OF_TRL
+    numbers = {name for name, value in row.columns.items() if is_trl and reward is None and _is_number(value)}
+    return {*named, *_TASKS, *_OF_TRL, *numbers}

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.choosing import Choice, reward_of
-from whetstone.data.conversations import Chosen, conversation_of, everything
+from whetstone.data.conversations import Chosen, Conversation, DataUsage, conversation_of, everything
 from whetstone.data.demonstrations import same, written
 from whetstone.data.joining import with_joined
-from whetstone.data.logs import Logged, Piece, logged
+from whetstone.data.logs import Logged, Piece, list_used_columns, logged
 from whetstone.data.rows import rows_of
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
@@ -80,6 +80,7 @@ def logged_groups(
     reward: str | Sequence[str] | None = None,
     offered: tuple[ToolSpec, ...] = (),
     context_length: float = math.inf,
+    usage: DataUsage | None = None,
 ) -> list[Group]:
     """Groups of the episodes of other tools: rows of the same task, in the order in which tasks come first.
 
@@ -92,6 +93,7 @@ def logged_groups(
         reward: The column with the reward, or several that are added up; None: the usual ones.
         offered: Tools of rows that say nothing of tools.
         context_length: Tokens an episode may have.
+        usage: Counts trained and excluded turns, and keys without effect.
 
     Returns:
         Beside what is taken, what cannot be learned from: without a score, with `error` in a line.
@@ -104,7 +106,12 @@ def logged_groups(
         for number, episode in enumerate(logged(row, reward)):
             if episode.reward is None:
                 raise row.error("no reward: which column has it (`reward`)?")
-            read = _read(episode, chat, offered, context_length)
+            conversation = None
+            if not episode.pieces:
+                conversation = conversation_of(episode.row, offered, used=list_used_columns(row, reward))
+                if usage is not None:
+                    usage.add(conversation, chosen=train_on)
+            read = _read(episode, conversation, chat, offered, context_length)
             read = replace(read, id=f"{row.where}#{number}", task_id=episode.task)
             scored = replace(read, score=Score(episode.reward)) if read.error is None else read
             tasks.setdefault(episode.task, []).append(scored)
@@ -149,9 +156,15 @@ def _learned(path: Path, groups: Sequence[Group], train_on: Chosen) -> list[Grou
     return masked
 
 
-def _read(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:
-    if not episode.pieces:
-        return written(conversation_of(episode.row, offered), chat, context_length=context_length)
+def _read(
+    episode: Logged,
+    conversation: Conversation | None,
+    chat: Chat,
+    offered: tuple[ToolSpec, ...],
+    context_length: float,
+) -> Trajectory:
+    if conversation is not None:
+        return written(conversation, chat, context_length=context_length)
     where = episode.row.where
     turns: list[Turn] = []
     context, opens, length = Tokens.joined(()), True, 0
