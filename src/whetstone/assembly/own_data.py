@@ -1,22 +1,25 @@
-"""What stands behind the `data` of a stage: read and checked whole before anything is trained.
+"""Data of the stages of a recipe, read and checked as a whole before anything is trained.
 
-Easy to get wrong: a mistake in the last line of a file must be found before the first step, not after a night.
+Note:
+    An error in the last line of a file must be found before the first step.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found, function_of
+from whetstone.assembly.stored_data import count_skipped
 from whetstone.chat import Message
 from whetstone.data import (
+    Conversation,
     Demonstrations,
     Preferences,
     Shuffled,
@@ -25,12 +28,12 @@ from whetstone.data import (
     conversation_of,
     conversation_rows,
     preference_of,
-    rows_of,
     text_of,
 )
 from whetstone.data.choosing import reward_of
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
+from whetstone.data.rows import Row, read_all
 from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
@@ -50,6 +53,12 @@ from whetstone.recipe import (
 )
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import EndReason, Group, Score, Trajectory
+
+
+_Item = TypeVar("_Item")
+_Data = TypeVar("_Data")
+_Settings = TypeVar("_Settings")
+_Rest = ParamSpec("_Rest")
 
 
 class StoredEpisodes:
@@ -147,6 +156,33 @@ def _worth(trajectory: Trajectory, value: float) -> Trajectory:
     return replace(trajectory, score=Score(value, success=value > 0))
 
 
+def _take_checked(
+    read: Callable[Concatenate[Assembly, _Settings, _Rest], _Data],
+) -> Callable[Concatenate[Assembly, _Settings, _Rest], _Data]:
+    """Make a reader return the data that `check_data` read with the same settings, once."""
+
+    @functools.wraps(read)
+    def take(assembly: Assembly, settings: _Settings, *args: _Rest.args, **options: _Rest.kwargs) -> _Data:
+        checked = assembly.checked_data.pop(read.__name__, None)
+        if checked is not None and checked[0] == settings:
+            data: _Data = checked[1]
+            return data
+        return read(assembly, settings, *args, **options)
+
+    return take
+
+
+def _read_rows(
+    assembly: Assembly, settings: DataSettings, key: str, parse: Callable[[Row], Iterable[_Item]]
+) -> list[_Item]:
+    """Read every row of a data file, and store the number of skipped rows in the assembly."""
+    path = Path(settings.path)
+    items, skipped = read_all(path, parse, split=settings.split, on_bad_row=settings.on_bad_row)
+    count_skipped(assembly.skipped_rows, key, skipped)
+    return items
+
+
+@_take_checked
 def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
     """What `data` of a stage that imitates holds.
 
@@ -164,8 +200,11 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
             raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     chosen = found(assembly.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
-    rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
-    conversations = [conversation_of(row, offered) for row in rows]
+
+    def parse(row: Row) -> list[Conversation]:
+        return [conversation_of(each, offered) for each in conversation_rows(row)]
+
+    conversations = _read_rows(assembly, settings, key, parse)
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
     return Demonstrations(
@@ -173,6 +212,7 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     )
 
 
+@_take_checked
 def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """The texts of pretraining.
 
@@ -181,13 +221,14 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """
     _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "every token of a text is learned from")
     path = Path(settings.data.path)
-    texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
+    texts = _read_rows(assembly, settings.data, "pretraining.data", lambda row: [text_of(row)])
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
     return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
 
 
+@_take_checked
 def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredGroups:
     """The pairs, or rated singles, of a preference stage.
 
@@ -207,7 +248,7 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    given = _read_rows(assembly, settings.data, "preference.data", lambda row: [preference_of(row, offered)])
     if not given:
         raise DataError(f"{path}: no pairs in it")
     singles = sum(len(each.answers) == 1 for each in given)
@@ -222,6 +263,7 @@ def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
     return function_of(resolved, "preference.objective", settings.objective, OBJECTIVES, kind="objective")
 
 
+@_take_checked
 def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     """The stored episodes of an offline stage.
 
@@ -245,13 +287,13 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     Raises:
         DataError: A row is wrong, or there is none.
     """
-    path, key = Path(settings.data.path), "reward_model.data"
+    key = "reward_model.data"
     _refuse_turns(assembly.resolved, settings.data, key, "an episode is scored whole")
     if _holds_episodes(settings.data):
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    given = _read_rows(assembly, settings.data, key, lambda row: [preference_of(row, offered)])
     rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
     for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
         if each.score is not None:
@@ -259,25 +301,35 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     return [tuple(episodes) for episodes in rated.values()]
 
 
-def check_data(assembly: Assembly, resolved: Resolved) -> None:
-    """Read what a stage learns from, whole.
+def check_data(assembly: Assembly, resolved: Resolved, finished: Container[str] = ()) -> None:
+    """Read the whole data of each stage before anything is evaluated or trained; the stage takes what was read.
+
+    Args:
+        assembly: The components of the run.
+        resolved: The recipe with its stages.
+        finished: Stages whose data is not needed any more.
 
     Raises:
-        DataError: A row is wrong; the message has file, line and reason.
+        DataError: Rows are invalid; the message has their number, and place and reason of the first ten.
     """
     for kind, settings in resolved.recipe.own_stages.items():
+        if kind in finished:
+            continue
         if isinstance(settings, SupervisedSettings) and settings.data is not None:
-            demonstrations_of(assembly, settings.data, f"{kind}.data")
+            _check(demonstrations_of, assembly, settings.data, f"{kind}.data")
         elif isinstance(settings, PretrainingSettings):
-            texts_of(assembly, settings)
+            _check(texts_of, assembly, settings)
         elif isinstance(settings, PreferenceSettings):
-            preferences_of(assembly, settings)
+            _check(preferences_of, assembly, settings)
         elif isinstance(settings, OfflineSettings):
-            stored_of(assembly, settings)
+            _check(stored_of, assembly, settings)
         elif isinstance(settings, RewardModelSettings):
             scored_episodes(assembly, settings)
-    if resolved.recipe.reinforcement is not None:
-        check_mixture(assembly)
+    check_mixture(assembly)
+
+
+def _check(read: Callable[..., Any], assembly: Assembly, settings: Any, *key: str) -> None:
+    assembly.checked_data[read.__name__] = (settings, read(assembly, settings, *key))
 
 
 def check_mixture(assembly: Assembly) -> None:

@@ -20,7 +20,7 @@ from whetstone.data.conversations import Chosen, conversation_of, everything
 from whetstone.data.demonstrations import same, written
 from whetstone.data.joining import with_joined
 from whetstone.data.logs import Logged, Piece, logged
-from whetstone.data.rows import rows_of
+from whetstone.data.rows import OnBadRow, Row, read_all
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
 from whetstone.rollout.rereading import reread
@@ -80,8 +80,10 @@ def logged_groups(
     reward: str | Sequence[str] | None = None,
     offered: tuple[ToolSpec, ...] = (),
     context_length: float = math.inf,
+    on_bad_row: OnBadRow = "stop",
+    count_skipped: Callable[[int], None] = lambda count: None,
 ) -> list[Group]:
-    """Groups of the episodes of other tools: rows of the same task, in the order in which tasks come first.
+    """Read the episodes of other tools: rows of the same task are a group; groups are in the order of the file.
 
     Args:
         path: A file, as `rows_of` reads it.
@@ -92,6 +94,8 @@ def logged_groups(
         reward: The column with the reward, or several that are added up; None: the usual ones.
         offered: Tools of rows that say nothing of tools.
         context_length: Tokens an episode may have.
+        on_bad_row: `stop` raises one error for all invalid rows; `skip` excludes them.
+        count_skipped: Receives the number of rows that are skipped.
 
     Returns:
         Beside what is taken, what cannot be learned from: without a score, with `error` in a line.
@@ -99,15 +103,49 @@ def logged_groups(
     Raises:
         DataError: A row is wrong or has no reward, its tokens are of another tokenizer, or nothing is taken.
     """
+    parse = partial(logged_episodes, chat=chat, reward=reward, offered=offered, context_length=context_length)
+    episodes, skipped = read_all(path, parse, split=split, on_bad_row=on_bad_row)
+    count_skipped(skipped)
+    return group_episodes(path, episodes, choice, train_on=train_on, joined=joined)
+
+
+def logged_episodes(
+    row: Row,
+    *,
+    chat: Chat,
+    reward: str | Sequence[str] | None = None,
+    offered: tuple[ToolSpec, ...] = (),
+    context_length: float = math.inf,
+) -> list[Trajectory]:
+    """Return the episodes of a row; an episode that cannot be trained has no score and an `error`.
+
+    Raises:
+        DataError: The row is invalid or has no reward, or its tokens are from another tokenizer.
+    """
+    episodes: list[Trajectory] = []
+    for number, episode in enumerate(logged(row, reward)):
+        if episode.reward is None:
+            raise row.error("no reward: which column has it (`reward`)?")
+        trajectory = replace(
+            _read(episode, chat, offered, context_length), id=f"{row.where}#{number}", task_id=episode.task
+        )
+        if trajectory.error is None:
+            trajectory = replace(trajectory, score=Score(episode.reward))
+        episodes.append(trajectory)
+    return episodes
+
+
+def group_episodes(
+    path: Path, episodes: Sequence[Trajectory], choice: Choice, *, train_on: Chosen = everything, joined: int = 0
+) -> list[Group]:
+    """Group the episodes of a log by task, and apply the filters.
+
+    Raises:
+        DataError: No episode remains, or `train_on` selects no turn.
+    """
     tasks: dict[str, list[Trajectory]] = {}
-    for row in rows_of(path, split=split):
-        for number, episode in enumerate(logged(row, reward)):
-            if episode.reward is None:
-                raise row.error("no reward: which column has it (`reward`)?")
-            read = _read(episode, chat, offered, context_length)
-            read = replace(read, id=f"{row.where}#{number}", task_id=episode.task)
-            scored = replace(read, score=Score(episode.reward)) if read.error is None else read
-            tasks.setdefault(episode.task, []).append(scored)
+    for episode in episodes:
+        tasks.setdefault(episode.task_id, []).append(episode)
     groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
     left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
     chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), train_on)

@@ -96,6 +96,8 @@ class DataSettings(Settings):
     `reward`, `score`, or the reward column of a known tool's log."""
     split: str = "train"
     """Split of a dataset with several splits."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """`stop` reports all invalid rows before training starts; `skip` excludes them, and the run stores their number."""
     train_on: str = "all"
     """Assistant turns that are trained: `all`, the `last`, those with `calls`, those that are `answers`, or
     `package.module:function` of (message, index among the assistant's messages, all messages)."""

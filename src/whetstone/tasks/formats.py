@@ -138,7 +138,7 @@ def _livecodebench(row: Row, number: int) -> Task:
     if kinds != {"functional"}:
         raise ValueError(f"`testtype` is functional or stdin, the same of all tests; got {', '.join(sorted(kinds))}")
     cases = [
-        [[json.loads(line) for line in test["input"].splitlines() if line.strip()], json.loads(test["output"])]
+        [[json.loads(line) for line in test["input"].split("\n") if line.strip()], json.loads(test["output"])]
         for test in tests
     ]
     metadata = row.get("metadata") or "{}"

@@ -19,8 +19,9 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.readers import OnBadRow
 from whetstone.trajectory import Task
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
@@ -33,18 +34,18 @@ class GSM8K(ListedTasks):
     Args:
         path: The folder with both files.
         seed: The order in which training problems come.
-        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
         TaskError: The folder or a file is missing, empty or has a bad line.
     """
 
-    def __init__(self, *, path: str, seed: int = 0, on_bad_task: OnBadTask = "error") -> None:
+    def __init__(self, *, path: str, seed: int = 0, on_bad_row: OnBadRow = "stop") -> None:
         folder = Path(path)
         if not folder.is_dir():
             raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
-        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_task=on_bad_task)
-        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_task=on_bad_task)
+        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_row=on_bad_row)
+        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_row=on_bad_row)
         self.skipped = bad_training + bad_test
         super().__init__(training, held_out, seed=seed)
 
