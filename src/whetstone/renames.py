@@ -262,7 +262,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
 """New name of a component → old option → new option."""
 
 COMPONENT_OPTION_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    **dict.fromkeys(("file", "function_calls", "gsm8k", "humaneval", "jsonl"), {"on_bad_row": {"error": "stop"}}),
+    **{name: {"on_bad_row": {"error": "stop"}} for name in ("file", "function_calls", "gsm8k", "humaneval", "jsonl")},
     "entropy_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
     "balanced_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
     "tool_rl": {"match": {"fine": "parameters"}},

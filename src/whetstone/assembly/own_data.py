@@ -30,7 +30,7 @@ from whetstone.data import (
     preference_of,
     text_of,
 )
-from whetstone.data.choosing import reward_of
+from whetstone.data.choosing import is_imitated, reward_of
 from whetstone.data.conversations import LEARNED_FROM
 from whetstone.data.demonstrations import Drawn
 from whetstone.data.rows import Row, read_all
@@ -54,7 +54,6 @@ from whetstone.recipe import (
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import EndReason, Group, Score, Trajectory
 
-
 _Item = TypeVar("_Item")
 _Data = TypeVar("_Data")
 _Settings = TypeVar("_Settings")
@@ -70,7 +69,7 @@ class StoredEpisodes:
     """
 
     def __init__(self, groups: Sequence[Group], *, seed: int, balanced: bool = False) -> None:
-        kept = [[_shown(t) for t in g.trajectories if t.error is not None or _imitated(t)] for g in groups]
+        kept = [[_shown(t) for t in g.trajectories if t.error is not None or is_imitated(t)] for g in groups]
         tasks = kept if balanced else [[episode] for group in kept for episode in group]
         self._tasks = [each for each in tasks if each]
         if not self._tasks:
@@ -91,10 +90,6 @@ def _shown(episode: Trajectory) -> Trajectory:
         why = f"{episode.id}  train_on selects none of its turns"
         return replace(episode, score=None, ended=EndReason.ERROR, error=why)
     return episode if score is None else replace(episode, score=replace(score, success=True))
-
-
-def _imitated(episode: Trajectory) -> bool:
-    return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
 class StoredGroups:

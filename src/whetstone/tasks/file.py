@@ -15,7 +15,6 @@ from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.readers import OnBadRow
 from whetstone.tasks.splits import check_apart, split_unless_all
-from whetstone.trajectory import Task
 
 
 class File(ListedTasks):
@@ -52,9 +51,9 @@ class File(ListedTasks):
             read = format_of(format, columns or {})
         except ValueError as error:
             raise OptionError("columns" if columns else "format", str(error)) from None
-        tasks, self.skipped = read_tasks(Path(path), read, on_bad_row=on_bad_row, suffix=_suffix(Path(path)))
+        tasks, self.skipped = read_tasks(Path(path), read, on_bad_row=on_bad_row, suffix=task_suffix(Path(path)))
         if held_out:
-            suffix = _suffix(Path(held_out))
+            suffix = task_suffix(Path(held_out))
             held_out_tasks, skipped = read_tasks(Path(held_out), read, on_bad_row=on_bad_row, suffix=suffix)
             check_apart(tasks, held_out_tasks, where=path)
             training, self.skipped = tasks, self.skipped + skipped
@@ -63,6 +62,6 @@ class File(ListedTasks):
         super().__init__(training, held_out_tasks, seed=seed)
 
 
-def _suffix(path: Path) -> str:
+def task_suffix(path: Path) -> str:
     """Return the format of a task file; a name without a known suffix means JSON lines."""
     return path.suffix if path.suffix in (".json", ".csv", ".tsv", ".parquet") else ".jsonl"

@@ -25,7 +25,6 @@ from whetstone.tasks.readers import OnBadRow
 from whetstone.trajectory import Task
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
-_ANSWER = re.compile(r"####\s*(\S+)\s*$")
 
 
 class GSM8K(ListedTasks):
@@ -63,13 +62,15 @@ def problem_of(split: str) -> Callable[[Mapping[str, Any], int], Task]:
     """What reads a row of a split."""
 
     def parse(row: Mapping[str, Any], number: int) -> Task:
-        solution = row["answer"]
-        match = _ANSWER.search(solution)
-        if match is None:
+        question, solution = row["question"], row["answer"]
+        if not isinstance(question, str) or not isinstance(solution, str):
+            raise ValueError("`question` and `answer` are texts")
+        words = solution.rpartition("####")[2].split() if "####" in solution else []
+        if len(words) != 1:
             raise ValueError("the solution does not end with `#### answer`")
         calls = tuple(expression.replace(",", "").strip() for expression, _ in _MARK.findall(solution))
-        answer = match.group(1).replace(",", "")
+        answer = words[0].replace(",", "")
         tags = {"kind": f"{min(len(calls), 6)}{'+' if len(calls) > 5 else ''} calculations"}
-        return Task(f"gsm8k/{split}/{number}", row["question"], {"answer": answer, "calls": calls}, tags)
+        return Task(f"gsm8k/{split}/{number}", question, {"answer": answer, "calls": calls}, tags)
 
     return parse

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from whetstone.errors import DataError, RecipeError, TaskError, did_you_mean
-from whetstone.extras import install_command
+from whetstone.tasks.tables import dataset_rows, parquet_rows
 
 OnBadRow = Literal["stop", "skip"]
 """`stop` raises one error that lists the invalid rows; `skip` excludes and counts them."""
@@ -93,7 +93,8 @@ def read_all(
     items: list[_ITEM] = []
     invalid: list[str] = []
     count = 0
-    for count, row in enumerate(read_rows(path, split=split, suffix=suffix), start=1):  # noqa: B007
+    for row in read_rows(path, split=split, suffix=suffix):
+        count += 1
         parsed = parse_row(row, parse)
         if isinstance(parsed, str):
             invalid.append(parsed)
@@ -234,14 +235,14 @@ def _read_lines(path: Path) -> Iterator[Row | InvalidRow]:
             where = f"{path}:{number}"
             if len(line) > MAX_LINE_BYTES:
                 while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES)  # noqa: PLW2901
+                    line = file.readline(MAX_LINE_BYTES)
                 yield InvalidRow(where, f"longer than {MAX_LINE_BYTES} bytes")
             elif line.strip():
-                torn = "" if line.endswith(b"\n") else " (the last line; is the file cut off?)"
                 try:
                     yield Row(where, parse_object(line), number)
                 except ValueError as error:
-                    yield InvalidRow(where, f"{error}{torn}")
+                    is_torn = str(error).startswith("not JSON") and not line.endswith(b"\n")
+                    yield InvalidRow(where, f"{error} (the last line; is the file cut off?)" if is_torn else str(error))
 
 
 def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
@@ -266,7 +267,7 @@ def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
         number += 1
         where = f"{path}, row {number}"
         try:
-            row, end = _LENIENT.raw_decode(text, place)
+            _, end = _LENIENT.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
             reason = "too deep" if isinstance(error, RecursionError) else str(error)
             yield InvalidRow(where, f"not JSON: {reason}; no row after it can be read")
@@ -448,56 +449,3 @@ def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
         raise DataError(f"{path}: no split {split}{did_you_mean(split, splits)}")
     for number, columns in enumerate(splits[split], start=1):
         yield Row(f"{path}:{split}, row {number}", columns, number)
-
-
-def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows of a Parquet file, or of a folder of Parquet files, by split.
-
-    A file belongs to the split that its name starts with. If no name starts with `training` and `held_out` is empty,
-    all files are the split `training`.
-
-    Raises:
-        TaskError: The file does not exist or cannot be read.
-        RecipeError: `pyarrow` is not installed.
-    """
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise RecipeError(f"tasks: Parquet needs pyarrow: {install_command('datasets')}") from None
-    if not path.exists():
-        raise TaskError(f"{path}: no such file or folder")
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    if not files:
-        raise TaskError(f"{path}: no .parquet file in it")
-    is_named = any(file.name.startswith(training) for file in files) or bool(held_out)
-    rows: dict[str, list[Mapping[str, Any]]] = {}
-    for file in files:
-        name = next((s for s in (training, held_out) if s and file.name.startswith(s)), "" if is_named else training)
-        if not name:
-            continue
-        try:
-            rows.setdefault(name, []).extend(pyarrow.parquet.read_table(file).to_pylist())
-        except Exception as error:  # pyarrow raises its own errors, and those of Python for values it cannot convert
-            raise TaskError(f"{file}: {type(error).__name__}: {str(error).partition(chr(10))[0][:160]}") from None
-    return rows
-
-
-def dataset_rows(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-    """Return the rows of a dataset of Hugging Face in a folder, by split.
-
-    Raises:
-        TaskError: The folder does not exist or cannot be read.
-        RecipeError: `datasets` is not installed.
-    """
-    try:
-        import datasets
-    except ImportError:
-        raise RecipeError(f"tasks: datasets are read by `datasets`: {install_command('datasets')}") from None
-    if not path.is_dir():
-        raise TaskError(f"{path}: no such folder; datasets are read from a folder, nothing is fetched")
-    try:
-        is_saved = (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
-        dataset = datasets.load_from_disk(str(path)) if is_saved else datasets.load_dataset(str(path))
-    except Exception as error:  # the library raises the errors of its readers
-        raise TaskError(f"{path}: {type(error).__name__}: {str(error).partition(chr(10))[0][:160]}") from None
-    return dict(dataset) if isinstance(dataset, dict) else {training: dataset}

@@ -17,8 +17,9 @@ from typing import Any
 
 from whetstone.errors import TaskError, did_you_mean
 from whetstone.tasks.listed import ListedTasks
-from whetstone.tasks.readers import OnBadRow, Row, dataset_rows, describe_invalid, parquet_rows, parse_row
+from whetstone.tasks.readers import OnBadRow, Row, describe_invalid, parse_row
 from whetstone.tasks.splits import check_apart, split
+from whetstone.tasks.tables import dataset_rows, parquet_rows
 from whetstone.trajectory import Task
 
 
@@ -56,13 +57,11 @@ class _Rows(ListedTasks, ABC):
             raise TaskError(f"{path}: no tasks in it")
         super().__init__(trained, held_out_tasks, seed=seed)
 
-    def _tasks(
-        self, rows: Iterable[Mapping[str, Any]], path: str, name: str, on_bad_row: OnBadRow
-    ) -> list[Task]:
+    def _tasks(self, rows: Iterable[Mapping[str, Any]], path: str, name: str, on_bad_row: OnBadRow) -> list[Task]:
         tasks: list[Task] = []
         invalid: list[str] = []
         number = 0
-        for number, columns in enumerate(rows, start=1):  # noqa: B007
+        for number, columns in enumerate(rows, start=1):
             row = Row(f"{path}:{name}, row {number}", columns, number)
             parsed = parse_row(row, lambda row: [self.columns.parse_row(row, name)])
             if isinstance(parsed, str):

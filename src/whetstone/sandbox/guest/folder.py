@@ -108,7 +108,7 @@ def listing(path: str) -> str:
 def _lines(path: str) -> list[str]:
     """Return the lines of a file; only a line feed ends a line, not U+2028 or a form feed."""
     text = _text(path)
-    return text.removesuffix("\n").split("\n") if text else []
+    return re.split("\r?\n", re.sub("\r?\n\\Z", "", text)) if text else []
 
 
 def _text(path: str) -> str:
