@@ -160,15 +160,22 @@ def checked_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (
         if text in first_rows:
             report.twice.append((row.where, first_rows[text]))
         first_rows.setdefault(text, row.where)
-        report.sensitive += count_sensitive(list(collect_texts(row.columns)))
+        sensitive = count_sensitive(list(collect_texts(row.columns)))
+        report.sensitive += sensitive
         if report.kind == "texts":
             _add_text(report, row, reader.chat)
             continue
-        episodes = parse_row(row, partial(reader.read_episodes, kind=report.kind))
+        parse = partial(reader.read_episodes, kind=report.kind)
+        episodes = parse_row(row, parse)
+        # messages quote the row, and cut quotes off: those of a row with secrets are taken from its masked copy
+        masked = parse_row(_mask_row(row), parse) if sensitive else episodes
         if isinstance(episodes, str):
-            report.wrong.append(episodes)
+            report.wrong.append(masked if isinstance(masked, str) else str(row.error("invalid; it contains secrets")))
             continue
-        report.left_out += [episode.error for episode in episodes if episode.error is not None]
+        quoted = [] if isinstance(masked, str) else masked
+        reasons = [episode.error for episode in quoted if episode.error is not None]
+        excluded = sum(episode.error is not None for episode in episodes)
+        report.left_out += (reasons + [str(row.error("cannot be trained"))] * excluded)[:excluded]
         if report.kind == "logged episodes":
             if "completion_ids" in row.columns:  # the text of such a row is in its tokens
                 report.sensitive += count_sensitive([_decode(reader.chat, episode) for episode in episodes])
@@ -242,6 +249,10 @@ def _note_excluded(report: DataReport, path: Path, count: int) -> None:
 
 def _decode(chat: Chat, episode: Trajectory) -> str:
     return "\n".join(str(chat.tokenizer.decode(segment.tokens.ids)) for segment in episode.segments())
+
+
+def _mask_row(row: Row) -> Row:
+    return Row(row.where, redact_texts(row.columns, mask_sensitive), row.number)
 
 
 def _text(row: Row) -> str:

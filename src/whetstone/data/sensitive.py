@@ -19,30 +19,34 @@ from whetstone.errors import DataError, RecipeError
 from whetstone.extras import install_command
 from whetstone.plugins import find_part
 
-_KEYS = {
-    "Anthropic API key": r"sk-ant-[A-Za-z0-9_-]{20,}",
-    "OpenRouter API key": r"sk-or-v1-[A-Za-z0-9]{32,}",
-    "OpenAI API key": r"sk-(?:proj-|svcacct-|admin-)?(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{32,}",
-    "Google API key": r"AIza[A-Za-z0-9_-]{35}",
-    "Hugging Face token": r"hf_[A-Za-z0-9]{30,}",
-    "GitHub token": r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
-    "GitLab token": r"glpat-[A-Za-z0-9_-]{20,}",
-    "AWS access key": r"(?:AKIA|ASIA)[A-Z0-9]{16}",
-    "Slack token": r"xox[abeoprs]-[A-Za-z0-9-]{10,}",
-    "Stripe key": r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}",
-    "Groq API key": r"gsk_[A-Za-z0-9]{40,}",
-    "xAI API key": r"xai-[A-Za-z0-9]{40,}",
-    "NVIDIA API key": r"nvapi-[A-Za-z0-9_-]{40,}",
-    "Perplexity API key": r"pplx-[A-Za-z0-9]{40,}",
-    "Replicate token": r"r8_[A-Za-z0-9]{37,}",
-    "Weights & Biases key": r"wandb_v1_[A-Za-z0-9_-]{40,}",
-    "npm token": r"npm_[A-Za-z0-9]{36}",
-    "PyPI token": r"pypi-[A-Za-z0-9_-]{60,}",
-    "SendGrid API key": r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,45}",
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "Anthropic API key": (r"sk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
+    "OpenRouter API key": (r"sk-or-v1-[A-Za-z0-9]{32,}", "sk-or-"),
+    "OpenAI API key": (r"sk-(?:proj-|svcacct-|admin-)?(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{32,}", "sk-"),
+    "Google API key": (r"AIza[A-Za-z0-9_-]{35}", "AIza"),
+    "Hugging Face token": (r"hf_[A-Za-z0-9]{30,}", "hf_"),
+    "GitHub token": (
+        r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
+        *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
+    "GitLab token": (r"glpat-[A-Za-z0-9_-]{20,}", "glpat-"),
+    "AWS access key": (r"(?:AKIA|ASIA)[A-Z0-9]{16}", "AKIA", "ASIA"),
+    "Slack token": (r"xox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
+    "Stripe key": (r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}", "k_live_", "k_test_"),
+    "Groq API key": (r"gsk_[A-Za-z0-9]{40,}", "gsk_"),
+    "xAI API key": (r"xai-[A-Za-z0-9]{40,}", "xai-"),
+    "NVIDIA API key": (r"nvapi-[A-Za-z0-9_-]{40,}", "nvapi-"),
+    "Perplexity API key": (r"pplx-[A-Za-z0-9]{40,}", "pplx-"),
+    "Replicate token": (r"r8_[A-Za-z0-9]{37,}", "r8_"),
+    "Weights & Biases key": (r"wandb_v1_[A-Za-z0-9_-]{40,}", "wandb_v1_"),
+    "npm token": (r"npm_[A-Za-z0-9]{36}", "npm_"),
+    "PyPI token": (r"pypi-[A-Za-z0-9_-]{60,}", "pypi-"),
+    "SendGrid API key": (r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,45}", "SG."),
 }
+"""Kind → its expression, and texts of which a value contains one."""
 _PRIVATE_KEY = (
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:[\s\S]{0,8000}?-----END [A-Z ]{0,60}-----|[^-]{0,8000})"
+    r"(?:[^-]|-(?!----)){0,8000}+(?:-----END [A-Z ]{0,60}-----)?"
 )
 _ESCAPE = r"(?<=\\[nrt])|(?<=\\u[0-9a-fA-F]{4})"
 """An escape of JSON before a value, such as in the arguments of a call; it is not part of the value."""
@@ -59,17 +63,30 @@ def _delimited(expression: str) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<![A-Za-z0-9_-])|{_ESCAPE})(?:{expression})(?![A-Za-z0-9_-])")
 
 
-_EXPRESSIONS: Sequence[tuple[str, re.Pattern[str]]] = (
-    ("private key", re.compile(_PRIVATE_KEY)),
-    *((kind, _delimited(expression)) for kind, expression in _KEYS.items()),
-    ("e-mail address", re.compile(_EMAIL)),
-    *(("phone number", re.compile(expression)) for expression in _PHONES),
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    expression: re.Pattern[str]
+    markers: tuple[str, ...] = ()
+    """Lowercase texts of which a value, or its label, contains one; a fast test before the expression."""
+
+
+_KINDS: Sequence[_Kind] = (
+    _Kind("private key", re.compile(_PRIVATE_KEY), ("private key",)),
+    *(
+        _Kind(name, _delimited(expression), tuple(map(str.lower, markers)))
+        for name, (expression, *markers) in _KEYS.items()
+    ),
+    _Kind("e-mail address", re.compile(_EMAIL), ("@",)),
+    _Kind("phone number", re.compile(_PHONES[0]), ("+",)),
+    _Kind("phone number", re.compile(_PHONES[1])),
+    _Kind("phone number", re.compile(_PHONES[2]), ("phone", "telefon", "tel", "mobile", "cell", "fax")),
 )
 _WINDOW, _OVERLAP = 4000, 1000
 """Characters per search of the package's expressions, some of which take quadratic time, and the repeated ones."""
 _JWT = "JSON Web Token"
-_NOT_SECRETS = frozenset({"Public IP (ipv4)", "Private Key"})
-"""Kinds of the package that are excluded: no secret, or found as a whole here."""
+_EXCLUDED = frozenset({"Public IP (ipv4)", "Private Key", "OpenAI Token"})
+"""Kinds of the package that are excluded: not a secret, or found here as a whole and in linear time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +117,14 @@ def find_sensitive(text: str) -> list[SensitiveSpan]:
 
 
 def _own_spans(text: str) -> Iterator[SensitiveSpan]:
-    for kind, expression in _EXPRESSIONS:
-        for match in expression.finditer(text):
-            start, end = match.span("number" if "number" in expression.groupindex else 0)
-            if kind != "phone number" or _is_phone(match[0]):
-                yield SensitiveSpan(start, end, kind)
+    lower = text.lower()
+    for kind in _KINDS:
+        if kind.markers and not any(marker in lower for marker in kind.markers):
+            continue
+        for match in kind.expression.finditer(text):
+            start, end = match.span("number" if "number" in kind.expression.groupindex else 0)
+            if kind.name != "phone number" or _is_phone(match[0]):
+                yield SensitiveSpan(start, end, kind.name)
 
 
 def count_sensitive(texts: Sequence[str]) -> Counter[str]:
@@ -205,7 +225,7 @@ def _plugins() -> Sequence[Any] | None:
     return [
         plugin()
         for kind, plugin in sorted(classes.items())
-        if issubclass(plugin, RegexBasedDetector) and kind not in _NOT_SECRETS
+        if issubclass(plugin, RegexBasedDetector) and kind not in _EXCLUDED
     ]
 
 
