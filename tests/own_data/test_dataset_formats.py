@@ -493,7 +493,7 @@ def test_a_pair_with_an_excluded_answer_is_not_trained(side):
 def test_a_marked_text_is_not_trained():
     usage = DataUsage("texts")
     rows = [Row("a", {"text": "BAD", "weight": 0}), Row("a", {"text": "GOOD", "topic": "tea"})]
-    assert [text_of(row) for row in rows if usage.add_text(row)] == ["GOOD"]
+    assert [text_of(row) for row in rows if not usage.add_row(row, ("text",))] == ["GOOD"]
     assert usage.describe(Path("a.jsonl")) == [
         "a.jsonl: 1 of 2 texts are trained; excluded: row weight: 0 (1)", "a.jsonl: keys without effect: topic (1 row)"
     ]  # fmt: skip

@@ -70,15 +70,21 @@ class DataUsage:
             self.excluded += conversation.count_exclusions(chosen or everything)
         self.unread.update(list(dict.fromkeys(name for each in conversations for name in each.unread)))
 
-    def add_text(self, row: Row) -> bool:
-        """Count a row of text, and return whether it is trained."""
-        reader = RowReader(row, ("text",))
-        self.unread.update(reader.unread)
-        if reader.mark is False:
-            self.excluded[f"row {reader.reason}"] += 1
-        else:
-            self.trained += 1
-        return reader.mark is not False
+    def add_row(self, row: Row, used: Collection[str], count: int = 1) -> str:
+        """Count a row without messages, and return the mark that excludes it, or an empty string.
+
+        Args:
+            row: A row of text, or of tokens.
+            used: Columns that are read.
+            count: Number of texts or turns.
+        """
+        reader = RowReader(row, used)
+        self.unread.update(list(reader.unread))
+        if reader.mark is not False:
+            self.trained += count
+            return ""
+        self.excluded[f"row {reader.reason}"] += count
+        return f"row {reader.reason}"
 
     def describe(self, path: Path) -> list[str]:
         """Return the lines of a report."""

@@ -78,6 +78,7 @@ def fit_reward_model(
         accuracy = model.accuracy([pair for pairs, _ in tried for pair in pairs])
         model.save()
         told = {"accuracy": accuracy, "tried_on": kept, "tasks": len(learned), "loss": loss}
+        told |= {"skipped_rows": assembly.skipped_rows} if assembly.skipped_rows else {}
         (aside / "trained.json").write_text(json.dumps(told, indent=1))
     return told
 

@@ -183,6 +183,11 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "during": {},
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
+        "skipped_rows": {
+            f"{each['name']}: {key}": count
+            for each in told
+            for key, count in each["summary"].get("skipped_rows", {}).items()
+        },
         "ends": {each["name"]: end for each in told for end in each["summary"].get("ends", {}).values()},
         "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
         "throughput": {each["name"]: value for each in told for value in each["summary"]["throughput"].values()},
