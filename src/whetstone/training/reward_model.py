@@ -35,12 +35,7 @@ _FEWEST = 5
 def fit_reward_model(
     resolved: Resolved, folder: Path, *, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """Train the scorer of a recipe's `reward_model` stage into a folder.
-
-    Args:
-        resolved: The recipe.
-        folder: Folder of the stage.
-        say: Callback for lines of a report on the data.
+    """Train the scorer of a recipe's `reward_model` stage into a folder. Lines about the data are passed to `say`.
 
     Returns:
         `accuracy` of the order of pairs it did not see, on how many tasks (`tried_on`); `tasks` it learned from, its
