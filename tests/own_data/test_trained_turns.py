@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from tests_cli import whetstone
-from tests_conversations import computed
 from tests_formats_of_data import CONTAINERS, FORMATS, write_lines
 from whetstone.assembly import assemble
 from whetstone.assembly.own_data import demonstrations_of, preferences_of, texts_of
@@ -155,28 +154,27 @@ def test_logs_are_grouped_by_what_precedes_the_assistant(tmp_path, assembly, sha
 
 
 def test_a_stitched_episode_does_not_train_excluded_turns(tmp_path, assembly):
-    """Both have the same context before their last turn, so that each start is followed by the other end."""
+    """The excluded turn of each episode follows the seam, so that it is part of the end of the other."""
     rows = []
     for text, reward in (("AA", 0.0), ("BB", 1.0)):
-        messages = [*computed(2, 3)[:3], {"role": "assistant", "content": text, "weight": 0},
-                    {"role": "user", "content": "r"}, {"role": "assistant", "content": f"{text} end"}]  # fmt: skip
+        turns = [("q", {"content": text}), ("r", {"content": f"{text} bad", "weight": 0}), ("s", {"content": "end"})]
+        messages = [m for q, turn in turns for m in ({"role": "user", "content": q}, {"role": "assistant", **turn})]
         rows.append({"messages": messages, "reward": reward, "task_id": "t"})
-    tools = assembly.environment().toolset.specs
-    (group,) = logged_groups(write_lines(tmp_path, rows), assembly.chat, offered=tools)
+    (group,) = logged_groups(write_lines(tmp_path, rows), assembly.chat)
     stitched = [t for t in with_joined(group, 8).trajectories if "joined" in t.marks]
-    assert stitched
+    assert any([turn.message.text for turn in t.turns[:2]] == ["AA", "BB bad"] for t in stitched)
     for trajectory in stitched:
-        trained = [turn for turn in trajectory.turns if set(turn.action.authors) & TRAINABLE]
-        assert all(turn.message.text not in ("AA", "BB") for turn in trained)
+        trained = [turn.message.text for turn in trajectory.turns if set(turn.action.authors) & TRAINABLE]
+        assert not [text for text in trained if text.endswith("bad")]
 
 
 @pytest.mark.slow
 def test_data_check_reports_turns_and_keys(tmp_path):
     rows = [{"messages": two_turns(weight=0), "mood": "good"}, {"messages": two_turns(train=False)}]
     path = write_lines(tmp_path, rows)
-    told = whetstone("data", "check", path, "demo", "--json", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    report = json.loads(told.stdout)
+    checked = whetstone("data", "check", path, "demo", "--json", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    report = json.loads(checked.stdout)
     assert report["turns"] == {"trained": 2, "excluded": {"weight: 0": 1, "train: false": 1}}
     assert report["unread"] == {"mood": 1}
     lines = whetstone("data", "check", path, "demo", cwd=tmp_path).stdout

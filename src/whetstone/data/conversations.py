@@ -213,8 +213,8 @@ def _rank_of_match(result: NormalMessage) -> int:
 
 
 def _can_match(result: NormalMessage, call: ToolCall) -> bool:
-    asked = result.message.tool_call_id
-    return (not asked or asked == call.id) and (not result.name or result.name == call.name)
+    call_id = result.message.tool_call_id
+    return (not call_id or call_id == call.id) and (not result.name or result.name == call.name)
 
 
 def _describe_result(result: NormalMessage) -> str:

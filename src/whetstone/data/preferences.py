@@ -56,12 +56,11 @@ def preference_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
                  for side, value in (("chosen", 1.0), ("rejected", 0.0))]  # fmt: skip
         shared = len(prompt)
     elif "label" in columns:
-        whole = reader.read_conversation()
-        asked = [k for k, each in enumerate(whole) if each.message.role in ("system", "user")]
-        shared = next(
-            (k for k, each in enumerate(whole) if each.path.startswith("completion")), max(asked, default=-1) + 1
-        )
-        sides = [(whole, float(reader.read_label()))]
+        rated = reader.read_conversation()
+        is_answer = [each.path.startswith("completion") for each in rated]
+        last = max((k for k, each in enumerate(rated) if each.message.role in ("system", "user")), default=-1)
+        shared = is_answer.index(True) if any(is_answer) else last + 1
+        sides = [(rated, float(reader.read_label()))]
     else:
         raise row.error('no pair ("chosen" and "rejected") and no rated single ("prompt", "completion" and "label")')
     tools = reader.read_tools(offered)
@@ -98,9 +97,9 @@ def _read_answer(
         is_prompt: Whether the prompt has its own column.
     """
     own = reader.read_messages(side, role="assistant")
-    messages, asked = [each.message for each in own], [each.message for each in prompt]
+    messages, context = [each.message for each in own], [each.message for each in prompt]
     start = next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
-    is_whole = messages[: len(asked)] == asked or (asked and messages[:start][-len(asked) :] == asked)
+    is_whole = context in (messages[: len(context)], messages[:start][-len(context) :])
     if is_whole or (start > 0 and not is_prompt):
         return own
     return [*prompt, *own]
