@@ -121,6 +121,8 @@ class Assembly:
     """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
     checked_data: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives lines about the data of a stage."""
     cluster: Cluster | None = None
     """Where engine and episodes are, when they are not in this process."""
 
@@ -319,7 +321,7 @@ def assemble(
     check_learner_processes(resolved, policy, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy = strategy_of(resolved, source, vocabulary)
-    reader = StoredReader(resolved, chat, environment, policy.context_length, skipped_rows)
+    reader = StoredReader(resolved, chat, environment, policy.context_length, skipped_rows, say)
     method = method_of(resolved, source, vocabulary, reader)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
@@ -393,6 +395,7 @@ def assemble(
         stored_reader=reader,
         teacher_reads=teacher_reads(resolved, source, environment, chat),
         skipped_rows=skipped_rows,
+        say=say,
     )
 
 

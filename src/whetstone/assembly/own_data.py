@@ -17,10 +17,11 @@ from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found, function_of
 from whetstone.assembly.stored_data import count_skipped
-from whetstone.chat import Message
+from whetstone.chat import Message, ToolSpec
 from whetstone.data import (
     Conversation,
     Demonstrations,
+    Preference,
     Preferences,
     Shuffled,
     StoredMixture,
@@ -31,7 +32,7 @@ from whetstone.data import (
     text_of,
 )
 from whetstone.data.choosing import is_imitated, reward_of
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.conversations import LEARNED_FROM, DataUsage, everything
 from whetstone.data.demonstrations import Drawn
 from whetstone.data.rows import Row, read_all
 from whetstone.data.stored_episodes import best_and_worst, is_stored
@@ -192,14 +193,26 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
     offered = tuple(tools_shown(assembly.environment()))
 
     def parse(row: Row) -> list[Conversation]:
-        return [conversation_of(each, offered) for each in conversation_rows(row)]
+        conversations = [conversation_of(each, offered) for each in conversation_rows(row)]
+        usage.add(*conversations, chosen=chosen)
+        return conversations
 
+    usage = DataUsage()
     conversations = _read_rows(assembly, settings, key, parse)
+    _report_usage(assembly, path, usage)
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
+    conversations = [each for each in conversations if each.learned(everything)]
+    if not conversations:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
+
+
+def _report_usage(assembly: Assembly, path: Path, usage: DataUsage) -> None:
+    for line in usage.describe(path):
+        assembly.say(line)
 
 
 @_take_checked
@@ -211,7 +224,14 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """
     _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "every token of a text is learned from")
     path = Path(settings.data.path)
-    texts = _read_rows(assembly, settings.data, "pretraining.data", lambda row: [text_of(row)])
+    usage = DataUsage("texts")
+
+    def parse(row: Row) -> list[str]:
+        text = text_of(row)
+        return [] if usage.add_row(row, ("text",)) else [text]
+
+    texts = _read_rows(assembly, settings.data, "pretraining.data", parse)
+    _report_usage(assembly, path, usage)
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
@@ -238,15 +258,38 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
-    given = _read_rows(assembly, settings.data, "preference.data", lambda row: [preference_of(row, offered)])
-    if not given:
-        raise DataError(f"{path}: no pairs in it")
+    given = _read_preferences(assembly, settings.data, "preference.data", offered)
     singles = sum(len(each.answers) == 1 for each in given)
     if not singles_alone and singles:
         said = f'"{settings.objective.name}" compares pairs, and {singles} of {len(given)} rows are rated singles'
         raise resolved.error("preference.objective", f"{said}, which are for kto")
     room, seed = assembly.policy.context_length, resolved.recipe.seed
     return Preferences(given, assembly.chat, context_length=room, seed=seed, steps=steps)
+
+
+def _read_preferences(
+    assembly: Assembly, settings: DataSettings, key: str, offered: tuple[ToolSpec, ...]
+) -> list[Preference]:
+    """Read the pairs and rated singles of a file that marks do not exclude.
+
+    Raises:
+        DataError: Rows are invalid, or nothing is left.
+    """
+
+    def parse(row: Row) -> list[Preference]:
+        preference = preference_of(row, offered)
+        usage.add(*(conversation for conversation, _ in preference.answers))
+        return [preference]
+
+    path, usage = Path(settings.path), DataUsage()
+    preferences = _read_rows(assembly, settings, key, parse)
+    _report_usage(assembly, path, usage)
+    if not preferences:
+        raise DataError(f"{path}: no pairs in it")
+    trained = [preference for preference in preferences if preference.is_trained]
+    if not trained:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
+    return trained
 
 
 def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
@@ -283,7 +326,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
-    given = _read_rows(assembly, settings.data, key, lambda row: [preference_of(row, offered)])
+    given = _read_preferences(assembly, settings.data, key, offered)
     rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
     for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
         if each.score is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from whetstone.assembly.instantiate import found
 from whetstone.chat import Chat
 from whetstone.data import Choice, logged_groups, stored_groups
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.conversations import LEARNED_FROM, DataUsage
 from whetstone.data.stored_episodes import is_stored
 from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
@@ -35,6 +35,8 @@ class StoredReader:
     """Tokens an episode of a log may have."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
     """Number of invalid rows that were skipped, by the recipe key of their file."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives the lines of a report on each file of a log."""
 
     def groups(self, settings: DataSettings, key: str) -> list[Group]:
         """The stored episodes `data` names.
@@ -62,7 +64,8 @@ class StoredReader:
             )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
-        return logged_groups(
+        usage = DataUsage()
+        groups = logged_groups(
             path,
             self.chat,
             choice,
@@ -74,7 +77,11 @@ class StoredReader:
             context_length=self.context_length,
             on_bad_row=settings.on_bad_row,
             count_skipped=partial(count_skipped, self.skipped_rows, key),
+            usage=usage,
         )
+        for line in usage.describe(path):
+            self.say(line)
+        return groups
 
 
 def count_skipped(skipped_rows: dict[str, int], key: str, count: int) -> None:

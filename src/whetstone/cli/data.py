@@ -163,6 +163,8 @@ def _tell(report: DataReport, file: Path) -> None:
         f"  {lengths['median']:.0f} tokens in the median, {lengths['most']:,} at most, {lengths['tokens']:,} in all; "
         f"{report.trained:,} are learned from"
     )
+    for line in report.usage.describe(file):
+        click.echo(f"  {line}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in plain["sensitive"].items())
     click.secho(f"  secrets and personal data: {kinds or '0'}", fg="yellow" if kinds else None)
     if missing_package():

@@ -13,7 +13,8 @@ from typing import Any
 
 from whetstone.chat import Chat, ToolSpec
 from whetstone.data.choosing import Choice, is_imitated
-from whetstone.data.conversations import Chosen, conversation_of, everything
+from whetstone.data.conversations import Chosen, DataUsage, conversation_of, everything
+from whetstone.data.dataset_formats import CONVERSATIONS
 from whetstone.data.demonstrations import written
 from whetstone.data.logs import conversation_rows
 from whetstone.data.overlap import overlaps
@@ -56,6 +57,8 @@ class DataReport:
     """Number of secrets and personal data, by kind."""
     shown: list[Trajectory] = field(default_factory=list)
     """First episodes of the file."""
+    usage: DataUsage = field(default_factory=DataUsage)
+    """Trained and excluded turns, and keys without effect."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values. Secrets and personal data in messages are masked."""
@@ -64,6 +67,8 @@ class DataReport:
         lengths = self.lengths or [0]
         summary = {"median": statistics.median(lengths), "most": max(lengths), "tokens": sum(lengths)}
         sensitive = dict(sorted(self.sensitive.items()))
+        turns = {"trained": self.usage.trained, "excluded": dict(self.usage.excluded)}
+        plain |= {"turns": turns, "unread": dict(self.usage.unread)}
         return {**plain, **masked, "lengths": summary, "evaluated": self.evaluated, "sensitive": sensitive}
 
     def add_episodes(self, episodes: Iterable[Trajectory], show: int) -> None:
@@ -105,28 +110,35 @@ class DataReader:
             return "logged episodes"
         if self.stage == "pretraining":
             return "texts"
-        if self.stage in _PAIR_STAGES or "chosen" in columns or ("label" in columns and "completion" in columns):
-            return "rated singles" if "chosen" not in columns and "completion" in columns else "pairs"
+        label = columns.get("label")
+        is_rated = label is not None and ("completion" in columns or isinstance(label, bool))
+        if self.stage in _PAIR_STAGES or "chosen" in columns or is_rated:
+            return "rated singles" if "chosen" not in columns and is_rated else "pairs"
         if self.stage:
             return "conversations"
         if "completion_ids" in columns and "completion" not in columns and "messages" not in columns:
             return "logged episodes"
-        return "texts" if "text" in columns and "messages" not in columns else "conversations"
+        is_conversation = not columns.keys().isdisjoint((*CONVERSATIONS, "completion"))
+        return "texts" if "text" in columns and not is_conversation else "conversations"
 
-    def read_episodes(self, row: Row, kind: str) -> list[Trajectory]:
-        """Return the episodes of a row.
+    def read_episodes(self, row: Row, kind: str, usage: DataUsage | None = None) -> list[Trajectory]:
+        """Return the episodes of a row, and count its turns and keys in `usage`.
 
         Raises:
             DataError: The row is invalid.
         """
         if kind == "logged episodes":
             read = partial(logged_episodes, chat=self.chat, reward=self.settings.reward, offered=self.offered)
-            return read(row, context_length=self.context_length)
+            return read(row, train_on=self.chosen, context_length=self.context_length, usage=usage)
         if kind == "conversations":
             conversations = [conversation_of(each, self.offered) for each in conversation_rows(row)]
+            if usage is not None:
+                usage.add(*conversations, chosen=self.chosen)
             in_tokens = partial(written, chat=self.chat, chosen=self.chosen, context_length=self.context_length)
             return [in_tokens(conversation) for conversation in conversations]
         pair = preference_of(row, self.offered)
+        if usage is not None:
+            usage.add(*(conversation for conversation, _ in pair.answers))
         return list(Preferences([pair], self.chat, context_length=self.context_length).group(0).trajectories)
 
 
@@ -166,7 +178,7 @@ def checked_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (
             _add_text(report, row, reader.chat)
             continue
         parse = partial(reader.read_episodes, kind=report.kind)
-        episodes = parse_row(row, parse)
+        episodes = parse_row(row, partial(parse, usage=report.usage))
         # messages quote the row, and cut quotes off: those of a row with secrets are taken from its masked copy
         masked = parse_row(_mask_row(row), parse) if sensitive else episodes
         if isinstance(episodes, str):
@@ -196,6 +208,9 @@ def _add_text(report: DataReport, row: Row, chat: Chat) -> None:
     text = parse_row(row, lambda row: [text_of(row)])
     if isinstance(text, str):
         report.wrong.append(text)
+        return
+    report.usage.unit = "texts"
+    if report.usage.add_row(row, ("text",)):
         return
     ids = chat.encode(text[0])
     report.learned, report.trained = report.learned + 1, report.trained + len(ids)

@@ -19,9 +19,11 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from whetstone.data.dataset_formats import CONVERSATIONS, ROLES
 from whetstone.data.rows import Row
 from whetstone.errors import did_you_mean
 
@@ -75,9 +77,10 @@ def logged(row: Row, reward: str | Sequence[str] | None = None) -> list[Logged]:
     if columns.get("completion_ids") is not None:
         return [Logged(row, _task(columns, columns.get("prompt_ids")), worth, tuple(_of_tokens(row)))]
     row = conversation_rows(row)[0]
-    opening = row.columns.get("prompt") or _before_the_assistant(
-        row.columns.get("messages") or row.columns.get("conversations")
-    )
+    opening = columns.get("prompt")
+    if not opening:
+        whole = next((row.columns[name] for name in (*CONVERSATIONS, "prompt") if row.columns.get(name)), None)
+        opening = _before_the_assistant(whole)
     return [Logged(row, _task(columns, opening), worth)]
 
 
@@ -105,13 +108,15 @@ def _task(columns: Mapping[str, Any], opening: Any) -> str:
 
 
 def _before_the_assistant(messages: Any) -> list[Any]:
-    said = list(messages) if isinstance(messages, Sequence) and not isinstance(messages, str) else []
-    spoken = (n for n, each in enumerate(said) if isinstance(each, Mapping) and _speaker(each) in ("assistant", "gpt"))
-    return said[: next(spoken, len(said))]
+    with suppress(ValueError, RecursionError):
+        messages = json.loads(messages) if isinstance(messages, str) else messages
+    listed = list(messages) if isinstance(messages, Sequence) and not isinstance(messages, str) else []
+    spoken = (n for n, each in enumerate(listed) if isinstance(each, Mapping) and _role(each) == "assistant")
+    return listed[: next(spoken, len(listed))]
 
 
-def _speaker(message: Mapping[str, Any]) -> Any:
-    return message.get("role", message.get("from"))
+def _role(message: Mapping[str, Any]) -> str | None:
+    return ROLES.get(str(message.get("role") or message.get("from")).lower())
 
 
 def _reward(row: Row, named: str | Sequence[str] | None) -> float | None:
@@ -163,13 +168,15 @@ def _of_call(row: Row) -> dict[str, Any]:
         raise row.error("a call of a chat API has `request.messages` and `response.choices`")
     if not isinstance(choices[0], Mapping) or not isinstance(choices[0].get("message"), Mapping):
         raise row.error(f"a message is expected, got {_shorten(choices[0])}", at="response.choices[0].message")
-    before = [
-        {**message, "weight": 0} if isinstance(message, Mapping) and message.get("role") == "assistant" else message
-        for message in messages
-    ]
-    tools = {"tools": request["tools"]} if request.get("tools") else {}
-    named = {name: row.columns[name] for name in _TASKS if name in row.columns}
-    return {"messages": [*before, choices[0]["message"]], **tools, **named}
+    columns = {name: value for name, value in row.columns.items() if name not in ("request", "body", "response")}
+    if request is row.columns:
+        columns.pop("messages")
+    else:  # what nothing reads of the request and the response is reported by its path
+        columns |= {f"request.{name}": value for name, value in request.items() if name != "messages"}
+        columns |= {name: columns.pop(f"request.{name}") for name in ("tools", "functions") if request.get(name)}
+    columns |= {f"response.{name}": value for name, value in response.items() if name != "choices"}
+    columns["response.choices[1]"] = choices[1:]
+    return {**columns, "prompt": messages, "completion": [choices[0]["message"]]}
 
 
 _MAX_LOGPROB = 1e-6
@@ -287,7 +294,8 @@ def _branches(row: Row, trace: Any, at: str) -> Iterator[Row]:
         seen |= set(path)
         messages = [_message(nodes[place], new=fresh) for place, fresh in zip(path, new, strict=True)]
         tools = nodes[path[0]].get("tools")
-        yield Row(row.where, {"messages": messages, **({"tools": tools} if tools else {})}, row.number)
+        columns = {name: value for name, value in row.columns.items() if name not in ("traces", "task")}
+        yield Row(row.where, {**columns, "messages": messages, **({"tools": tools} if tools else {})}, row.number)
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], last: int) -> list[int]:
@@ -329,10 +337,19 @@ def _message(node: Mapping[str, Any], *, new: bool) -> dict[str, Any]:
     said = dict(node["message"])
     if said.get("role") != "assistant":
         return said
-    calls = said.get("tool_calls") or ()
-    if not isinstance(calls, str | Mapping) and all(isinstance(call, Mapping) for call in calls):
-        calls = [
-            {"id": call.get("id"), "type": "function", "function": {k: call.get(k) for k in ("name", "arguments")}}
-            for call in calls
-        ]
-    return {**said, "tool_calls": calls, "weight": int(bool(node.get("sampled")) and new)}
+    return {**said, "weight": int(bool(node.get("sampled")) and new)}
+
+
+def list_used_columns(row: Row, reward: str | Sequence[str] | None) -> set[str]:
+    """Return the columns from which the task, the reward and the tokens of an episode are read.
+
+    Args:
+        row: The row of the log.
+        reward: Names of the columns with the reward; None: the usual ones.
+    """
+    named = [reward] if isinstance(reward, str) else reward or _REWARDS
+    is_trl = set(row.columns) >= _OF_TRL
+    numbers = {name for name, value in row.columns.items() if is_trl and reward is None and _number(value) is not None}
+    tokens = {"prompt_ids", "completion_ids", "logprobs", "env_mask", "traces"}
+    tokens |= {"prompt", "completion"} if "completion_ids" in row.columns else set()
+    return {*named, *_TASKS, *_OF_TRL, *numbers, *tokens}

@@ -449,5 +449,30 @@ def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
         raise DataError(str(error)) from None
     if split not in splits:
         raise DataError(f"{path}: no split {split}{did_you_mean(split, splits)}")
-    for number, columns in enumerate(splits[split], start=1):
+    for number, columns in enumerate(_read_arrow(splits[split]), start=1):
+        columns = {name: remove_padding(value) for name, value in columns.items()}
         yield Row(f"{path}:{split}, row {number}", columns, number)
+
+
+def _read_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
+    """Read rows as Arrow stores them: `datasets` decodes JSON, whose nulls would look like those of structs."""
+    if isinstance(table, list):
+        yield from table
+        return
+    for batch in table.with_format("arrow").iter(batch_size=1000):
+        yield from batch.to_pylist()
+
+
+def remove_padding(value: Any) -> Any:
+    """Return a value of an Arrow table without the nulls of its structs.
+
+    Arrow gives every struct of a column the fields of all rows, and fills missing ones with null. A null in a list, in
+    a map or in JSON text was written, and is kept.
+    """
+    if isinstance(value, Mapping):
+        return {key: remove_padding(field) for key, field in value.items() if field is not None}
+    if not isinstance(value, list):
+        return value
+    if value and all(isinstance(each, tuple) for each in value):  # a map
+        return {key: remove_padding(item) for key, item in value}
+    return [remove_padding(each) for each in value]

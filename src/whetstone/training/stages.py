@@ -111,7 +111,7 @@ def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> N
     if (folder / MODEL).is_dir():  # it was made, and a kill came before that was written down
         shutil.rmtree(folder / MODEL)
     folder.mkdir(parents=True, exist_ok=True)
-    told = fit_reward_model(resolved, folder)
+    told = fit_reward_model(resolved, folder, say=progress.say)
     progress.say(
         f"{name}: puts {told['accuracy']:.1%} of the pairs of {told['tried_on']} tasks it did not see in order"
     )
