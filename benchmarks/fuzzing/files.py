@@ -13,7 +13,7 @@ from typing import Any
 
 from fuzzing.choices import Choices, held
 from fuzzing.trying import scratch
-from whetstone.data import logged
+from whetstone.data import conversation_of, conversation_rows, logged, preference_of
 from whetstone.data.rows import Row, read_all
 from whetstone.data.sensitive import find_sensitive, mask_sensitive
 from whetstone.errors import WhetstoneError
@@ -121,6 +121,14 @@ def _rows(choices: Choices, path: Path) -> None:
         json.dumps(row.columns, ensure_ascii=False).encode()
 
 
+def _conversations(choices: Choices, path: Path) -> None:
+    read_all(path, lambda row: [conversation_of(each) for each in conversation_rows(row)])
+
+
+def _preferences(choices: Choices, path: Path) -> None:
+    read_all(path, lambda row: [preference_of(row)])
+
+
 def _logs(choices: Choices, path: Path) -> None:
     def parse(row: Row) -> list[Any]:
         return list(logged(row, choices.one((None, "reward", ["reward", "score"]))))
@@ -152,6 +160,8 @@ READERS: dict[str, tuple[Callable[[Choices, Path], None], tuple[str, ...]]] = {
     "csv": (_rows, (".csv",)),
     "tsv": (_rows, (".tsv",)),
     "txt": (_rows, (".txt",)),
+    "conversations": (_conversations, (".jsonl", ".json", ".csv")),
+    "preferences": (_preferences, (".jsonl", ".json", ".csv")),
     "logs": (_logs, (".jsonl", ".json", ".csv")),
     "sensitive": (_sensitive, (".jsonl", ".txt")),
     "source_values": (_values, (".txt",)),
