@@ -1,4 +1,4 @@
-"""Every row of a data file is read, by `train` before anything is evaluated and by `data check` with the same filters."""
+"""Every row of a data file is read, by `train` before it evaluates and by `data check` with the same filters."""
 
 import json
 
@@ -24,7 +24,7 @@ ONLY = [f"{key}=null" for key in ("ablations", "supervised", "reinforcement", "r
 
 
 @pytest.fixture(scope="module")
-def made():
+def assembly():
     return assemble(load_recipe("demo", PLAIN))
 
 
@@ -64,27 +64,27 @@ def test_reading_continues_after_a_truncated_row(tmp_path):
         ("reward_model", pairs(40), "data: {path: a.jsonl}"),
     ],
 )
-def test_every_stage_reports_all_invalid_rows_or_skips_them(tmp_path, monkeypatch, made, key, rows, settings):
+def test_every_stage_reports_all_invalid_rows_or_skips_them(tmp_path, monkeypatch, assembly, key, rows, settings):
     monkeypatch.chdir(tmp_path)
     bad = list(range(5, 17))
     truncate(written(tmp_path / "a.jsonl", rows), *bad)
     resolved = load_recipe("demo", [TINY, "chat.format=hermes", *ONLY, f"{key}={{{settings}, steps: 1}}"])
     with pytest.raises(DataError, match="12 of 40 rows are invalid") as error:
-        check_data(made, resolved)
+        check_data(assembly, resolved)
     assert [f"a.jsonl:{k} " in str(error.value) for k in bad] == [True] * 10 + [False] * 2
-    made.skipped_rows.clear()
-    check_data(made, resolved.with_changes({f"{key}.data.on_bad_row": "skip"}))
-    assert made.skipped_rows == {f"{key}.data": 12}
+    assembly.skipped_rows.clear()
+    check_data(assembly, resolved.with_changes({f"{key}.data.on_bad_row": "skip"}))
+    assert assembly.skipped_rows == {f"{key}.data": 12}
 
 
-def test_checked_data_is_read_once(tmp_path, made):
+def test_checked_data_is_read_once(tmp_path, assembly):
     settings = DataSettings(path=str(written(tmp_path / "a.jsonl", conversations(3))))
     only = [*ONLY, f"supervised={{data: {settings.path}, steps: 1}}"]
-    check_data(made, load_recipe("demo", [TINY, "chat.format=hermes", *only]))
+    check_data(assembly, load_recipe("demo", [TINY, "chat.format=hermes", *only]))
     (tmp_path / "a.jsonl").unlink()
-    assert demonstrations_of(made, settings, "supervised.data").episode(0).score is not None
+    assert demonstrations_of(assembly, settings, "supervised.data").episode(0).score is not None
     with pytest.raises(DataError, match="no such file"):
-        demonstrations_of(made, settings, "supervised.data")
+        demonstrations_of(assembly, settings, "supervised.data")
 
 
 def test_csv_and_tsv_hold_the_same_conversations(tmp_path):
@@ -99,9 +99,9 @@ def test_csv_and_tsv_hold_the_same_conversations(tmp_path):
         assert [row.columns for row in rows_of(tmp_path / name)] == rows
 
 
-def test_rewards_of_a_csv_are_numbers(tmp_path, made):
+def test_rewards_of_a_csv_are_numbers(tmp_path, assembly):
     (tmp_path / "a.csv").write_text("prompt,completion,reward\nCompute 1+1,2,0.5\nCompute 1+1,3,0\n")
-    (group,) = logged_groups(tmp_path / "a.csv", made.chat)
+    (group,) = logged_groups(tmp_path / "a.csv", assembly.chat)
     assert group.rewards == (0.5, 0.0)
 
 
@@ -131,18 +131,18 @@ def test_rewards_of_a_csv_are_numbers(tmp_path, made):
         ({"env_mask": [1, "0"]}, r'env_mask\[1\]: a mask has 0 and 1, got "0"'),
     ],
 )
-def test_invalid_tokens_are_reported_with_file_and_line(tmp_path, made, change, message):
+def test_invalid_tokens_are_reported_with_file_and_line(tmp_path, assembly, change, message):
     row = {"prompt_ids": [1, 2], "completion_ids": [4, 5], "logprobs": [-0.5, 0.0], "reward": 1}
     path = written(tmp_path / "a.jsonl", [row, {**row, **change}])
     with pytest.raises(DataError, match=rf"a\.jsonl:2  {message}"):
-        logged_groups(path, made.chat)
-    (group,) = logged_groups(path, made.chat, on_bad_row="skip")
+        logged_groups(path, assembly.chat)
+    (group,) = logged_groups(path, assembly.chat, on_bad_row="skip")
     assert group.rewards == (1.0,)
 
 
-def test_log_probs_of_tokens_that_were_not_sampled_are_ignored(tmp_path, made):
+def test_log_probs_of_tokens_that_were_not_sampled_are_ignored(tmp_path, assembly):
     row = {"prompt_ids": [1], "completion_ids": [4, 5], "env_mask": [1, 0], "logprobs": [-0.5, None], "reward": 1}
-    (group,) = logged_groups(written(tmp_path / "a.jsonl", [row]), made.chat)
+    (group,) = logged_groups(written(tmp_path / "a.jsonl", [row]), assembly.chat)
     assert group.trajectories[0].turns[0].action.logprobs == (-0.5,)
 
 
@@ -164,9 +164,9 @@ def test_log_probs_of_tokens_that_were_not_sampled_are_ignored(tmp_path, made):
         ),
     ],
 )
-def test_invalid_traces_are_reported_with_their_path(tmp_path, made, trace, message):
+def test_invalid_traces_are_reported_with_their_path(tmp_path, assembly, trace, message):
     with pytest.raises(DataError, match=rf"a\.jsonl:1  {message}"):
-        logged_groups(written(tmp_path / "a.jsonl", [{"task": {"key": "t"}, "traces": [trace]}]), made.chat)
+        logged_groups(written(tmp_path / "a.jsonl", [{"task": {"key": "t"}, "traces": [trace]}]), assembly.chat)
 
 
 def test_check_applies_the_filters_of_the_stage(tmp_path):

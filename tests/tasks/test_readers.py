@@ -1,4 +1,4 @@
-"""Files of tasks in every format: separators inside fields, encodings, wrong numbers of fields, and all invalid rows."""
+"""Task files of every format: separators inside fields, encodings, wrong numbers of fields, and invalid rows."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def write_csv(path, *lines, encoding="utf-8"):
 @pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
 @pytest.mark.parametrize("quote", ["", '"'], ids=["bare", "quoted"])
 def test_separator_inside_a_csv_field_is_text(tmp_path, separator, quote):
-    question = f"What is tea?{separator}And rice?"
+    question = f"Where is tea?{separator}And rice?"
     path = write_csv(tmp_path / "a.csv", f"{quote}{question}{quote},4", "Next?,5")
     assert [(task.prompt, task.private["answer"]) for task in tasks_of(path)] == [(question, "4"), ("Next?", "5")]
 
@@ -74,9 +74,9 @@ def test_table_is_read_as_it_was_written(tmp_path_factory, delimiter, rows):
     ("line", "reason"),
     [
         ("What, pray, is it?,4", "row 2  4 fields, the header has 2"),
-        ("What is it?", "row 2  1 fields, the header has 2; `answer` is missing"),
-        ('"What "is it,4', "row 2  not CSV"),
-        ('"What is it?,4', "row 2  the quote that opens in line 3 is not closed"),
+        ("How old?", "row 2  1 fields, the header has 2; `answer` is missing"),
+        ('"How "old,4', "row 2  not CSV"),
+        ('"How old?,4', "row 2  the quote that opens in line 3 is not closed"),
     ],
 )
 def test_row_with_wrong_fields_is_reported_with_file_and_row(tmp_path, line, reason):

@@ -306,10 +306,13 @@ def assemble(
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
     skipped_rows: dict[str, int] = {}
-    for key, part in (("tasks", source), ("supervised.tasks", demonstrated)):
-        if fulfils(part, Skips) and part.skipped and (key == "tasks" or part is not source):
-            skipped_rows[key] = part.skipped
-            say(f"{key}: {part.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
+    for key, tasks in {
+        "tasks": source,
+        **({} if demonstrated is source else {"supervised.tasks": demonstrated}),
+    }.items():
+        if fulfils(tasks, Skips) and tasks.skipped:
+            skipped_rows[key] = tasks.skipped
+            say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
     environment = environment_of(resolved)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)

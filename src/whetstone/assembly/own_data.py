@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
@@ -56,9 +56,7 @@ from whetstone.seeding import derive_seed
 from whetstone.trajectory import EndReason, Group, Score, Trajectory
 
 _Item = TypeVar("_Item")
-_Data = TypeVar("_Data")
-_Settings = TypeVar("_Settings")
-_Rest = ParamSpec("_Rest")
+_Read = TypeVar("_Read", bound=Callable[..., Any])
 
 
 class StoredEpisodes:
@@ -152,20 +150,17 @@ def _worth(trajectory: Trajectory, value: float) -> Trajectory:
     return replace(trajectory, score=Score(value, success=value > 0))
 
 
-def _take_checked(
-    read: Callable[Concatenate[Assembly, _Settings, _Rest], _Data],
-) -> Callable[Concatenate[Assembly, _Settings, _Rest], _Data]:
+def _take_checked(read: _Read) -> _Read:
     """Make a reader return the data that `check_data` read with the same settings, once."""
 
     @functools.wraps(read)
-    def take(assembly: Assembly, settings: _Settings, *args: _Rest.args, **options: _Rest.kwargs) -> _Data:
+    def take(assembly: Assembly, settings: Any, *args: Any) -> Any:
         checked = assembly.checked_data.pop(read.__name__, None)
         if checked is not None and checked[0] == settings:
-            data: _Data = checked[1]
-            return data
-        return read(assembly, settings, *args, **options)
+            return checked[1]
+        return read(assembly, settings, *args)
 
-    return take
+    return cast("_Read", take)
 
 
 def _read_rows(

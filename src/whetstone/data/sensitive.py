@@ -45,13 +45,14 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Kind → its expression, and texts of which a value contains one."""
 _PRIVATE_KEY = (
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"-----B[E]GIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r"(?:[^-]|-(?!----)){0,8000}+(?:-----END [A-Z ]{0,60}-----)?"
 )
 _ESCAPE = r"(?<=\\[nrt])|(?<=\\u[0-9a-fA-F]{4})"
 """An escape of JSON before a value, such as in the arguments of a call; it is not part of the value."""
 _EMAIL = rf"(?:(?<![\w\\.%+-])|{_ESCAPE})[\w%+-][\w.%+-]{{0,63}}@(?:[\w-]{{1,63}}\.){{1,8}}[^\W\d_]{{2,24}}(?![\w-])"
 _PHONES = (
+    r"\+[1-9]\d{0,2}[ -]\(?\d{1,4}\)?(?:[ -]\d{2,4}){1,4}(?!\w)",
     rf"(?:(?<![\w+.,/-])|{_ESCAPE})\+[1-9](?:[ ./-]?\(?\d\)?){{6,14}}(?!\w)",
     rf"(?:(?<![\w.,/+-])|{_ESCAPE})(?:1[-. ])?(?:\(\d{{3}}\) ?|\d{{3}}[-.])\d{{3}}[-.]\d{{4}}(?![\w-])",
     rf"(?i:(?:\b|{_ESCAPE})(?:phone|telephone|telefon|tel|mobile|cell|fax)\b)[.:]{{0,2}} {{0,2}}"
@@ -79,8 +80,9 @@ _KINDS: Sequence[_Kind] = (
     ),
     _Kind("e-mail address", re.compile(_EMAIL), ("@",)),
     _Kind("phone number", re.compile(_PHONES[0]), ("+",)),
-    _Kind("phone number", re.compile(_PHONES[1])),
-    _Kind("phone number", re.compile(_PHONES[2]), ("phone", "telefon", "tel", "mobile", "cell", "fax")),
+    _Kind("phone number", re.compile(_PHONES[1]), ("+",)),
+    _Kind("phone number", re.compile(_PHONES[2])),
+    _Kind("phone number", re.compile(_PHONES[3]), ("phone", "telefon", "tel", "mobile", "cell", "fax")),
 )
 _WINDOW, _OVERLAP = 4000, 1000
 """Characters per search of the package's expressions, some of which take quadratic time, and the repeated ones."""
@@ -145,11 +147,15 @@ def redact_sensitive(text: str) -> str:
 
 def mask_sensitive(text: str) -> str:
     """Replace the kinds that are found with the installed packages, for texts that are printed."""
-    parts, end = [], 0
-    for span in find_sensitive(text):
-        parts += [text[end : span.start], f"[redacted {span.kind}]"]
-        end = span.end
-    return "".join([*parts, text[end:]])
+    for _ in range(3):  # a value next to another one is found once that is replaced
+        parts, end = [], 0
+        for span in find_sensitive(text):
+            parts += [text[end : span.start], f"[redacted {span.kind}]"]
+            end = span.end
+        if not parts:
+            break
+        text = "".join([*parts, text[end:]])
+    return text
 
 
 REDACTORS: Mapping[str, Redact] = {"sensitive": redact_sensitive}
@@ -195,7 +201,7 @@ def redact_texts(value: Any, redact: Callable[[str], str]) -> Any:
             for number in itertools.count(2):
                 if unique not in redacted:
                     break
-                unique = f"{name} {number}"  # two keys that differ in what is redacted
+                unique = f"{name} {number}"  # keys that differ in redacted parts only
             redacted[unique] = redact_texts(item, redact)
         return redacted
     return [redact_texts(item, redact) for item in value] if isinstance(value, list | tuple) else value

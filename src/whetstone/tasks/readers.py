@@ -31,6 +31,7 @@ _FORMATS = ".jsonl, .json, .csv, .tsv, .txt, .parquet, or a folder with a datase
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _TO_UTF_8 = "convert the file to UTF-8, such as with `iconv -f cp1252 -t utf-8`"
+_SPACE = re.compile(r"[ \t\n\r]*")
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -192,7 +193,8 @@ def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]
     """
     if not isinstance(row, dict):
         raise ValueError(f"{what} is a JSON object, got {type(row).__name__}")
-    if _SURROGATE_ESCAPE.search(text) and (place := next(_invalid_texts(row), None)):
+    place = next(_invalid_texts(row), None) if _SURROGATE_ESCAPE.search(text) else None
+    if place is not None:
         raise ValueError(f"`{place}` is not valid Unicode: it contains half of a surrogate pair")
     return row
 
@@ -303,7 +305,7 @@ def _kind_of_json(path: Path, text: str) -> str:
 
 
 def _skip_space(text: str, place: int) -> int:
-    match = json.decoder.WHITESPACE.match(text, place)
+    match = _SPACE.match(text, place)
     return match.end() if match else place
 
 
@@ -393,7 +395,7 @@ def _check_header(path: Path, fields: list[str], reason: str) -> list[str]:
 
 
 def _check_fields(fields: Sequence[str], header: Sequence[str]) -> str:
-    """Return what is wrong with the fields of a row; empty if nothing is."""
+    """Return the problem of the fields of a row; empty if they are valid."""
     if len(fields) > len(header):
         return f"{len(fields)} fields, the header has {len(header)}; a field that contains the delimiter needs quotes"
     if len(fields) < len(header):

@@ -72,10 +72,10 @@ def fit_reward_model(
         )
         accuracy = model.accuracy([pair for pairs, _ in tried for pair in pairs])
         model.save()
-        told = {"accuracy": accuracy, "tried_on": kept, "tasks": len(learned), "loss": loss}
-        told |= {"skipped_rows": assembly.skipped_rows} if assembly.skipped_rows else {}
-        (aside / "trained.json").write_text(json.dumps(told, indent=1))
-    return told
+        result: dict[str, Any] = {"accuracy": accuracy, "tried_on": kept, "tasks": len(learned), "loss": loss}
+        result |= {"skipped_rows": assembly.skipped_rows} if assembly.skipped_rows else {}
+        (aside / "trained.json").write_text(json.dumps(result, indent=1))
+    return result
 
 
 def pairs_in(episodes: Sequence[Trajectory]) -> list[Pair]:
