@@ -584,7 +584,17 @@ COLUMNS = st.fixed_dictionaries(
     {},
     optional={
         name: ANYTHING | st.lists(LIKELY, max_size=4)
-        for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "label", "tools", "system")
+        for name in (
+            "messages",
+            "conversations",
+            "prompt",
+            "completion",
+            "chosen",
+            "rejected",
+            "label",
+            "tools",
+            "system",
+        )
     },
 )
 

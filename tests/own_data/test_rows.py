@@ -217,3 +217,9 @@ def test_training_reports_invalid_rows_before_it_evaluates_and_stores_the_number
     summary = train(skipping, tmp_path / "other", progress=Progress(quiet=True))
     assert summary.written["skipped_rows"] == {"supervised.data": 2}
     assert json.loads((tmp_path / "other" / "skipped_rows.json").read_text()) == {"supervised.data": 2}
+
+
+def test_skipping_every_row_is_an_error(tmp_path, assembly):
+    path = truncate(written(tmp_path / "a.jsonl", conversations(2)), 1, 2)
+    with pytest.raises(DataError, match=r"a\.jsonl: all 2 rows are invalid; set `supervised\.data\.on_bad_row: stop`"):
+        demonstrations_of(assembly, DataSettings(path=str(path), on_bad_row="skip"), "supervised.data")

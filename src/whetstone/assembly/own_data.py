@@ -169,6 +169,8 @@ def _read_rows(
     """Read every row of a data file, and store the number of skipped rows in the assembly."""
     path = Path(settings.path)
     items, skipped = read_all(path, parse, split=settings.split, on_bad_row=settings.on_bad_row)
+    if skipped and not items:
+        raise DataError(f"{path}: all {skipped} rows are invalid; set `{key}.on_bad_row: stop` to see the reasons")
     count_skipped(assembly.skipped_rows, key, skipped)
     return items
 

@@ -13,9 +13,6 @@ import click
 import whetstone.assembly
 import whetstone.record
 import whetstone.training
-from whetstone.assembly import Assembly
-from whetstone.assembly.own_data import with_learning
-from whetstone.assembly.stored_data import choice_of
 from whetstone.data.checking import DataReader, DataReport, checked_file, counted, write_redacted
 from whetstone.data.choosing import Choice
 from whetstone.data.conversations import LEARNED_FROM
@@ -77,7 +74,7 @@ def check(
     tokens in green. The exit code is 2 if a row is invalid.
     """
     resolved = load_recipe(recipe, overrides)
-    assembly = whetstone.assembly.assemble(with_learning(resolved))
+    assembly = whetstone.assembly.assemble(whetstone.assembly.with_learning(resolved))
     stage, settings = _settings_for(resolved, file)
     changes = {"split": split, "train_on": train_on}
     settings = settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
@@ -92,7 +89,7 @@ def check(
             offered=tuple(tools_shown(assembly.environment())),
             chosen=find_part("turn filter", settings.train_on, LEARNED_FROM),
             context_length=assembly.policy.context_length,
-            choice=choice_of(settings),
+            choice=whetstone.assembly.choice_of(settings),
             stored=lambda: assembly.stored_reader.groups(settings, stage or "data"),
         )
         held_out = assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes)
@@ -141,7 +138,7 @@ def _is_same(path: str, file: Path) -> bool:
     return Path(path).resolve() == file.resolve()
 
 
-def _check_tasks(file: Path, assembly: Assembly) -> DataReport:
+def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataReport:
     """Report on the file of the recipe's tasks, which are valid or skipped once the recipe is assembled."""
     report = DataReport("tasks")
     for row in read_rows(file, suffix=task_suffix(file)):

@@ -221,7 +221,7 @@ def _token_ids(row: Row, values: Any, at: str) -> list[int]:
 def _mask(row: Row, values: Any, at: str, length: int) -> list[bool]:
     mask = [True] * length if values is None else _list(row, values, at)
     for index, value in enumerate(mask):
-        if not isinstance(value, int) or value not in (0, 1):
+        if not isinstance(value, int | float) or value not in (0, 1):
             raise row.error(f"a mask has 0 and 1, got {_shorten(value)}", at=f"{at}[{index}]")
     return list(map(bool, mask))
 
