@@ -38,6 +38,7 @@ TARGETS = {
     "recipes": "recipes",
     "sql": "queries",
     "templates": "conversations as tokens",
+    "files": "files of tasks and data",
 }
 SELF_TEST_SECONDS = 60.0
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")

@@ -29,7 +29,7 @@ OPTIONAL = {
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
     "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
-    "wandb", "mlflow", "trackio", "ray",
+    "wandb", "mlflow", "trackio", "ray", "detect_secrets",
 }  # fmt: skip
 """Packages of extras, and of an environment of their own: they may be imported inside a function."""
 

@@ -135,7 +135,7 @@ def outcomes_of(path: Path) -> dict[str, float]:
         raise TaskError(f"{path}: Inspect's binary log; `inspect log convert --to json` writes the one read here")
     try:
         rows = (
-            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
             if (path.suffix == ".jsonl")
             else json.loads(path.read_text(encoding="utf-8"))
         )

@@ -96,6 +96,8 @@ class DataSettings(Settings):
     `reward`, `score`, or the reward column of a known tool's log."""
     split: str = "train"
     """Split of a dataset with several splits."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """`stop` reports all invalid rows before training starts; `skip` excludes them, and the run stores their number."""
     train_on: str = "all"
     """Assistant turns that are trained: `all`, the `last`, those with `calls`, those that are `answers`, or
     `package.module:function` of (message, index among the assistant's messages, all messages)."""
@@ -431,8 +433,8 @@ class LiveSettings(OptimizerSettings):
     guard: GuardSettings | None = None
     """Rollback of the weights if the success rate on held-out tasks falls; null disables it."""
     redact: str | None = None
-    """`package.module:function`, a text → as it may be kept: what is taken out of words and tokens before a turn is
-    stored and learned from, and of what people wrote; null: nothing."""
+    """Redactor of text and tokens before a turn is stored and trained, and of text that people write: `sensitive`
+    (secrets, e-mail addresses and phone numbers), or `package.module:function` of a text; null: none."""
     checkpoint_interval_steps: int = Field(10, ge=1)
     """Updates between two checkpoints; a step of live learning is one update."""
 

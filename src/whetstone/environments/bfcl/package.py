@@ -69,7 +69,7 @@ def functions(name: str) -> tuple[Mapping[str, Any], ...]:
 def described(module: str) -> tuple[Mapping[str, Any], ...]:
     """What is said of the functions of a module of services."""
     file = data_folder() / "multi_turn_func_doc" / f"{module}.json"
-    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.chat.api.asked import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.data.redacting import Redacting
 from whetstone.errors import RunDirectoryError, explained
 from whetstone.inference import Engine, publish
 from whetstone.recipe import LiveSettings
@@ -30,7 +31,6 @@ from whetstone.serving.live.scorers import Judgement, Scorer
 from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, judged_turn, taken_over
 from whetstone.serving.live.weights import STAGE, LiveWeights
 from whetstone.serving.recording import Episode, Said
-from whetstone.serving.redacting import Redacting
 from whetstone.training.evaluating import evaluate
 
 _SHOWN = 50

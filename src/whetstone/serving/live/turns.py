@@ -19,12 +19,12 @@ import orjson
 
 from whetstone.atomic_write import saving
 from whetstone.chat import Chat, Context, Message
+from whetstone.data.redacting import Redacting
 from whetstone.data.stored_episodes import as_stored
 from whetstone.errors import RunDirectoryError
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
 from whetstone.serving.recording import Episode, Said, conversation, turn_alone
-from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 

@@ -31,8 +31,8 @@ from typing import Any
 
 from whetstone.atomic_write import saving, write_text
 from whetstone.chat.api.asked import RefusedError
+from whetstone.data.redacting import Redact, redacted_words
 from whetstone.errors import RunDirectoryError
-from whetstone.serving.redacting import Redact, redacted_words
 
 KINDS = ("user", "policy")
 """Whose seat a person may take: the user's in a test of an agent, or the policy's in an episode that is watched."""
