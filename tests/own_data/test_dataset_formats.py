@@ -562,39 +562,3 @@ def test_a_call_without_text_is_trained(format):
 def test_tables_are_those_with_structs():
     assert set(TABLES) < set(CONTAINERS)
     assert write_dataset in CONTAINERS.values()
-
-
-# Any row
-
-
-SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "x", "user", "gpt", "tool", "[", "{}"])
-KEYS = st.sampled_from(
-    ["role", "from", "content", "value", "tool_calls", "function_call", "function", "name", "arguments", "type", "text",
-     "id", "tool_call_id", "weight", "train", "mask", "refusal", "thinking", "image_url", "images", "parameters", "malformed",
-     "properties", "default"]
-)  # fmt: skip
-ANYTHING = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
-)
-LIKELY = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool", "function_call"])},
-    optional=dict.fromkeys(("content", "tool_calls", "function_call", "thinking", "name"), ANYTHING),
-)
-COLUMNS = st.fixed_dictionaries(
-    {},
-    optional={
-        name: ANYTHING | st.lists(LIKELY, max_size=4)
-        for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "label", "tools", "system")
-    },
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(columns=COLUMNS)
-def test_any_row_is_read_or_rejected_with_its_place(columns):
-    for read in (conversation_of, preference_of):
-        try:
-            read(Row("rows.jsonl:3", columns))
-        except DataError as error:
-            assert str(error).startswith("rows.jsonl:3  ")
