@@ -570,8 +570,8 @@ def test_tables_are_those_with_structs():
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "x", "user", "gpt", "tool", "[", "{}"])
 KEYS = st.sampled_from(
     ["role", "from", "content", "value", "tool_calls", "function_call", "function", "name", "arguments", "type", "text",
-     "id", "tool_call_id", "weight", "train", "mask", "refusal", "thinking", "image_url", "images", "parameters", "malformed",
-     "properties", "default"]
+     "id", "tool_call_id", "weight", "train", "mask", "refusal", "thinking", "image_url", "images", "parameters",
+     "malformed", "properties", "default"]
 )  # fmt: skip
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
@@ -607,4 +607,7 @@ def test_any_row_is_read_or_rejected_with_its_place(columns):
         try:
             read(Row("rows.jsonl:3", columns))
         except DataError as error:
-            assert str(error).startswith("rows.jsonl:3  ")
+            place = str(error)[: len("rows.jsonl:3  ")]
+        else:
+            continue
+        assert place == "rows.jsonl:3  "
