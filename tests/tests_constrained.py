@@ -1,9 +1,11 @@
-"""An engine without a model that samples at random among the tokens that a constraint allows."""
+"""Tools, formats, and an engine without a model that samples at random among the tokens that a constraint allows."""
 
+import json
 import math
 import random
 import re
 
+from tests_served import made
 from whetstone.inference import Generation
 from whetstone.inference.protocol import EngineAbilities
 
@@ -56,3 +58,48 @@ class RandomEngine:
 
     async def close(self):
         pass
+
+
+ROOM = {
+    "type": "object",
+    "properties": {
+        "floor": {"type": "integer", "minimum": -2, "maximum": 40},
+        "kind": {"enum": ["single", "double"]},
+        "smoking": {"type": "boolean"},
+        "extras": {"type": "array", "items": {"enum": ["bath", "view"]}, "maxItems": 3},
+    },
+    "required": ["floor", "kind"],
+}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"$ref": "#/$defs/Name"}, "age": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+    "required": ["age"],
+    "$defs": {"Name": {"type": "string"}},
+}
+TOOLS = [("book_room", ROOM), ("find_person", PERSON), ("stop", {"type": "object", "properties": {}})]
+SCHEMAS = dict(TOOLS)
+JSON_FORMATS = ["hermes", "llama3", "mistral", "tool_calls", "deepseek_v31", "functionary_v31", "harmony", "react"]
+TAG_FORMATS = ["qwen3_coder", "glm", "minimax_m2", "seed"]
+OTHER_FORMATS = ["compact", "code", "tags", "lfm2", "gemma4"]
+_MADE = {}
+
+
+def made_with(format):
+    """An assembly whose model calls tools in a format."""
+    if format not in _MADE:
+        _MADE[format] = made(f"chat.format={format}", "policy.tiny.context_length=4096")
+    return _MADE[format]
+
+
+def engine_for(chat, seed=0):
+    """A random engine that knows the closing tags of a format."""
+    return RandomEngine(chat.tokenizer, seed, tags=closing_tags(chat.format))
+
+
+def validate(calls):
+    """See that the arguments of calls fit the schemas of `TOOLS`."""
+    import jsonschema
+
+    for name, arguments in calls:
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+        jsonschema.Draft202012Validator(SCHEMAS[name]).validate(read)

@@ -1,61 +1,16 @@
 """`tool_choice`: a required call is guaranteed and has valid arguments, a forbidden call is text, over every API."""
 
-import json
-
 import pytest
 
 from tests_apis import REFUSED, WAYS, ask
-from tests_constrained import RandomEngine, closing_tags
-from tests_served import HI, Scripted, called, made, played
-from tests_templates import real_templates, real_tokenizer
-from whetstone.chat import FORMATS, Chat, Message, Text, ToolCall, ToolSpec, fitting_format
-from whetstone.chat.call_grammar import CallGrammarError, call_grammar
-from whetstone.errors import PolicyError
+from tests_constrained import JSON_FORMATS, OTHER_FORMATS, TAG_FORMATS, TOOLS, engine_for, made_with, validate
+from tests_served import HI, Scripted, called, played
+from whetstone.chat import Message, Text
 from whetstone.inference.protocol import EngineAbilities
-from whetstone.serving.schemas import Schemas
 from whetstone.trajectory import Author
 
-llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'whetstone-rl[serve]'")
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install jsonschema")
-
-ROOM = {
-    "type": "object",
-    "properties": {
-        "floor": {"type": "integer", "minimum": -2, "maximum": 40},
-        "kind": {"enum": ["single", "double"]},
-        "smoking": {"type": "boolean"},
-        "extras": {"type": "array", "items": {"enum": ["bath", "view"]}, "maxItems": 3},
-    },
-    "required": ["floor", "kind"],
-}
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"$ref": "#/$defs/Name"}, "age": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
-    "required": ["age"],
-    "$defs": {"Name": {"type": "string"}},
-}
-TOOLS = [("book_room", ROOM), ("find_person", PERSON), ("stop", {"type": "object", "properties": {}})]
-SCHEMAS = dict(TOOLS)
-JSON_FORMATS = ["hermes", "llama3", "mistral", "tool_calls", "deepseek_v31", "functionary_v31", "harmony", "react"]
-TAG_FORMATS = ["qwen3_coder", "glm", "minimax_m2", "seed"]
-OTHER_FORMATS = ["compact", "code", "tags", "lfm2", "gemma4"]
-_MADE = {}
-
-
-def made_with(format):
-    if format not in _MADE:
-        _MADE[format] = made(f"chat.format={format}", "policy.tiny.context_length=4096")
-    return _MADE[format]
-
-
-def engine_for(chat, seed=0):
-    return RandomEngine(chat.tokenizer, seed, tags=closing_tags(chat.format))
-
-
-def validate(calls):
-    for name, arguments in calls:
-        read = json.loads(arguments) if isinstance(arguments, str) else arguments
-        jsonschema.Draft202012Validator(SCHEMAS[name]).validate(read)
+pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'whetstone-rl[serve]'")
+pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install jsonschema")
 
 
 @pytest.mark.parametrize("format", [*JSON_FORMATS, *TAG_FORMATS])
@@ -185,71 +140,3 @@ def test_what_a_grammar_cannot_guarantee_is_refused_with_the_remedy():
             await ask(served, ("chat", False), choice="required", tools=TOOLS)
 
     played(assembly, work, engine=engine)
-
-
-def test_text_parameter_is_refused_if_its_schema_restricts_the_text():
-    chat = made_with("qwen3_coder").chat
-    for schema, word in (({"type": "string", "maxLength": 5}, "maxLength"), ({"type": ["string", "integer"]}, "types")):
-        tool = ToolSpec("say", "", {"type": "object", "properties": {"text": schema}})
-        with pytest.raises(CallGrammarError, match=f'format qwen3_coder .* parameter "text" has .*{word}'):
-            call_grammar(chat, [tool], offered=[tool])
-
-
-def walk(chat, grammar, engine, most=3000):
-    """Sample one turn under a grammar; (its tokens, whether it ended)."""
-    import asyncio
-
-    from whetstone.inference import Sampling
-
-    constraint = Schemas(chat.tokenizer, chat.stop_ids).call_constraint(grammar)
-    sampling = Sampling(most, stop_ids=chat.stop_ids, constraint=constraint)
-    answer = asyncio.run(engine.generate((), sampling))
-    return answer.tokens, answer.finish == "stop"
-
-
-def tool_specs():
-    return [ToolSpec(name, "A tool.", schema) for name, schema in TOOLS]
-
-
-@pytest.mark.parametrize("format", [*JSON_FORMATS, *TAG_FORMATS])
-def test_grammar_accepts_the_calls_that_the_chat_writes(format):
-    """A call with other valid arguments is allowed token by token, so the grammar is not narrower than it must be."""
-    chat, tools = made_with(format).chat, tool_specs()
-    grammar = call_grammar(chat, tools, offered=tools)
-    arguments = [
-        ("book_room", {"floor": 3, "kind": "single"}),
-        ("book_room", {"floor": -2, "kind": "double", "smoking": False, "extras": ["bath", "view"]}),
-        ("find_person", {"name": "Åsa", "age": None}),
-        ("find_person", {"age": 12}),
-        ("stop", {}),
-    ]
-    for name, values in arguments:
-        text, stop_id = chat.write_turn(Message("assistant", (), (ToolCall(name, json.dumps(values)),)), tools)
-        constraint = Schemas(chat.tokenizer, chat.stop_ids).call_constraint(grammar)
-        ids = (*chat.encode(text), stop_id)
-        for place, token in enumerate(ids):
-            allowed = constraint.allowed(ids[:place])
-            assert allowed[token] or allowed.sum() == 1, (format, name, text, place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(real_templates()))
-def test_required_call_is_valid_in_the_template_of_a_real_model(name):
-    tokenizer = real_tokenizer(name, real_templates()[name])
-    try:
-        chat = Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
-    except PolicyError as error:
-        pytest.skip(f"the template carries no conversation: {error}")
-    tools = tool_specs()
-    try:
-        grammar = call_grammar(chat, tools, offered=tools)
-    except CallGrammarError as error:
-        pytest.skip(str(error))
-    for seed in range(3):
-        tokens, is_over = walk(chat, grammar, engine_for(chat, seed))
-        assert is_over
-        message = chat.read(tokens, tools, turn=0)
-        assert message.tool_calls
-        assert not message.malformed
-        assert not message.text.strip().replace("<think>", "").replace("</think>", "").strip()
-        validate([(call.name, call.arguments) for call in message.tool_calls])

@@ -6,7 +6,6 @@ from transformers import PreTrainedTokenizerFast
 
 from tests_served import HI, Scripted, made, played
 from whetstone.chat import Message, Text
-from whetstone.chat.token_bytes import TokenBytes, text_offsets
 
 TEXTS = ["naïve café", "🙂👍🏽", "日本語", "<tool_call> as text", "a\u0301b \n\t", "𝔘𝔫𝔦"]
 
@@ -116,6 +115,8 @@ def sentencepiece_tokenizer():
 
 @pytest.mark.parametrize("text", ["Hello", "Hello Hello", "é 🙂 H", "ö"])
 def test_bytes_of_sentencepiece_tokens_are_those_of_the_text(text):
+    from whetstone.chat.token_bytes import TokenBytes
+
     tokenizer = sentencepiece_tokenizer()
     ids = tokenizer.encode(text, add_special_tokens=False)
     pieces = TokenBytes(tokenizer).split(ids)
@@ -124,4 +125,6 @@ def test_bytes_of_sentencepiece_tokens_are_those_of_the_text(text):
 
 
 def test_offset_of_a_token_is_that_of_its_character():
+    from whetstone.chat.token_bytes import text_offsets
+
     assert text_offsets([b"a", "é".encode()[:1], "é".encode()[1:], b"b"]) == [0, 1, 1, 2]
