@@ -46,6 +46,10 @@ _OBJECT = re.compile(r'\{\s*"qzkeyzq"\s*:\s*"qzvaluezq"\s*\}')
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 )
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are data and no schemas."""
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+"""Formats of strings that llguidance enforces."""
 _DEFINITIONS = ("$defs", "definitions")
 _DEEPEST = 16
 """References that are followed from one schema."""
@@ -399,7 +403,21 @@ def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return json.dumps({"x-guidance": JSON_SPACING, **schema})
+    return json.dumps({"x-guidance": JSON_SPACING, **_without_formats(schema)})
+
+
+def _without_formats(schema: Any) -> Any:
+    """Return a schema without formats that llguidance does not know, which are annotations, such as `password`."""
+    if isinstance(schema, list):
+        return [_without_formats(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    known = {
+        word: value
+        for word, value in schema.items()
+        if word != "format" or not isinstance(value, str) or value in _FORMATS
+    }
+    return {word: value if word in _DATA else _without_formats(value) for word, value in known.items()}
 
 
 def _shared_ending(one: str, other: str) -> str:

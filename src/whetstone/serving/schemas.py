@@ -156,7 +156,10 @@ class Schemas:
             raise RefusedError(f"{param}: {str(error)[:200]}", param=param) from None
         if matcher.is_error():
             reason = str(matcher.get_error()).strip().partition("\n")[0]
-            raise RefusedError(f"{param}: this schema cannot be followed: {reason[:200]}", param=param)
+            whose, remedy = ("this schema", "")
+            if param == "tool_choice":
+                whose, remedy = "the schema of a tool", "; leave that keyword out, or use tool_choice auto"
+            raise RefusedError(f"{param}: {whose} cannot be followed: {reason[:200]}{remedy}", param=param)
         return matcher
 
 
