@@ -63,8 +63,16 @@ CALLED, SAID, THOUGHT = "Rome", "I look it up.", "First the weather."
 
 def tool_with(schema: Mapping[str, Any]) -> ToolSpec:
     """A tool with a parameter of this schema."""
-    properties = {"value": {**schema, "description": "A value."}, "count": {"type": "integer", "description": "A number."}}
-    parameters = {"type": "object", "properties": properties, "required": ["value"], "$defs": {"Place": {"type": "string"}}}
+    properties = {
+        "value": {**schema, "description": "A value."},
+        "count": {"type": "integer", "description": "A number."},
+    }
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": ["value"],
+        "$defs": {"Place": {"type": "string"}},
+    }
     return ToolSpec("look_up", "Looks something up.", parameters)
 
 
@@ -151,7 +159,9 @@ def render(chat: Chat, turn: Turn) -> str | None:
     dialect = chat.dialect
     if turn.arguments and not dialect.writes_calls:
         return None
-    if (len(turn.arguments) > 1 and not dialect.several) or (turn.content and turn.arguments and not dialect.speaks_and_calls):
+    if (len(turn.arguments) > 1 and not dialect.several) or (
+        turn.content and turn.arguments and not dialect.speaks_and_calls
+    ):
         return None
     message = dialect.speech(speech_of(chat, turn))
     asked = {"role": "user", "content": "How is it?"}
@@ -182,7 +192,7 @@ def render(chat: Chat, turn: Turn) -> str | None:
                 continue
         text = whole[start:]
         last = max(map(text.rfind, (turn.thought, turn.content)))
-        called = text.find('value') if turn.arguments else last
+        called = text.find("value") if turn.arguments else last
         if not all(part in text for part in (turn.thought, turn.content)) or called < 0:
             continue
         if turn.thought and turn.arguments and text.find(turn.thought) > called:
@@ -269,7 +279,9 @@ def page(results: Sequence[Result], where: Mapping[str, Any]) -> str:
     for one in results:
         if one.failures and one.name in CONTRADICTIONS:
             line, text, reason = CONTRADICTIONS[one.name]
-            lines.append(f"- {one.name} ({one.format}), {len(one.failures)} turns: line {line} of its template, `{text}`, {reason}.")
+            lines.append(
+                f"- {one.name} ({one.format}), {len(one.failures)} turns: line {line} of its template, `{text}`, {reason}."
+            )
             continue
         lines += [f"- {one.name} ({one.format}): {kind}: {wrong[:300]}" for kind, wrong in one.failures.items()]
         lines += [f"- {one.name}: {one.refused}"] if one.refused else []
@@ -289,7 +301,9 @@ def main() -> int:
     rendered, parsed = sum(one.rendered for one in results), sum(one.parsed for one in results)
     if arguments.names:
         for one in results:
-            print(f"{one.name} {one.format} {one.parsed}/{one.rendered} written {one.written} cut {one.reported}/{one.cut} {one.refused}")
+            print(
+                f"{one.name} {one.format} {one.parsed}/{one.rendered} written {one.written} cut {one.reported}/{one.cut} {one.refused}"
+            )
             for kind, wrong in list(one.failures.items())[:4]:
                 print("   ", kind, "→", wrong[:400])
         return 0
@@ -298,7 +312,13 @@ def main() -> int:
         "rendered": rendered,
         "templates": {one.name: {k: v for k, v in vars(one).items() if k != "name"} for one in results},
     }
-    stored = {"name": "parsed_turns", "measured": measured, "ratios": {}, "goal": "all turns are parsed as rendered", **circumstances(began)}
+    stored = {
+        "name": "parsed_turns",
+        "measured": measured,
+        "ratios": {},
+        "goal": "all turns are parsed as rendered",
+        **circumstances(began),
+    }
     text = page(results, stored)
     if arguments.json:
         print(json.dumps(stored, indent=1, ensure_ascii=False))

@@ -275,7 +275,10 @@ def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int)
     for end in (len(turn), *reversed(ends)):  # without the sign that closes the turn
         message = format.read(turn[:end], (TOOL,))
         calls = message.tool_calls
-        if not message.malformed and [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count:
+        if (
+            not message.malformed
+            and [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count
+        ):
             return True
     return False
 

@@ -21,7 +21,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import CALLED, SAID, THOUGHT, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
+from whetstone.chat.dialect import (
+    CALLED,
+    SAID,
+    THOUGHT,
+    TOOL,
+    Prober,
+    Rewritten,
+    Speech,
+    in_parts,
+    learned,
+    shared_beginning,
+)
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.openings import Openings
@@ -94,7 +105,12 @@ class Chat:
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
         self._said_end = self._end_of_text()
         tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", self._said_end)
-        self._text_end = re.compile(r"\s*" + "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1]) + re.escape((tags or [""])[-1]) + r"\s*\Z")
+        self._text_end = re.compile(
+            r"\s*"
+            + "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
+            + re.escape((tags or [""])[-1])
+            + r"\s*\Z"
+        )
         self._needs_opening = self._closing_separates_calls()
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
@@ -113,9 +129,11 @@ class Chat:
             spoken = self._with_tools(spoken, self.format.describe(declared))
         return self._afresh(spoken, declared)
 
-    def extend(self, context: Context, sampled: Sequence[int], messages: Sequence[Message]) -> Context:
-        """The context after the model said `sampled` and the environment answered with `messages`."""
-        speech = self._speech(self._text(sampled), context)
+    def extend(
+        self, context: Context, sampled: Sequence[int], messages: Sequence[Message], *, max_calls: int | None = None
+    ) -> Context:
+        """Return the context after the sampled tokens and the messages that answer them; `max_calls`: see `read`."""
+        speech = self._speech(self._text(sampled), context, max_calls)
         after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
         try:
@@ -127,21 +145,30 @@ class Chat:
         ids, shown = (*context.ids, *sampled, *new), (*context.shown, written)
         return replace(context, ids=ids, new=new, opens_segment=False, spoken=after, shown=shown)
 
-    def read(self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int) -> Message:
-        """The model's tokens as a message; call ids are unique within the episode."""
-        thought, _, message = self._taken_apart(self._text(sampled), tools)
+    def read(
+        self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
+    ) -> Message:
+        """Parse the sampled tokens of a turn; call ids are unique within the episode.
+
+        Calls after the first `max_calls` are left out. With 0, text that looks like a call is text.
+        """
+        thought, _, message = self._taken_apart(self._text(sampled), tools, max_calls)
         calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
         said = thought + message.text
         return replace(message, content=(Text(said),) if said else (), tool_calls=calls)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A message as the tokens a model would have sampled for it, end of turn included."""
-        ids, closing = self.encode(self._written(message, tools)), self._closing
-        if message.tool_calls:
-            closing = self._closing_calls
-            if ids[-1:] == closing and self._text_of(closing[0]) in self.format.markers:
-                return ids  # the end of the calls is the end of the turn
-        return (*ids, closing[0])
+        text, end = self.write_turn(message, tools)
+        return (*self.encode(text), end)
+
+    def write_turn(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[str, int]:
+        """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
+        text = self._written(message, tools)
+        if not message.tool_calls:
+            return text, self._closing[0]
+        sign = self._text_of(self._closing_calls[0])  # the end of the calls can be the end of the turn
+        return text.removesuffix(sign) if sign in self.format.markers else text, self._closing_calls[0]
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
@@ -210,7 +237,9 @@ class Chat:
 
     def _end_of_text(self) -> str:
         """Return what the template writes between the text of an answer and the token that ends the turn."""
-        behind = self._render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False).rpartition(_PROBE)[2]
+        behind = self._render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False).rpartition(_PROBE)[
+            2
+        ]
         end = min((at for stop in self._stops if (at := behind.find(stop)) >= 0), default=0)
         between = behind[:end].strip()
         return between if any(i in self._token_text for i in self.encode(between)) else ""
@@ -244,7 +273,9 @@ class Chat:
                 inner |= ends.intersection(self.encode(text[:last]))
         others = ends - inner
         if self._closing_calls[0] in inner and others:
-            self._closing_calls = (self.tokenizer.eos_token_id,) if self.tokenizer.eos_token_id in others else self._closing
+            self._closing_calls = (
+                (self.tokenizer.eos_token_id,) if self.tokenizer.eos_token_id in others else self._closing
+            )
         return inner - set(self._closing) if others else set()
 
     def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
@@ -313,7 +344,7 @@ class Chat:
     def _text_of(self, token: int) -> str:
         return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
 
-    def _taken_apart(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, str, Message]:
+    def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
         """(the thought with its signs, the thought alone, the message it says and calls)"""
         opening, closing = self.dialect.thought_signs
         if self._needs_opening and not text.lstrip().startswith(opening.lstrip()):
@@ -322,11 +353,16 @@ class Chat:
         def read_rest(rest: str) -> Message:
             return self.format.read(rest, tools)
 
-        signed, message = read_after_thought(text, closing, read_rest, opening=opening)
+        raw, message = read_after_thought(text, closing, read_rest, opening=opening)
+        signed = raw
         if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
             signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
         if signed and self.dialect.said_sign.strip():
             signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
+        if limit == 0 and (message.tool_calls or message.malformed):
+            sign = next((stop for stop in self._stops if text.endswith(stop)), "")
+            message = Message("assistant", (Text(text[len(raw) :].removesuffix(sign)),))
+        message = replace(message, tool_calls=message.tool_calls[:limit])
         thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
         said = self._without_frame(message.text)
         if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
@@ -341,9 +377,9 @@ class Chat:
         end = self._text_end.search(text) if self._said_end else None
         return text if end is None else text[: end.start()]
 
-    def _speech(self, text: str, context: Context) -> Speech:
+    def _speech(self, text: str, context: Context, max_calls: int | None = None) -> Speech:
         """What was said, as the template is told of it."""
-        _, thought, message = self._taken_apart(text, context.tools)
+        _, thought, message = self._taken_apart(text, context.tools, max_calls)
         closing = self.dialect.thought_signs[1]
         content = message.text.strip() if closing in text else message.text
         before = sum(len(m.calls) for m in context.spoken if isinstance(m, Speech))
@@ -430,7 +466,7 @@ class Chat:
         """What the system says, said by the user where the template knows no system."""
         if self._knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
-        return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
+        return ({**spoken[1], "content": f"{spoken[0]['content']}\n\n{spoken[1]['content']}"}, *spoken[2:])
 
     def _render(self, spoken: Spoken, tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
         """The conversation as the template writes it.
@@ -523,10 +559,10 @@ class Chat:
         if not description:
             return spoken
         if spoken and spoken[0]["role"] == "system":
-            return (replace_content(spoken[0], f"{spoken[0]['content']}\n\n{description}"), *spoken[1:])
+            return ({**spoken[0], "content": f"{spoken[0]['content']}\n\n{description}"}, *spoken[1:])
         if self._knows_system:
             return ({"role": "system", "content": system(description).text}, *spoken)
-        return (replace_content(spoken[0], f"{description}\n\n{spoken[0]['content']}"), *spoken[1:])
+        return ({**spoken[0], "content": f"{description}\n\n{spoken[0]['content']}"}, *spoken[1:])
 
     def _accepts_system(self) -> bool:
         """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
@@ -542,8 +578,3 @@ def _same_calls(read: Sequence[ToolCall], given: Sequence[ToolCall]) -> bool:
         return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in given]
     except (ValueError, RecursionError):
         return False
-
-
-def replace_content(message: dict[str, str], content: str) -> dict[str, str]:
-    """The same message saying something else."""
-    return {**message, "content": content}

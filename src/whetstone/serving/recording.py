@@ -95,7 +95,7 @@ class Episode:
         if before is None:
             return Place(None, tuple(messages), chat.open(messages, tools), digests[-1])
         before.followed += 1
-        return Place(before, heard, chat.extend(before.context, before.action.ids, heard), digests[-1])
+        return Place(before, heard, continue_after(before, heard, chat), digests[-1])
 
     def prompted(self, chat: Chat, prompt: str | tuple[int, ...]) -> Place:
         """Where what goes on from a prompt is drawn: behind the tokens drawn before, where it begins with them."""
@@ -231,6 +231,12 @@ class Episode:
             if messages[count - 1].role == "assistant":
                 return by_digest.get(digests[count]), count
         return None, 0
+
+
+def continue_after(answer: Said, messages: Sequence[Message], chat: Chat) -> Context:
+    """Return the context of the answer to these messages; calls that the client was not sent are text."""
+    max_calls = len(answer.message.tool_calls) or (None if answer.context.tools else 0)
+    return chat.extend(answer.context, answer.action.ids, messages, max_calls=max_calls)
 
 
 def conversation(said: Said) -> tuple[Message, ...]:

@@ -86,15 +86,6 @@ class Answer:
     """[T] the likeliest tokens at each place with their log-probs under the model, the likeliest first; empty where
     nobody asked."""
 
-    def piece(self, tokenizer: Any, place: int) -> str:
-        """The text of one token."""
-        return piece_of(tokenizer, self.ids[place])
-
-
-def piece_of(tokenizer: Any, token: int) -> str:
-    """The text of a token by itself."""
-    return str(tokenizer.decode([token], skip_special_tokens=False))
-
 
 def json_number(logprob: float) -> float:
     """A log-prob as JSON can write it; what was forbidden, or is not known, has the number OpenAI's APIs use."""

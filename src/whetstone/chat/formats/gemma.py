@@ -78,7 +78,9 @@ class Gemma:
         text = opening.string
         match = _CALL.match(text, opening.end())
         if match is None:
-            reason = f"{self.begin} must be followed by call:name{{…}}, got {text[opening.end() : opening.end() + 40]!r}"
+            reason = (
+                f"{self.begin} must be followed by call:name{{…}}, got {text[opening.end() : opening.end() + 40]!r}"
+            )
             return [reason], skip_block(text, opening.end(), (self.end,), self._opening)
         try:
             value, position = self._read(text, match.end(), 0)

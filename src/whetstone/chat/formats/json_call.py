@@ -94,7 +94,9 @@ def dump_json(value: Any) -> str:
     return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def decode_calls(text: str, position: int, *, name: str = "name", arguments: str = "arguments") -> tuple[list[ToolCall | str], int]:
+def decode_calls(
+    text: str, position: int, *, name: str = "name", arguments: str = "arguments"
+) -> tuple[list[ToolCall | str], int]:
     """Decode one call or a list of calls that starts at a position.
 
     Args:

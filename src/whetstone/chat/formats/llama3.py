@@ -21,7 +21,9 @@ _STARTS = re.compile(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"(?:name|para
 
 def _find_call(text: str) -> int | None:
     """Return where an object with a name and parameters starts within text."""
-    match = re.search(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text)
+    match = re.search(
+        r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text
+    )
     return None if match is None else match.start()
 
 

@@ -24,7 +24,7 @@ from whetstone.data.stored_episodes import as_stored
 from whetstone.errors import RunDirectoryError
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
-from whetstone.serving.recording import Episode, Said, conversation, turn_alone
+from whetstone.serving.recording import Episode, Said, continue_after, conversation, turn_alone
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
@@ -184,7 +184,7 @@ def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
     heard = appended(said.heard, hint)
     if said.before is None:
         return chat.open(heard, said.context.tools)
-    return chat.extend(said.before.context, said.before.action.ids, heard)
+    return continue_after(said.before, heard, chat)
 
 
 class TurnStore:
