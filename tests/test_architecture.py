@@ -229,7 +229,7 @@ FOREIGN = {
         "logits_scaling": "configurations",
         "final_logit_softcapping": "configurations",
     },
-    "plain_json.py": {"detach": "tensors", "tolist": "tensors"},
+    "plain_json.py": {"detach": "tensors", "model_dump": "pydantic"},
     "policies/adapters.py": {"_hf_peft_config_loaded": "models"},
     "policies/masking.py": {
         "attention_chunk_size": "configurations",
