@@ -164,17 +164,22 @@ def _readable(value: Any) -> Any:
 
 def _rows_of(frame: Any) -> Any:
     """Return a pandas table as one dict per row, or in parts if it has an index of its own or equal column names."""
-    if type(frame.index).__name__ == "RangeIndex" and frame.columns.is_unique:
-        return frame.to_dict("records")
-    return frame.to_dict("split")
+    columns, rows = frame.columns.tolist(), list(frame.itertuples(index=False, name=None))
+    if _is_numbered(frame.index) and frame.columns.is_unique:
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+    return {"index": frame.index.tolist(), "columns": columns, "data": rows}
 
 
 def _values_of(series: Any) -> Any:
-    values = series.tolist()
-    if type(series.index).__name__ == "RangeIndex":
-        return values
-    index = series.index.tolist()
-    return dict(zip(index, values, strict=True)) if series.index.is_unique else list(zip(index, values, strict=True))
+    if _is_numbered(series.index):
+        return series.tolist()
+    pairs = list(zip(series.index.tolist(), series.tolist(), strict=True))
+    return dict(pairs) if series.index.is_unique else pairs
+
+
+def _is_numbered(index: Any) -> bool:
+    """Whether an index has only the number of each row."""
+    return type(index).__name__ == "RangeIndex" and (index.start, index.step) == (0, 1)
 
 
 _PANDAS: dict[str, Callable[[Any], Any]] = {
