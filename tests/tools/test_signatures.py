@@ -35,7 +35,7 @@ def call(function, arguments, **options):
 
 
 def taking(annotation, default=None):
-    """Return a function of one parameter, `value`, that reports what it receives."""
+    """Return a function of one parameter, `value`, that returns its text."""
 
     def report(value):
         """Report."""
@@ -400,7 +400,7 @@ class Kinds:
 
     @classmethod
     def of_class(cls, a: int) -> str:
-        """Of the class."""
+        """A method of the class."""
         return f"{cls.__name__}{a}"
 
     bound = functools.partialmethod(plain, 5)
@@ -421,7 +421,7 @@ def test_every_kind_of_method_is_a_tool_under_its_own_name():
     calls = {"plain": {"a": 1}, "static": {"a": 2}, "of_class": {"a": 3}, "bound": {}, "renamed": {"a": 4},
              "variadic": {"values": [1, 2]}}  # fmt: skip
     assert [spec.name for spec in toolset.specs] == list(calls)
-    texts = [asyncio.run(toolset.call(ToolCall(name, json.dumps(given)))).text for name, given in calls.items()]
+    texts = [asyncio.run(toolset.call(ToolCall(name, json.dumps(values)))).text for name, values in calls.items()]
     assert texts == ["1", "2", "Kinds3", "5", "4", "3"]
 
 

@@ -364,7 +364,7 @@ def _holds_tools(item: Any) -> bool:
 
 
 def _as_result(value: Any) -> Result:
-    """Return what a tool returned as content: text as it is, everything else as JSON."""
+    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
     if isinstance(value, Result):
         return value
     if isinstance(value, str) and not isinstance(value, Enum):
@@ -414,7 +414,7 @@ async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
 
 
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and convert what it returns, which may be a generator, in the same thread."""
+    """Call a function and convert its result, which may be a generator, in the same thread."""
     value = function(**arguments)
     return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else _as_result(value)
 
