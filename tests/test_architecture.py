@@ -248,6 +248,7 @@ FOREIGN = {
     "recipe/yaml_text.py": {"tag": "YAML's events"},
     "rewards/scoring.py": {"item": "scalars of NumPy and PyTorch"},
     "tools/mcp.py": {"text": "MCP's resources"},
+    "tools/schema.py": {"documentation": "the Doc of typing_extensions"},
     "training/evaluating.py": {"chat_template": "tokenizers"},
 }
 """What is asked of others' objects by its name, and whose it is."""

@@ -29,7 +29,7 @@ class Color(enum.Enum):
     RED = "red"
 
 
-class Unit(str, enum.Enum):
+class Unit(str, enum.Enum):  # noqa: UP042
     """A unit that is a string."""
 
     KG = "kg"
@@ -130,7 +130,9 @@ VALUES = {
     "keys of one text": (lambda: {1: "a", "1": "b"}, '[["1", "a"], ["1", "b"]]'),
     "not finite": (lambda: [float("nan"), float("inf"), {"a": -float("inf")}], '[null, null, {"a": null}]'),
     "generator": (lambda: (word for word in WORDS[:2]), '["tea", "rice"]'),
-    "iterators": (lambda: {"map": map(str, [1]), "zip": zip([1], "a", strict=True)}, '{"map": ["1"], "zip": [[1, "a"]]}'),
+    "iterators": (
+        lambda: {"map": map(str, [1]), "zip": zip([1], "a", strict=True)}, '{"map": ["1"], "zip": [[1, "a"]]}'
+    ),
     "range": (lambda: [range(3), collections.deque([1])], "[[0, 1, 2], [1]]"),
     "mappings": (
         lambda: [collections.Counter("aab"), types.MappingProxyType({"a": 1}), collections.UserDict(a=1)],
@@ -140,7 +142,9 @@ VALUES = {
     "row of a database": (lambda: [row()], '[{"a": 1, "b": "x"}]'),
     "array": (lambda: array.array("i", [1, 2]), "[1, 2]"),
     "numpy scalars": (lambda: [np.int64(3), np.float64(0.5), np.bool_(True), np.str_("x")], '[3, 0.5, true, "x"]'),
-    "numpy arrays": (lambda: {"a": np.array([[1, 2]]), "b": np.array([0.5, np.nan])}, '{"a": [[1, 2]], "b": [0.5, null]}'),
+    "numpy arrays": (
+        lambda: {"a": np.array([[1, 2]]), "b": np.array([0.5, np.nan])}, '{"a": [[1, 2]], "b": [0.5, null]}'
+    ),
     "numpy times": (lambda: np.array(["2024-05-06"], dtype="datetime64[D]"), '["2024-05-06"]'),
     "numpy nanoseconds": (lambda: [np.datetime64("2024-05-06", "ns")], '["2024-05-06T00:00:00.000000000"]'),
     "numpy objects": (lambda: np.array([{"b", "a"}, None], dtype=object), '[["a", "b"], null]'),

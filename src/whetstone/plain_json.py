@@ -30,8 +30,8 @@ MAX_VALUES = 100_000
 """Maximum number of values that are read from an iterator."""
 _TIMES = (datetime.date, datetime.time)
 _AS_TEXT = (
-    decimal.Decimal, fractions.Fraction, complex, uuid.UUID, PurePath, datetime.timedelta, datetime.tzinfo, collections.UserString,
-    ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network,
+    decimal.Decimal, fractions.Fraction, complex, uuid.UUID, PurePath, datetime.timedelta, datetime.tzinfo,
+    collections.UserString, ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network,
 )  # fmt: skip
 _SEQUENCES = (
     collections.abc.Sequence, collections.abc.KeysView, collections.abc.ValuesView, collections.abc.ItemsView,

@@ -55,9 +55,9 @@ def test_a_seed_of_reasoning_gym_is_one_question_in_every_process():
     needs_reasoning_gym()
     crossed = {"allow_cross_variable_product": True}
     every = {**crossed, "allow_multivariate_polynomials": True}
-    asked = [(name, {}, 4) for name in DATASETS]
-    asked += [("polynomial_multiplication", options, 3) for options in (crossed, every)]
-    first, second = (in_process(CODE, json.dumps(asked), seed=seed) for seed in ("1", "2"))
+    requests = [(name, {}, 4) for name in DATASETS]
+    requests += [("polynomial_multiplication", options, 3) for options in (crossed, every)]
+    first, second = (in_process(CODE, json.dumps(requests), seed=seed) for seed in ("1", "2"))
     assert first == second
 
 
@@ -66,8 +66,8 @@ def test_every_generator_of_reasoning_gym_asks_the_same_in_every_process():
     needs_reasoning_gym()
     from reasoning_gym.factory import DATASETS as every
 
-    asked = [(name, {}, 2) for name in sorted(every) if name != "composite"]
-    first, second = (in_process(CODE, json.dumps(asked), seed=seed) for seed in ("1", "2"))
+    requests = [(name, {}, 2) for name in sorted(every) if name != "composite"]
+    first, second = (in_process(CODE, json.dumps(requests), seed=seed) for seed in ("1", "2"))
     assert len(first) > 150
     assert first == second
 
@@ -104,8 +104,7 @@ def test_a_process_of_an_environment_has_one_order_of_strings():
 def test_a_process_of_verifiers_has_one_order_of_strings(tmp_path, monkeypatch):
     bridge = tmp_path / "bridge.py"
     bridge.write_text(
-        "import json\n"
-        'print(json.dumps({"tasks": [{"id": str(hash("tea")), "prompt": "?", "key": "k"}]}), flush=True)\n'
+        'import json\nprint(json.dumps({"tasks": [{"id": str(hash("tea")), "prompt": "?", "key": "k"}]}), flush=True)\n'
     )
     monkeypatch.setattr(verifiers, "_BRIDGE", bridge)
     (task,) = verifiers.VerifiersTasks(taskset="x", held_out_fraction=1.0).held_out(1)

@@ -1,4 +1,4 @@
-"""An MCP server that restarts, expires sessions, is behind a failing proxy, or never starts."""
+"""An MCP server that restarts, expires sessions, has a failing proxy, or never starts."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def make_server(shape, **options):
 
 
 class Site:
-    """A server with sessions behind a proxy, on one address: restarted, expired or failing on request."""
+    """A server with sessions and its proxy, on one address: restarted, expired or failing on request."""
 
     def __init__(self, shape, **options):
         self.shape, self.options = shape, options
@@ -78,7 +78,7 @@ class Site:
         self._server = uvicorn.Server(config)
         self._server.capture_signals = contextlib.nullcontext
         self._serving = asyncio.create_task(self._server.serve())
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _leave(self):
@@ -98,20 +98,22 @@ class Site:
     async def __call__(self, scope, receive, send):
         version = dict(scope["headers"]).get(b"mcp-protocol-version", b"")
         if self.status:
-            return await respond(send, self.status, b"<html>Bad Gateway</html>")
-        if version > b"2026":  # a server of the time of sessions
+            await respond(send, self.status, b"<html>Bad Gateway</html>")
+        elif version > b"2026":  # a server of the time of sessions
             error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Unsupported protocol version"}}
-            return await respond(send, 400, json.dumps(error).encode(), b"application/json")
-        await self.app(scope, receive, send)
+            await respond(send, 400, json.dumps(error).encode(), b"application/json")
+        else:
+            await self.app(scope, receive, send)
 
 
 class WithoutStream(Site):
-    """A server without messages of its own, so that a session without calls is idle."""
+    """A server that sends no messages by itself, so that a session without calls is idle."""
 
     async def __call__(self, scope, receive, send):
         if scope["method"] == "GET":
-            return await respond(send, 405, b"")
-        await super().__call__(scope, receive, send)
+            await respond(send, 405, b"")
+        else:
+            await super().__call__(scope, receive, send)
 
 
 async def respond(send, status, body, kind=b"text/html"):

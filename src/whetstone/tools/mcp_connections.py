@@ -102,7 +102,8 @@ class Connection:
             self._failed("was hung up before it answered")
         except Exception as error:
             if isinstance(server, ProcessTransport):
-                self._failed(f"ended before it answered: {server.last_error or explained(error)}", ServerEndedError)
+                why = server.last_error or (explained(error) if isinstance(error, OSError) else "")
+                self._failed(f"ended before it answered{why and f': {why}'}", ServerEndedError)
             else:
                 self._failed(f"no connection: {explained(error)}")
 

@@ -24,7 +24,7 @@ from whetstone.network import MOST_BYTES, no_more_than, trusted
 from whetstone.tools.mcp_sdk import sdk
 
 UNAVAILABLE = -31_500
-"""Code of a JSON-RPC error that stands for a status of HTTP; outside the range that JSON-RPC reserves."""
+"""Code of a JSON-RPC error for a status of HTTP; outside the range that JSON-RPC reserves."""
 _SESSION = "mcp-session-id"
 _NO_SESSION = re.compile(r"session|not initiali[sz]ed", re.IGNORECASE)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -54,14 +54,17 @@ class HttpTransport:
 
     async def _open(self) -> Any:
         if self._uses_sse:
-            made = sdk().sse_client(self.url, httpx_client_factory=lambda **options: _Client(self, options["timeout"]))
-            streams = await self._stack.enter_async_context(made)
+            connecting = sdk().sse_client(self.url, httpx_client_factory=self._make_client)
+            streams = await self._stack.enter_async_context(connecting)
             self._incoming = streams[0]
             return streams
         # no response is longer than it may be
         client = _Client(self, httpx2.Timeout(30.0, read=300.0), {"response": [no_more_than(MOST_BYTES)]})
         await self._stack.enter_async_context(client)
         return await self._stack.enter_async_context(sdk().streamable_http_client(self.url, http_client=client))
+
+    def _make_client(self, *, timeout: Any, **_: Any) -> _Client:
+        return _Client(self, timeout)
 
     async def __aexit__(self, *error: Any) -> bool | None:
         return await self._stack.__aexit__(*error)

@@ -52,7 +52,7 @@ class Tool:
     function: Callable[..., Any]
     """Takes every argument by keyword."""
     bind: Callable[[str], dict[str, Any]]
-    """The keyword arguments in a JSON text, checked; raises ToolError, whose text names the argument and the problem."""
+    """The keyword arguments in a JSON text, checked; raises ToolError that names the argument and the problem."""
     keeps_time: bool = False
     """Whether it ends by itself when its time is over; then nobody else cuts it off."""
     binds_slowly: bool = False
@@ -136,7 +136,7 @@ class _Signature:
 def _read_signature(function: Callable[..., Any], is_method: bool, name: str | None) -> tuple[ToolSpec, _Signature]:
     inner = function.func if isinstance(function, functools.partial) else function
     called = inner if inspect.isroutine(inner) else type(inner).__call__
-    name = name or getattr(function, "__name__", None) or getattr(inner, "__name__", type(inner).__name__)
+    name = name or str(getattr(function, "__name__", None) or getattr(inner, "__name__", type(inner).__name__))
     text, descriptions = _read_docstrings(function, inner, called)
     fields: dict[str, tuple[Any, Any]] = {}
     signature = _Signature(BaseModel)
