@@ -229,7 +229,7 @@ FOREIGN = {
         "logits_scaling": "configurations",
         "final_logit_softcapping": "configurations",
     },
-    "plain_json.py": {"detach": "tensors", "tolist": "tensors"},
+    "plain_json.py": {"detach": "tensors", "model_dump": "pydantic"},
     "policies/adapters.py": {"_hf_peft_config_loaded": "models"},
     "policies/masking.py": {
         "attention_chunk_size": "configurations",
@@ -248,6 +248,7 @@ FOREIGN = {
     "recipe/yaml_text.py": {"tag": "YAML's events"},
     "rewards/scoring.py": {"item": "scalars of NumPy and PyTorch"},
     "tools/mcp.py": {"text": "MCP's resources"},
+    "tools/schema.py": {"documentation": "the Doc of typing_extensions"},
     "training/evaluating.py": {"chat_template": "tokenizers"},
 }
 """What is asked of others' objects by its name, and whose it is."""

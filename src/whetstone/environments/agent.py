@@ -34,6 +34,7 @@ from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, models_listed, wire_of
 from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
@@ -248,7 +249,7 @@ class Agent:
                 stack.callback((await self._door.stand_behind(inside.door)).close)
                 inside.begin()
             else:
-                variables = {**os.environ, **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
+                variables = {**same_hashes(), **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
                 process = await self._started(argv, variables)
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None

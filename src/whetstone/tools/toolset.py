@@ -22,11 +22,10 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
-
-from pydantic import BaseModel
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
 from whetstone.contracts import fulfils
@@ -41,6 +40,8 @@ from whetstone.errors import (
     innermost,
     said_by,
 )
+from whetstone.plain_json import MAX_VALUES
+from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
@@ -315,8 +316,18 @@ def tools_of(holder: Any) -> list[Tool]:
     if fulfils(holder, OffersTools):
         return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
-    methods = [getattr(holder, name) for name in names if not name.startswith("_") and name not in LIFETIME]
-    return [tool_from_function(method) for method in methods if inspect.ismethod(method)]
+    names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
+    methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
+    return [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+
+
+def _is_property(holder: Any, name: str) -> bool:
+    return isinstance(inspect.getattr_static(holder, name), property | functools.cached_property)
+
+
+def _is_method(value: Any) -> bool:
+    """Whether an attribute is a method: static, of a class, or partial ones included."""
+    return inspect.ismethod(value) or inspect.isfunction(value) or isinstance(value, functools.partial)
 
 
 def _holder(item: Any) -> Any:
@@ -353,30 +364,28 @@ def _holds_tools(item: Any) -> bool:
 
 
 def _as_result(value: Any) -> Result:
-    """What a tool returned, as content."""
+    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
     if isinstance(value, Result):
         return value
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, Enum):
         return Result((Text(value),))
     if isinstance(value, Text | Image):
         return Result((value,))
-    if isinstance(value, tuple | list) and value and all(isinstance(part, Text | Image) for part in value):
-        return Result(tuple(value))
-    if isinstance(value, BaseModel):
-        return Result((Text(value.model_dump_json()),))
-    if isinstance(value, bytes):
-        return Result((Text(value.decode()),))
-    return Result((Text(json.dumps(value, ensure_ascii=False, default=_described)),))
+    if isinstance(value, tuple | list) and any(isinstance(part, Text | Image) for part in value):
+        return Result(tuple(part for one in value for part in _as_result(one).content))
+    if isinstance(value, bytes | bytearray):
+        return Result((Text(json_value(value)),))
+    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
 
 
 def _described(value: Any) -> str:
-    """What JSON has no form for, as its own text.
+    """Return the text of a value that JSON cannot express.
 
     Raises:
-        TypeError: It has none, and would be read as an address in memory.
+        TypeError: The text is the address of an object.
     """
-    text = str(value)
-    if _ADDRESS.search(text):
+    text = explained(value) if isinstance(value, BaseException) else str(value)
+    if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
         raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
     return text
 
@@ -389,16 +398,39 @@ async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
     """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
     try:
         if inspect.iscoroutinefunction(tool.function):
-            result = await tool.function(**arguments)
+            value = await tool.function(**arguments)
         else:
-            result = await run_in_thread(tool.function, arguments)
-            if inspect.isawaitable(result):
-                result = await result
-        return _as_result(result)
+            value = await run_in_thread(_call, {"function": tool.function, "arguments": arguments})
+            if inspect.isawaitable(value):
+                value = await value
+        if isinstance(value, AsyncIterator):
+            value = await _take(value)
+        is_quick = isinstance(value, Result | str)
+        return _as_result(value) if is_quick else await run_in_thread(_as_result, {"value": value})
     except BaseException as error:  # a tool is foreign code, and may raise anything
         if pressed(error):
             raise
         return _attributed(error)
+
+
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a function and convert its result, which may be a generator, in the same thread."""
+    value = function(**arguments)
+    return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else _as_result(value)
+
+
+async def _take(values: AsyncIterator[Any]) -> list[Any]:
+    """Return the values of an asynchronous generator.
+
+    Raises:
+        TypeError: There are more than `MAX_VALUES`.
+    """
+    taken = []
+    async for value in values:
+        taken.append(value)
+        if len(taken) > MAX_VALUES:
+            raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
+    return taken
 
 
 def _attributed(error: BaseException) -> _Came:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from whetstone.chat import Message, ToolSpec, tool_result
 from whetstone.environments.commands import arguments_of
+from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import reward_of
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError, did_you_mean
@@ -175,7 +176,7 @@ class VerifiersTasks(ListedTasks):
     ) -> None:
         command = bridge_command(taskset, python, options, runtime, max_tasks, tasks=True, env=env)
         try:
-            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False, env=same_hashes())
         except subprocess.TimeoutExpired:
             raise TaskError(f"verifiers: {taskset} was not loaded within {seconds:g} s") from None
         said = _first(ran.stdout, ran.stderr.decode(errors="replace"), taskset)
@@ -240,7 +241,11 @@ class Bridge:
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_MOST_BYTES
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_MOST_BYTES,
+                env=same_hashes(),
             )
             assert process.stdout is not None
             async with asyncio.timeout(seconds):
