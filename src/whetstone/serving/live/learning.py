@@ -141,7 +141,7 @@ class Live:
         episode.judged.add(number)  # nobody else judges it meanwhile
         try:
             found = self._scorer(followed_of(said, then.heard))
-            judgement = await found if inspect.isawaitable(found) else found
+            judgement = self._checked(await found if inspect.isawaitable(found) else found)
         except Exception as failure:  # a scorer of somebody else's; the conversation goes on whatever it does
             self._failed_scorings += 1
             if self._failed_scorings == 1:
@@ -157,6 +157,13 @@ class Live:
         if episode.closed and not episode.said:  # forgotten meanwhile
             return
         self._keep(episode, said, then, judgement)
+
+    def _checked(self, judgement: Judgement) -> Judgement:
+        low, high = self.settings.reward_range
+        reward = judgement.reward
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not low <= reward <= high:
+            raise ValueError(f"reward {reward!r}: a number from {low:g} to {high:g} (live.reward_range)")
+        return judgement
 
     def _let_stand(self, episode: Episode, number: int) -> None:
         """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""

@@ -54,7 +54,7 @@ class LiveService:
         redact = find_part("redact", settings.redact, {}) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
         self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, redacting=redacting, say=say)
-        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live)
+        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live, reward_range=settings.reward_range)
         room = self.assembly.policy.context_length
         speaker = Speaker(self.engine, self.assembly.chat, context_length=room, seed=resolved.recipe.seed)
         self.server = Server(speaker, self.episodes, name=name, keys=keys)
