@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from whetstone.chat.api.asked import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError, explained
 from whetstone.inference import Engine, publish
+from whetstone.network.http_layer import Family, make_family
 from whetstone.recipe import LiveSettings
 from whetstone.record.checkpoint import checkpoint_path
 from whetstone.reporting import Journal
@@ -271,6 +272,14 @@ class Live:
             "next": [turn.told() for turn in self.turns.turns(list(journal.waiting)[: self.settings.turns_per_update])],
             "next_when": f"{len(journal.waiting)} of {self.settings.turns_per_update} turns are there",
         }
+
+    def families(self) -> Iterator[Family]:
+        """Return metrics of live learning."""
+        journal = self.journal
+        yield make_family("live_trained_turns", "gauge", "Turns in the weights.", len(journal.learned))
+        yield make_family("live_waiting_turns", "gauge", "Turns that wait for an update.", len(journal.waiting))
+        yield make_family("live_steps", "gauge", "Updates in the weights.", journal.step)
+        yield make_family("live_failed_scorings_total", "counter", "Failed calls of the scorer.", self._failed_scorings)
 
     def told_of(self, episode: str) -> dict[str, Any]:
         """What is known of an episode.

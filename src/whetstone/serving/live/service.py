@@ -61,7 +61,7 @@ class LiveService:
         self.people = PeopleQueue(folder / "live" / "people.jsonl", redact=redact)
         self.live.forgotten = self.people.forget
         routes = (*live_routes(self.server, self.live), *people_routes(self.server, self.people))
-        self.app = application(self.server, also=routes)
+        self.app = application(self.server, also=routes, families=self.live.families)
         self.learning: asyncio.Future[None] | None = None
         """Runs as long as it learns; it ends by itself with an error alone."""
 
