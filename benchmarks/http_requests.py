@@ -4,8 +4,8 @@
     python benchmarks/http_requests.py --schemathesis st --requests 2000 --server view
 
 Each server publishes its OpenAPI document; schemathesis generates requests that match it, and requests that nearly do.
-Requests are counted by the metrics of the server. `pip install schemathesis`, in an environment of its own, because it
-pins packages.
+Requests are counted by the metrics of the server. `pip install schemathesis`, in a separate environment:
+it pins packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-
 from whetstone.assembly import assemble
 from whetstone.cli.environments import contract_of
 from whetstone.cli.listening import bound_to
@@ -87,6 +86,9 @@ SERVERS: dict[str, Callable[[Path], Any]] = {
     "environment": open_environment,
 }
 
+SHARES = {"serve": 0.4, "live": 0.45, "view": 0.1, "environment": 0.05}
+"""Minimum fraction of the requests; most go to the servers with the most routes."""
+
 
 async def send_requests(server: str, schemathesis: str, requests: int, seed: int) -> dict[str, Any]:
     """Send requests to a server, in runs of schemathesis with further seeds, and return their number by status."""
@@ -107,13 +109,13 @@ async def send_requests(server: str, schemathesis: str, requests: int, seed: int
                 uvicorn.should_exit = True
                 await serving
     faults = {f"{method} {route}: {status}": n for (method, route, status), n in counts.items() if status >= "500"}
-    found = {
+    results = {
         "requests": sum(counts.values()),
         "by_status": _by_status(counts),
         "routes": len({r for _, r, _ in counts}),
     }
     output = [text[-4000:] for text in outputs if "Server error" in text]
-    return {**found, "faults": faults, "seconds": round(time.monotonic() - began), "output": output}
+    return {**results, "faults": faults, "seconds": round(time.monotonic() - began), "output": output}
 
 
 async def _run(schemathesis: str, url: str, seed: int) -> str:
@@ -132,21 +134,21 @@ def _counts(text: str) -> Counter[tuple[str, str, str]]:
 
 
 def _by_status(counts: Counter[tuple[str, str, str]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for (_, _, status), number in counts.items():
-        found[status] += number
-    return dict(sorted(found.items()))
+        totals[status] += number
+    return dict(sorted(totals.items()))
 
 
 def write_page(measured: dict[str, Any]) -> str:
     """Return the page of the results."""
     lines = ["# Requests of schemathesis", "", __doc__.split("\n\n")[2].replace("\n", " "), ""]
     lines += ["| server | requests | routes | status | 500 and more |", "| --- | --: | --: | --- | --: |"]
-    for server, found in measured["servers"].items():
-        by_status = ", ".join(f"{status}: {number:,}" for status, number in found["by_status"].items())
-        faults = sum(found["faults"].values())
-        lines.append(f"| `{server}` | {found['requests']:,} | {found['routes']} | {by_status} | {faults} |")
-    total = sum(found["requests"] for found in measured["servers"].values())
+    for server, results in measured["servers"].items():
+        by_status = ", ".join(f"{status}: {number:,}" for status, number in results["by_status"].items())
+        faults = sum(results["faults"].values())
+        lines.append(f"| `{server}` | {results['requests']:,} | {results['routes']} | {by_status} | {faults} |")
+    total = sum(results["requests"] for results in measured["servers"].values())
     return "\n".join([*lines, "", f"{total:,} requests, Whetstone {release()}, {measured['schemathesis']}.", ""])
 
 
@@ -156,17 +158,17 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="Minimum number of requests to all servers.")
     parser.add_argument("--server", choices=SERVERS, action="append", help="A server; default: all.")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    servers = asked.server or list(SERVERS)
-    version = subprocess.run([asked.schemathesis, "--version"], capture_output=True, text=True, check=True).stdout
-    found, began = {}, time.perf_counter()
+    arguments = parser.parse_args()
+    servers = arguments.server or list(SERVERS)
+    version = subprocess.run([arguments.schemathesis, "--version"], capture_output=True, text=True, check=True).stdout
+    servers_results, began = {}, time.perf_counter()
     for server in servers:
-        share = asked.requests // len(servers) + 1
-        found[server] = asyncio.run(send_requests(server, asked.schemathesis, share, asked.seed))
-        print(server, json.dumps(found[server]), flush=True)
-    faults = [fault for each in found.values() for fault in each["faults"]]
-    if asked.server is None:
-        measured = {"servers": found, "schemathesis": version.strip()}
+        share = int(arguments.requests * (SHARES[server] if arguments.server is None else 1 / len(servers)))
+        servers_results[server] = asyncio.run(send_requests(server, arguments.schemathesis, share, arguments.seed))
+        print(server, json.dumps(servers_results[server]), flush=True)
+    faults = [fault for each in servers_results.values() for fault in each["faults"]]
+    if arguments.server is None:
+        measured = {"servers": servers_results, "schemathesis": version.strip()}
         RESULTS.joinpath("http_requests.json").write_text(
             json.dumps({**circumstances(began), "measured": measured}, indent=1)
         )

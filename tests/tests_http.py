@@ -1,4 +1,4 @@
-"""The four servers of the project behind their HTTP layer, and requests to them without a socket."""
+"""The four servers of the project with their HTTP layer, and requests to them without a socket."""
 
 import asyncio
 import functools

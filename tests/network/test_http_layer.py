@@ -18,8 +18,8 @@ UNKNOWN = [("GET", f"/nowhere/{number}?api_key=hunter2", {}) for number in range
 
 @pytest.fixture(scope="module", params=SERVERS)
 def app(request, tmp_path_factory):
-    found, closing = application_of(request.param, tmp_path_factory.mktemp(request.param))
-    yield found
+    application, closing = application_of(request.param, tmp_path_factory.mktemp(request.param))
+    yield application
     close(closing)
 
 

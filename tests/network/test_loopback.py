@@ -39,6 +39,6 @@ def test_after_the_colon_only_ascii_digits_are_allowed(rest):
     ],
 )
 def test_a_request_of_another_site_has_a_reason(headers, reason):
-    found = find_other_site([(name.encode(), value.encode()) for name, value in headers])
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+    reason_found = find_other_site([(name.encode(), value.encode()) for name, value in headers])
+    assert reason_found.startswith(reason)
+    assert bool(reason_found) == bool(reason)

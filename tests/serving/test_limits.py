@@ -205,8 +205,8 @@ def test_an_answer_is_rewarded_once_in_a_request(assembly):
         async with served.http() as http:
             await http.post(f"/episodes/e{CHAT}", json={"model": "tiny", "messages": HI, "max_tokens": 1})
             bodies = ({"turns": {"0": 1, "00": 0.5}}, {"turns": {"0": 1}, "turn": 0, "reward": 0.5})
-            found = [(await http.post("/v1/episodes/e/reward", json=body)).status_code for body in bodies]
-        return found, served.episodes.get(Key("", "", "admin"), "e").turn_rewards
+            statuses = [(await http.post("/v1/episodes/e/reward", json=body)).status_code for body in bodies]
+        return statuses, served.episodes.get(Key("", "", "admin"), "e").turn_rewards
 
     assert played(assembly, work) == ([400, 400], {})
 
@@ -243,12 +243,12 @@ def test_a_turn_of_a_seat_counts(tmp_path):
 def test_sizes_are_known_after_a_restart_and_notes_that_are_forgotten_count_no_more(tmp_path):
     queue = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
     queue.note("x" * 1500, episode="e", answer=0, by="a", owner="a")
-    again = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
-    for each in (queue, again):
+    reloaded = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
+    for each in (queue, reloaded):
         with pytest.raises(RefusedError):
             each.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
-    again.forget("e")
-    again.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
+    reloaded.forget("e")
+    reloaded.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
 
 
 def test_a_key_has_so_many_seats_and_leaves_room_for_others(monkeypatch):

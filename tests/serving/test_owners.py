@@ -46,7 +46,7 @@ def in_general(answer, id):
 @pytest.mark.parametrize("number", range(len(list(requests_for("x")))))
 def test_an_episode_of_another_key_is_as_one_that_never_was(assembly, number):
     async def work(served):
-        found = {}
+        results = {}
         async with served.http() as http:
 
             async def ask(key, method, path, body):
@@ -63,13 +63,15 @@ def test_an_episode_of_another_key_is_as_one_that_never_was(assembly, number):
                 if state == "deleted":
                     await ask("owner", "DELETE", f"/v1/episodes/{id}", None)
                 method, path, body = list(requests_for(id))[number]
-                found[state] = in_general(await ask("other", method, path, body), id)
+                results[state] = in_general(await ask("other", method, path, body), id)
             own = {each.id.rstrip("-"): len(each.said) for each in served.episodes if each.owner == "owner"}
-        return found, own
+        return results, own
 
     lines = ["a"] * 20
-    found, own = played(assembly, work, keys=keys_of(owner="reward", other="reward"), engine=Scripted(assembly, *lines))
-    assert all(each == found["unknown"] for each in found.values()), found
+    results, own = played(
+        assembly, work, keys=keys_of(owner="reward", other="reward"), engine=Scripted(assembly, *lines)
+    )
+    assert all(each == results["unknown"] for each in results.values()), results
     assert own == {"open": 1, "empty": 0}
 
 
@@ -79,27 +81,27 @@ def test_two_keys_use_one_id_and_each_is_recorded_for_itself(assembly):
             for key in "ab":
                 headers = {"x-api-key": key}
                 assert (await http.post(f"/episodes/e{CHAT}", json=ASKED, headers=headers)).status_code == 200
-            for key, worth in (("a", 0.25), ("b", 0.75)):
+            for key, reward in (("a", 0.25), ("b", 0.75)):
                 headers = {"x-api-key": key}
-                answer = await http.post("/v1/episodes/e/reward", json={"reward": worth}, headers=headers)
+                answer = await http.post("/v1/episodes/e/reward", json={"reward": reward}, headers=headers)
                 assert (answer.status_code, answer.json()["id"]) == (200, "e")
-                again = await http.post("/v1/episodes/e/reward", json={"reward": worth}, headers=headers)
-                assert (again.status_code, again.json()["error"]["code"]) == (409, "episode_over")
+                repeated = await http.post("/v1/episodes/e/reward", json={"reward": reward}, headers=headers)
+                assert (repeated.status_code, repeated.json()["error"]["code"]) == (409, "episode_over")
         return [(each.id, each.task_id, each.score.value) for each in served.over]
 
     engine = Scripted(assembly, "x", "y")
-    found = played(assembly, work, keys=keys_of(a="reward", b="reward"), engine=engine)
-    assert found == [("a:e/a:e", "a:e", 0.25), ("b:e/b:e", "b:e", 0.75)]
+    results = played(assembly, work, keys=keys_of(a="reward", b="reward"), engine=engine)
+    assert results == [("a:e/a:e", "a:e", 0.25), ("b:e/b:e", "b:e", 0.75)]
 
 
 def test_an_administrator_sees_episodes_of_any_key_and_its_own_first():
     episodes, admin, user = Episodes(), Key("root", "", "admin"), Key("agent", "")
-    theirs = episodes.opened(user, {"id": "e"})
-    assert episodes.get(admin, "e") is theirs
+    other = episodes.opened(user, {"id": "e"})
+    assert episodes.get(admin, "e") is other
     own = episodes._begun("e", admin, "")
     assert episodes.get(admin, "e") is own
     episodes.end(own)
-    assert episodes.get(user, "e") is theirs
+    assert episodes.get(user, "e") is other
 
 
 def test_names_in_records_are_distinct_whatever_keys_and_ids_contain():

@@ -16,7 +16,7 @@ BAD = ["1e9", "-1e9", "10.5", "1e400", "NaN", "Infinity", "-Infinity", "true", "
 
 
 def body(**fields):
-    """A request whose numbers are written as they stand."""
+    """A request whose numbers are written verbatim."""
     return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
 
 
@@ -37,17 +37,17 @@ def test_a_reward_outside_of_the_range_is_rejected_and_changes_nothing(tmp_path,
         async with LiveServed(tmp_path, live_recipe("live.turns_per_update=50")) as served:
             http = served.http()
             await http.post(f"/episodes/e{CHAT}", json={"model": "tiny", "messages": HI, "max_tokens": 2})
-            found = {}
+            statuses = {}
             for bad in BAD:
                 answer = await http.post(f"/v1/episodes/e/{action}", content=write(bad))
-                found[bad] = answer.status_code
+                statuses[bad] = answer.status_code
             (episode,) = served.episodes
             state = episode.reward, dict(episode.turn_rewards), served.live.turns.next, list(served.people.notes)
             good = (await http.post(f"/v1/episodes/e/{action}", content=write("-10"))).status_code
-            return found, state, good
+            return statuses, state, good
 
-    found, state, good = asyncio.run(run())
-    assert found == dict.fromkeys(BAD, 400)
+    statuses, state, good = asyncio.run(run())
+    assert statuses == dict.fromkeys(BAD, 400)
     assert state == (None, {}, 0, [])
     assert good == 200
 
@@ -62,8 +62,8 @@ def test_a_scorer_that_returns_no_such_reward_has_failed(tmp_path, bad):
             await corrected(served, "e0")
             return (await served.asked("GET", ""))[1], served.lines, served.live.turns.next
 
-    told, lines, stored = asyncio.run(run())
-    assert (told["failed_scorings"], stored) == (1, 0)
+    state, lines, stored = asyncio.run(run())
+    assert (state["failed_scorings"], stored) == (1, 0)
     assert "a number from -10 to 10 (live.reward_range)" in lines[0]
 
 

@@ -38,6 +38,7 @@ from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
 from whetstone.network.connections import patient_protocol
+from whetstone.network.http_layer import RouteError
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
@@ -430,6 +431,8 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
         return JSONResponse({"id": request.path_params["id"], **agent.final})
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException):
+            error = RouteError(error.status_code, str(error.detail), error.headers)
         status, body, headers = rejection(request.method, request.url.path, request.headers, error)
         return JSONResponse(body, status, headers)
 

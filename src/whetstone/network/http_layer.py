@@ -48,6 +48,20 @@ _SYSTEM_OPERATIONS = {
 }
 
 
+class RouteError(Exception):
+    """A request that no route answers: `HTTPException` of Starlette, without an import of it.
+
+    Args:
+        status: Of the response.
+        detail: Phrase of the status.
+        headers: Of the response.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.headers = status, dict(headers or {})
+
+
 class Family(NamedTuple):
     """A metric with its samples."""
 
@@ -66,7 +80,7 @@ def make_family(name: str, kind: str, description: str, value: float, **labels: 
 
 @dataclass(slots=True)
 class Service:
-    """What a server does behind the HTTP layer."""
+    """Functions and descriptions of one server."""
 
     title: str
     """Title of the OpenAPI document."""
@@ -93,7 +107,7 @@ class Service:
 
 
 class HttpLayer:
-    """An ASGI application in front of another, with an id, a log line and metrics for each request."""
+    """An ASGI application that wraps another, with an id, a log line and metrics for each request."""
 
     def __init__(self, app: Any, routes: Sequence[Any], service: Service) -> None:
         self.app, self.routes, self.service = app, routes, service
@@ -196,7 +210,7 @@ def http_application(
         service: The functions that the system routes call.
         errors: Classes of exceptions that are results of a request; any other is also raised to the runner.
         lifespan: Of Starlette.
-        middleware: Of Starlette, behind the HTTP layer.
+        middleware: Of Starlette, inside of the HTTP layer.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -231,7 +245,9 @@ def http_application(
 
     async def refuse(request: Request, error: Exception) -> Any:
         if isinstance(error, ClientDisconnect):
-            error = HTTPException(499, "the client closed the request")
+            error = RouteError(499, "the client closed the request")
+        elif isinstance(error, HTTPException):
+            error = RouteError(error.status_code, str(error.detail), error.headers)
         return service.refuse(request, error)
 
     routes = [

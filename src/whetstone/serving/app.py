@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 _LEAST_BYTES = 1 << 20
 """Size of a request that is read however short the context is: schemas and biases are no text."""
 _BYTES_PER_CHARACTER = 12
-"""Of JSON: a character outside of the basic plane is written as two escapes."""
+"""Maximum in JSON: a character outside of the basic plane is written as two escapes."""
 _PROBE_NAME, _PROBE_SECONDS, _READY_SECONDS = "readiness", 1.0, 10.0
 _ENGINE_METRICS = {
     "requests": "Finished generations and scorings.",
@@ -100,7 +100,7 @@ class Server:
             RefusedError: Nobody's who may ask.
         """
         if not len(self.keys) and (reason := find_other_site(request.scope["headers"])):
-            raise RefusedError(f"without keys this server answers to its own machine alone: {reason}", status=403)
+            raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
         key = self.keys.of(request.headers)
         request.scope[KEY_NAME] = key.name
         key.ask()

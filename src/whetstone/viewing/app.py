@@ -31,7 +31,7 @@ from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.fields import whole_number
 from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.extras import install_command
-from whetstone.network.http_layer import KEY_NAME, Family, Service, http_application, make_family
+from whetstone.network.http_layer import KEY_NAME, Family, RouteError, Service, http_application, make_family
 from whetstone.network.loopback import find_other_site
 from whetstone.network.openapi import Operation
 from whetstone.plain_json import plain
@@ -88,7 +88,7 @@ class Viewer:
             raise RefusedError("another page asks", status=403)
         if not len(self.keys):
             if reason := find_other_site(request.scope["headers"]):
-                raise RefusedError(f"without keys this server answers to its own machine alone: {reason}", status=403)
+                raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
             return
         key = self.keys.of(headers)
         request.scope[KEY_NAME] = key.name
@@ -253,8 +253,8 @@ def view_application(viewer: Viewer) -> Any:
             return answer({"error": str(error)}, error.status)
         if isinstance(error, WhetstoneError):
             return answer({"error": str(error)}, 422)
-        if hasattr(error, "status_code"):
-            return answer({"error": str(getattr(error, "detail", ""))}, int(error.status_code))
+        if isinstance(error, RouteError):
+            return answer({"error": str(error)}, error.status)
         return answer({"error": f"{type(error).__name__}: the viewer failed"}, 500)
 
     @asynccontextmanager
@@ -311,17 +311,17 @@ def _operations(names: Iterable[str]) -> dict[str, Operation]:
         "episodes": {"step": _WHOLE},
         "trace": {"first": _WHOLE, "last": _WHOLE},
     }
-    found = {
+    operations = {
         "GET /": Operation("The page.", media="text/html"),
         "GET /page/{file}": Operation("A file of the page.", media="text/javascript"),
         "GET /api/state": Operation("What changed in each run."),
         "GET /api/compare": Operation("Cost and results of all runs."),
     }
     for name in names:
-        found[f"GET /api/runs/{{run}}/{name}"] = Operation(
+        operations[f"GET /api/runs/{{run}}/{name}"] = Operation(
             f"The {name} of a run.", path={"run": {"type": "integer", "minimum": 0}}, query=queries.get(name, {})
         )
-    return found
+    return operations
 
 
 def _json(content: Any) -> bytes:

@@ -25,37 +25,36 @@ _LONG = 1 << 13
 _T = TypeVar("_T")
 
 
-def whole_number(given: Any, where: str, *, most: int = 2**63 - 1) -> int:
+def whole_number(value: Any, where: str, *, most: int = 2**63 - 1) -> int:
     """Return a whole number, given as a number of JSON or as ASCII digits.
 
     Args:
-        given: Not a sign, a space, an underscore or digits of another script.
+        value: Without a sign, a space, an underscore or digits of another script.
         where: Name of the field, for the message.
         most: Largest number that is allowed.
 
     Raises:
         RefusedError: It is not a whole number from 0 to `most`.
     """
-    if isinstance(given, str):
-        number = int(given) if _DIGITS.fullmatch(given) else -1
+    if isinstance(value, str):
+        number = int(value) if _DIGITS.fullmatch(value) else -1
     else:
-        number = given if isinstance(given, int) and not isinstance(given, bool) else -1
+        number = value if isinstance(value, int) and not isinstance(value, bool) else -1
     if not 0 <= number <= most:
-        raise RefusedError(
-            f"{where}: a whole number from 0 to {most} in ASCII digits, got {shortened(given)}", param=where
-        )
+        allowed = f"a whole number from 0 to {most} in ASCII digits"
+        raise RefusedError(f"{where}: {allowed}, got {shortened(value)}", param=where)
     return number
 
 
-def seconds_of(given: str, where: str) -> float:
+def seconds_of(value: str, where: str) -> float:
     """Return a number of seconds, given as ASCII digits with an optional decimal point.
 
     Raises:
         RefusedError: It is not one.
     """
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given):
-        raise RefusedError(f"{where}: a number of seconds, got {shortened(given)}", param=where)
-    return float(given)
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+        raise RefusedError(f"{where}: a number of seconds, got {shortened(value)}", param=where)
+    return float(value)
 
 
 async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: int, seconds: float) -> bytes:
@@ -77,7 +76,8 @@ async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: 
     limit = max(max_bytes, _DISCARDED_BYTES)
     if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
         raise refused
-    kept, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(seconds):
             async for piece in pieces:
@@ -85,14 +85,14 @@ async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: 
                 if size > limit:
                     break
                 if size <= max_bytes:
-                    kept.append(piece)
+                    parts.append(piece)
                 else:
-                    kept.clear()
+                    parts.clear()
     except TimeoutError:
         raise RefusedError(f"not all of it was there after {seconds:g} s", status=408) from None
     if size > max_bytes:
         raise refused
-    return b"".join(kept)
+    return b"".join(parts)
 
 
 async def run_by_size(size: int, work: Callable[[], _T]) -> _T:

@@ -1,4 +1,4 @@
-"""Paths of the APIs, and what is answered where a path, a method or a request is rejected."""
+"""Paths of the APIs, and responses to rejected requests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from whetstone.chat.api.openai_chat import CHAT
 from whetstone.chat.api.openai_completions import COMPLETIONS
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
+from whetstone.network.http_layer import RouteError
 
 ROUTES: dict[str, Wire] = {
     "chat/completions": CHAT,
@@ -18,7 +19,7 @@ ROUTES: dict[str, Wire] = {
     "responses": RESPONSES,
     "messages": MESSAGES,
 }
-"""Behind `/v1/`."""
+"""By path after `/v1/`."""
 _SERVED = (*ROUTES, "models", "episodes", "live", "people")
 _NOT_SERVED = (
     "embeddings", "audio", "images", "files", "uploads", "batches", "fine_tuning", "moderations", "assistants",
@@ -47,7 +48,7 @@ def rejection(
         method: Of the request.
         path: Of the request.
         headers: Of the request, with names in lower case.
-        error: `RefusedError`, `HTTPException` of Starlette, or a fault of the server.
+        error: `RefusedError`, `RouteError`, or a fault of the server.
 
     Returns:
         (status, body, headers).
@@ -55,9 +56,8 @@ def rejection(
     extra: dict[str, str] = {}
     if not isinstance(error, RefusedError):
         status, message = 500, f"{type(error).__name__}: the server failed"
-        if hasattr(error, "status_code"):
-            status, message = int(error.status_code), str(getattr(error, "detail", ""))
-            extra = dict(getattr(error, "headers", None) or {})
+        if isinstance(error, RouteError):
+            status, message, extra = error.status, str(error), error.headers
         if status == 404:
             message = f"{method} {path[:80]}: {find_remedy(path)}"
         elif status == 405:
@@ -69,7 +69,7 @@ def rejection(
 
 
 def find_remedy(path: str) -> str:
-    """Return what is wrong with a path that no route answers, and the remedy.
+    """Return the problem of a path that no route answers, and the remedy.
 
     >>> find_remedy("/chat/completions")
     'not found; the API is under /v1: set base_url to http://HOST:PORT/v1 (Anthropic clients: http://HOST:PORT)'

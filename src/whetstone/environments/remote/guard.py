@@ -44,7 +44,7 @@ class Guard:
             return 403, "pages in a browser may not ask"
         if not self.token:
             if reason := find_other_site(headers):
-                return 403, f"without a token this server answers to its own machine alone: {reason}"
+                return 403, f"without a token this server answers only its own machine: {reason}"
             return 0, ""
         given = named.get(b"authorization", b"").removeprefix(b"Bearer ")
         if not hmac.compare_digest(given, self.token.encode()):

@@ -43,7 +43,7 @@ from whetstone.environments.remote.wire import (
 from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
-from whetstone.network.http_layer import Family, Service, http_application, make_family
+from whetstone.network.http_layer import Family, RouteError, Service, http_application, make_family
 from whetstone.network.openapi import Operation
 from whetstone.tools.protocol import GivesVerdict
 
@@ -301,8 +301,8 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
         code = next((code for kind, code in codes if isinstance(error, kind)), 500)
         if isinstance(error, RefusedError):
             code = 422 if error.status == 400 else error.status
-        elif hasattr(error, "status_code"):
-            return JSONResponse({"error": str(getattr(error, "detail", ""))}, int(error.status_code))
+        elif isinstance(error, RouteError):
+            return JSONResponse({"error": str(error)}, error.status)
         named = "" if isinstance(error, NoEpisodeError | FullError | RefusedError) else f"{type(error).__name__}: "
         return JSONResponse({"error": f"{named}{error}"}, code, {"retry-after": "1"} if code == 429 else None)
 

@@ -159,12 +159,12 @@ class Live:
             return
         self._keep(episode, said, then, judgement)
 
-    def _checked(self, judgement: Judgement) -> Judgement:
+    def _checked(self, result: Judgement) -> Judgement:
         low, high = self.settings.reward_range
-        reward = judgement.reward
+        reward = result.reward
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not low <= reward <= high:
             raise ValueError(f"reward {reward!r}: a number from {low:g} to {high:g} (live.reward_range)")
-        return judgement
+        return result
 
     def _let_stand(self, episode: Episode, number: int) -> None:
         """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""
