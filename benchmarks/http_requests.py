@@ -142,7 +142,7 @@ def _by_status(counts: Counter[tuple[str, str, str]]) -> dict[str, int]:
 
 def write_page(measured: dict[str, Any]) -> str:
     """Return the page of the results."""
-    lines = ["# Requests of schemathesis", "", __doc__.split("\n\n")[2].replace("\n", " "), ""]
+    lines = ["# Requests of schemathesis", "", __doc__.split("\n\n")[2].replace("\n", " ").strip(), ""]
     lines += ["| server | requests | routes | status | 500 and more |", "| --- | --: | --: | --- | --: |"]
     for server, results in measured["servers"].items():
         by_status = ", ".join(f"{status}: {number:,}" for status, number in results["by_status"].items())

@@ -61,7 +61,7 @@ def describe_routes(
         for method in sorted(route.methods - {"HEAD"}):
             described = _describe(operations[f"{method} {path}"], method, path, error)
             paths.setdefault(path, {})[method.lower()] = described
-    document = {"openapi": "3.1.0", "info": {"title": title, "version": version}, "paths": paths}
+    document: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": title, "version": version}, "paths": paths}
     if security:
         document["components"] = {"securitySchemes": dict(security)}
         document["security"] = [{}, *({name: []} for name in security)]

@@ -303,7 +303,7 @@ def view_application(viewer: Viewer) -> Any:
 
 
 def _operations(names: Iterable[str]) -> dict[str, Operation]:
-    queries = {
+    queries: dict[str, dict[str, Any]] = {
         "trajectories": {field.name: {"type": "string"} for field in fields(Wanted)},
         "trajectory": {"id": _TEXT, "part": _TEXT, "whole": _FLAG},
         "why": {"id": _TEXT, "weights": _FLAG},
