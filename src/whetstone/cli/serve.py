@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.serving
-from whetstone.cli.listening import bound_to, keys_for, served_at
+from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.data.redacting import Redacting
@@ -72,6 +72,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
+@access_log_option("-")
 def serve(
     run_or_model: str,
     overrides: tuple[str, ...],
@@ -91,6 +92,7 @@ def serve(
     most_bytes: int | None,
     idle_seconds: float,
     seed: int,
+    access_log: str,
 ) -> None:
     """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
 
@@ -112,6 +114,7 @@ def serve(
         raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
     say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")
+    start_access_log(access_log)
     with bound_to(address, port) as bound:
         asyncio.run(
             _serve(run_or_model, overrides, bound, name, record, judge, redact, people, known, idle_seconds, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from whetstone import viewing
-from whetstone.cli.listening import bound_to, keys_for
+from whetstone.cli.listening import access_log_option, bound_to, keys_for, start_access_log
 from whetstone.serving.connections import runner
 
 
@@ -20,13 +20,15 @@ from whetstone.serving.connections import runner
 )
 @click.option("--keys", type=click.Path(path_type=Path),
               help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
-def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> None:
+@access_log_option("off")
+def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None, access_log: str) -> None:
     """Look at RUNs in a browser: run directories, folders that hold some, or what `whetstone compare` made.
 
     Curves, alerts, trajectories token by token, tools, the timeline; while a run goes on, the page goes on with it.
     Nothing is written into a run.
     """
     known = keys_for(address, keys)
+    start_access_log(access_log)
     opened = viewing.opened_runs(runs)
     with bound_to(address, port) as bound:
         viewer = viewing.Viewer(opened, keys=known, folders=runs)

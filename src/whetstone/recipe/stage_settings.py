@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from whetstone.recipe.parts import Part, Settings, named
 
@@ -413,6 +413,8 @@ class LiveSettings(OptimizerSettings):
     """Judged answers that make an update."""
     replay_turns: int = Field(0, ge=0)
     """Number of earlier answers, sampled at random, that are added to each update."""
+    reward_range: list[float] = Field([-10.0, 10.0], min_length=2, max_length=2)
+    """Smallest and largest reward that clients, people and `scorer` can give; any other is rejected."""
     reward_weight: float = Field(1.0, ge=0)
     """What an answer's reward counts for; 0: rewards teach nothing."""
     hint_weight: float = Field(1.0, ge=0)
@@ -437,6 +439,13 @@ class LiveSettings(OptimizerSettings):
     (secrets, e-mail addresses and phone numbers), or `package.module:function` of a text; null: none."""
     checkpoint_interval_steps: int = Field(10, ge=1)
     """Updates between two checkpoints; a step of live learning is one update."""
+
+    @field_validator("reward_range")
+    @classmethod
+    def _check_reward_range(cls, value: list[float]) -> list[float]:
+        if value[0] >= value[1]:
+            raise ValueError(f"the smallest reward first, got [{value[0]:g}, {value[1]:g}]")
+        return value
 
 
 class EntropySettings(Settings):

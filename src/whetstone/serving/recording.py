@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import told, words
@@ -86,6 +87,11 @@ class Episode:
     unseen: set[int] = field(default_factory=set)
     """Numbers of answers for which nobody came in that time."""
     closed: bool = False
+
+    @property
+    def record_id(self) -> str:
+        """Name in records: the id, after the quoted name of the key if it belongs to one; two keys can use one id."""
+        return f"{quote(self.owner, safe='')}:{self.id}" if self.owner else self.id
 
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:
         """Where an answer to these messages is drawn."""
@@ -202,8 +208,8 @@ class Episode:
         score = None if self.reward is None else Score(self.reward)
         opening = order[0].heard if order else ()
         marks = ("intervened",) if any(said.by for said in self.said) else ()
-        task = self.task or self.id
-        name = f"{task}/{self.id}"
+        task = self.task or self.record_id
+        name = f"{task}/{self.record_id}"
         return Trajectory(name, task, opening, tuple(turns), EndReason.TERMINATED, score=score, marks=marks)
 
     def replaced(self) -> tuple[Trajectory, ...]:
@@ -213,9 +219,9 @@ class Episode:
         for number, said in enumerate(self.said):
             if said.replaced is None or said.followed:  # its client heard it all the same
                 continue
-            task, score = self.task or self.id, Score(-1.0, parts={"intervention": -1.0})
+            task, score = self.task or self.record_id, Score(-1.0, parts={"intervention": -1.0})
             turn = turn_alone(said)
-            name = f"{task}/{self.id}~{number}"
+            name = f"{task}/{self.record_id}~{number}"
             ended = EndReason.TERMINATED
             found.append(Trajectory(name, task, conversation(said), (turn,), ended, score=score, marks=("replaced",)))
         return tuple(found)

@@ -16,6 +16,7 @@ from itertools import groupby
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
 from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_grammar
+from whetstone.chat.api.fields import run_by_size
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
@@ -58,7 +59,7 @@ class Speaker:
         Raises:
             RefusedError: It cannot be answered; the message says why.
         """
-        place = self._place(asked, episode)
+        place = await run_by_size(asked.characters, lambda: self._place(asked, episode))
         if begun is not None:
             begun(len(place.context.ids))
         seed = asked.seed if asked.seed is not None else self._own_seed(episode)

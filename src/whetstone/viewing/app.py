@@ -6,6 +6,7 @@
     GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes
                         · trace · data
     GET /api/compare
+    GET /health · /ready · /metrics · /openapi.json
 
 Nothing can be changed: there is no other method. Easy to get wrong: a page from anywhere may have a browser ask a
 server of its own machine. So without keys only names of this machine are answered, and never for another page.
@@ -14,10 +15,11 @@ server of its own machine. So without keys only names of this machine are answer
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,12 @@ import orjson
 
 from whetstone import analysis, viewing
 from whetstone.chat.api.asked import RefusedError
+from whetstone.chat.api.fields import whole_number
 from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.extras import install_command
-from whetstone.network.loopback import LOOPBACK, named
+from whetstone.network.http_layer import KEY_NAME, Family, RouteError, Service, http_application, make_family
+from whetstone.network.loopback import find_other_site
+from whetstone.network.openapi import Operation
 from whetstone.plain_json import plain
 from whetstone.serving.access import Keys
 from whetstone.trajectory_json import writable
@@ -53,6 +58,8 @@ _HEADERS = {
 }
 _MOST_EPISODES = 400
 """Lanes of a step that are drawn."""
+_RUN = re.compile("[0-9]{1,9}")
+_TEXT, _FLAG, _WHOLE = {"type": "string"}, {"enum": ["0", "1"]}, {"type": "integer", "minimum": 0}
 
 
 class Viewer:
@@ -67,19 +74,26 @@ class Viewer:
         self.runs, self.keys, self.folders = list(runs), keys if keys is not None else Keys(), list(folders)
         self._computing = threading.Lock()
         self._taught: dict[str, Any] = {}
+        self._indexed: set[str] = set()
+        """Names of the runs whose trajectories were all read once."""
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check(self, request: Any) -> None:
         """See that who asks may.
 
         Raises:
             RefusedError: He may not.
         """
+        headers = request.headers
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise RefusedError("another page asks", status=403)
         if not len(self.keys):
-            if named(headers.get("host", "")) not in LOOPBACK or "origin" in headers:
-                raise RefusedError("without keys this server answers to its own machine alone", status=403)
-        elif not self.keys.of(headers).may("admin"):
+            if reason := find_other_site(request.scope["headers"]):
+                raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
+            return
+        key = self.keys.of(headers)
+        request.scope[KEY_NAME] = key.name
+        key.ask()
+        if not key.may("admin"):
             raise RefusedError("this key may not look at runs: --role admin", status=403)
 
     def run(self, number: str) -> OpenedRun:
@@ -88,9 +102,27 @@ class Viewer:
         Raises:
             RefusedError: There is none.
         """
-        if not number.isdecimal() or int(number[:9]) >= len(self.runs):
+        if not _RUN.fullmatch(number) or int(number) >= len(self.runs):
             raise RefusedError(f"no run {number[:40]}; there are {len(self.runs)}", status=404)
         return self.runs[int(number)]
+
+    async def find_obstacle(self) -> str:
+        """Return why the runs cannot be shown yet; empty if they can."""
+        reasons = []
+        for run in self.runs:
+            if run.name not in self._indexed:
+                read, size = run.index.left()
+                if read < size:
+                    reasons.append(f"{run.name}: {read} of {size} bytes of trajectories are indexed")
+                else:
+                    self._indexed.add(run.name)
+        return "; ".join(reasons[:3])
+
+    def families(self) -> Iterator[Family]:
+        """Return metrics of the runs."""
+        yield make_family("viewed_runs", "gauge", "Runs that are shown.", len(self.runs))
+        count = sum(run.index.count() for run in self.runs)
+        yield make_family("viewed_trajectories", "gauge", "Indexed trajectories.", count)
 
     # ------------------------------------------------------------ answers
 
@@ -179,9 +211,7 @@ def view_application(viewer: Viewer) -> Any:
         RecipeError: Starlette is not installed.
     """
     try:
-        from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
-        from starlette.exceptions import HTTPException
         from starlette.requests import Request
         from starlette.responses import Response
         from starlette.routing import Route
@@ -189,7 +219,7 @@ def view_application(viewer: Viewer) -> Any:
         raise RecipeError(f"the viewer needs starlette and uvicorn: {install_command('serve')}") from None
 
     def answer(content: Any, status: int = 200) -> Response:
-        return Response(_json(content), status, {**_HEADERS, "content-type": "application/json"})
+        return Response(_json(content), status, {"content-type": "application/json"})
 
     def page(request: Request) -> Response:
         return file(PAGE / "index.html")
@@ -201,30 +231,30 @@ def view_application(viewer: Viewer) -> Any:
         return file(path)
 
     def file(path: Path) -> Response:
-        return Response(path.read_bytes(), 200, {**_HEADERS, "content-type": f"{_TYPES[path.suffix]}; charset=utf-8"})
+        return Response(path.read_bytes(), 200, {"content-type": f"{_TYPES[path.suffix]}; charset=utf-8"})
 
     def asked(work: Callable[[], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            viewer.check(request.headers)
+            viewer.check(request)
             return answer(await run_in_threadpool(work))
 
         return endpoint
 
     def of_run(work: Callable[[OpenedRun, Mapping[str, str]], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            viewer.check(request.headers)
+            viewer.check(request)
             run = viewer.run(request.path_params["run"])
             return answer(await run_in_threadpool(work, run, dict(request.query_params)))
 
         return endpoint
 
-    async def refused(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            return answer({"error": str(error.detail)}, error.status_code)
+    def refuse(request: Request, error: Exception) -> Response:
         if isinstance(error, RefusedError):
             return answer({"error": str(error)}, error.status)
         if isinstance(error, WhetstoneError):
             return answer({"error": str(error)}, 422)
+        if isinstance(error, RouteError):
+            return answer({"error": str(error)}, error.status)
         return answer({"error": f"{type(error).__name__}: the viewer failed"}, 500)
 
     @asynccontextmanager
@@ -256,8 +286,42 @@ def view_application(viewer: Viewer) -> Any:
         Route("/api/compare", asked(viewer.compare)),
         *(Route(f"/api/runs/{{run}}/{name}", of_run(work)) for name, work in answers.items()),
     ]
-    kinds = (RefusedError, WhetstoneError, HTTPException, Exception)
-    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
+    service = Service(
+        "Whetstone viewer",
+        refuse=refuse,
+        check=viewer.check,
+        find_obstacle=viewer.find_obstacle,
+        check_health=lambda request: None if len(viewer.keys) else viewer.check(request),
+        health=lambda: {"runs": len(viewer.runs)},
+        families=viewer.families,
+        operations=_operations(answers),
+        error={"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+        security={"bearer": {"type": "http", "scheme": "bearer"}},
+        headers=_HEADERS,
+    )
+    return http_application(routes, service, errors=[RefusedError, WhetstoneError], lifespan=lifetime)
+
+
+def _operations(names: Iterable[str]) -> dict[str, Operation]:
+    queries: dict[str, dict[str, Any]] = {
+        "trajectories": {field.name: {"type": "string"} for field in fields(Wanted)},
+        "trajectory": {"id": _TEXT, "part": _TEXT, "whole": _FLAG},
+        "why": {"id": _TEXT, "weights": _FLAG},
+        "data": {"stage": _TEXT, "first": _WHOLE, "count": _WHOLE},
+        "episodes": {"step": _WHOLE},
+        "trace": {"first": _WHOLE, "last": _WHOLE},
+    }
+    operations = {
+        "GET /": Operation("The page.", media="text/html"),
+        "GET /page/{file}": Operation("A file of the page.", media="text/javascript"),
+        "GET /api/state": Operation("What changed in each run."),
+        "GET /api/compare": Operation("Cost and results of all runs."),
+    }
+    for name in names:
+        operations[f"GET /api/runs/{{run}}/{name}"] = Operation(
+            f"The {name} of a run.", path={"run": {"type": "integer", "minimum": 0}}, query=queries.get(name, {})
+        )
+    return operations
 
 
 def _json(content: Any) -> bytes:
@@ -271,6 +335,4 @@ def _whole(asked: Mapping[str, str], name: str, otherwise: int) -> int:
     value = asked.get(name, "")
     if not value:
         return otherwise
-    if not value.isdecimal() or len(value) > 12:
-        raise RefusedError(f'{name}: "{value[:40]}" is no whole number')
-    return int(value)
+    return whole_number(value, name, most=10**12)

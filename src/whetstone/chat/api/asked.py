@@ -64,6 +64,14 @@ class Asked:
     prompt: str | tuple[int, ...] | None = None
     """What is gone on from instead of messages, as it stands: a text, or ids of tokens."""
 
+    @property
+    def characters(self) -> int:
+        """Length of all text that the model reads: messages, calls, tools and prompt; of ids, their number."""
+        texts = [part.text for message in self.messages for part in message.content if isinstance(part, Text)]
+        texts += [call.arguments for message in self.messages for call in message.tool_calls]
+        texts += [text for tool in self.tools for text in (tool.description, str(tool.parameters))]
+        return sum(map(len, texts)) + len(self.prompt or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -54,14 +54,14 @@ class LiveService:
         redact = find_redactor(settings.redact) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
         self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, redacting=redacting, say=say)
-        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live)
+        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live, reward_range=settings.reward_range)
         room = self.assembly.policy.context_length
         speaker = Speaker(self.engine, self.assembly.chat, context_length=room, seed=resolved.recipe.seed)
         self.server = Server(speaker, self.episodes, name=name, keys=keys)
         self.people = PeopleQueue(folder / "live" / "people.jsonl", redact=redact)
         self.live.forgotten = self.people.forget
         routes = (*live_routes(self.server, self.live), *people_routes(self.server, self.people))
-        self.app = application(self.server, also=routes)
+        self.app = application(self.server, also=routes, families=self.live.families)
         self.learning: asyncio.Future[None] | None = None
         """Runs as long as it learns; it ends by itself with an error alone."""
 

@@ -151,10 +151,10 @@ def judged_turn(
         if len(hinted) + len(said.action) > room:
             hinted, judgement = (), replace(judgement, hint="", why=f"{judgement.why}; no room for its hint")
     turn = turn_alone(said, followed.following)
-    name = f"{episode.task or episode.id}/live-{number}"
+    name = f"{episode.task or episode.record_id}/live-{number}"
     trajectory = Trajectory(name, name, followed.asked, (turn,), EndReason.TERMINATED)
     answer = next(place for place, each in enumerate(episode.said) if each is said)
-    return JudgedTurn(number, episode.id, answer, judgement, trajectory, hinted)
+    return JudgedTurn(number, episode.record_id, answer, judgement, trajectory, hinted)
 
 
 def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -> JudgedTurn:
@@ -167,7 +167,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     own = episode.said[answer]
     person = own.replaced
     assert person is not None
-    name = f"{episode.task or episode.id}/live-{number}"
+    name = f"{episode.task or episode.record_id}/live-{number}"
     asked = conversation(own)
     his, ours = (
         Trajectory(f"{name}{end}", name, asked, (turn_alone(said),), EndReason.TERMINATED)
@@ -176,7 +176,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     learned, other, reward = (ours, his, -1.0) if learned_as == "reward" else (his, ours, 1.0)
     why = f"{person.by} took over: {learned_as}"
     intervention = Intervention(learned_as, person.by, person.at, other)
-    return JudgedTurn(number, episode.id, answer, Judgement(reward, "", why), learned, (), intervention)
+    return JudgedTurn(number, episode.record_id, answer, Judgement(reward, "", why), learned, (), intervention)
 
 
 def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
