@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests_served import TOOL, Scripted, Served, called, made
+from tests_served import TOOL, Scripted, Served, made
 from whetstone.chat.api.routes import ROUTES
 from whetstone.inference import Generation
 

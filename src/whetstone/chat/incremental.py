@@ -22,16 +22,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whetstone.chat.dialect import (
-    CALLED,
-    SAID,
-    THOUGHT,
-    TOOL,
     Prober,
     Rewritten,
     Speech,
     in_parts,
     learned,
-    shared_beginning,
 )
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
@@ -39,6 +34,7 @@ from whetstone.chat.openings import Openings
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rendered, tells_time
 from whetstone.chat.thoughts import read_after_thought
+from whetstone.chat.turn_ends import Vocabulary, end_pattern, find_turn_ends
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -97,21 +93,13 @@ class Chat:
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""
         self._knows_system = self._accepts_system()
-        self._said_end, self._needs_opening = "", False
-        self._closing, self._closing_calls = self._closings()
-        ends = {*self._closing, *self._closing_calls, tokenizer.eos_token_id} - {None}
-        self.stop_ids: frozenset[int] = frozenset(ends - self._inner_tokens(ends))
+        vocabulary = Vocabulary(self.encode, self._token_text, self._special_ids, tokenizer.eos_token_id)
+        ends = find_turn_ends(self._named, self.dialect, self._render, Prober(self._show), vocabulary)
+        self._ends = ends
+        self.stop_ids = ends.stop_ids
         """A turn ends when the model samples one of these tokens."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
-        self._said_end = self._end_of_text()
-        tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", self._said_end)
-        self._text_end = re.compile(
-            r"\s*"
-            + "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
-            + re.escape((tags or [""])[-1])
-            + r"\s*\Z"
-        )
-        self._needs_opening = self._closing_separates_calls()
+        self._text_end = end_pattern(ends.text_end)
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
@@ -166,9 +154,9 @@ class Chat:
         """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
         text = self._written(message, tools)
         if not message.tool_calls:
-            return text, self._closing[0]
-        sign = self._text_of(self._closing_calls[0])  # the end of the calls can be the end of the turn
-        return text.removesuffix(sign) if sign in self.format.markers else text, self._closing_calls[0]
+            return text, self._ends.answer
+        sign = self._text_of(self._ends.call)  # the end of the calls can be the end of the turn
+        return text.removesuffix(sign) if sign in self.format.markers else text, self._ends.call
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
@@ -197,97 +185,6 @@ class Chat:
                 f"{self._named}: its chat template has no generation prompt (add_generation_prompt changes nothing): "
                 f"the model would be asked without {header.strip()!r} in front of its answer"
             )
-
-    def _closings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens that end a turn of the model that answers, and one that calls; the first is the template's.
-
-        Raises:
-            PolicyError: No special token does.
-        """
-        told = ({"role": "user", "content": "x"}, Speech("", "", _PROBE))
-        alone = self._render(told, (), False).rpartition(_PROBE)[2]
-        following = self._render((*told, {"role": "user", "content": "x"}), (), True).rpartition(_PROBE)[2]
-        # some close the last turn of all once more (Phi-3), or otherwise (gpt-oss)
-        closed = answering = self._ends(shared_beginning(alone, following), alone) or self._ends(alone, alone)
-        if not answering:  # then it is the token of who speaks next
-            answering = self._first_special(following)
-        if not answering:
-            raise PolicyError(
-                f"{self._named}: the chat template does not close the "
-                "assistant's turn with a special token, so the model could never end one"
-            )
-        if not self.dialect.writes_calls:
-            return answering, answering
-        call = ToolCall(TOOL.name, json.dumps({"text": CALLED}))
-        called = Speech("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
-        answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
-        tail = self._render((told[0], called), (TOOL,), False).rpartition(CALLED)[2]
-        ids = [i for i in self.encode(tail) if i in self._token_text]
-        first = self._first_special(tail)
-        if first and first != answering and self._text_of(first[0]) in self._render(told[:1], (), False):
-            return answering, first  # the token that starts the next message
-        if answering[0] in ids:
-            return answering, answering
-        behind = self._render((told[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
-        following = behind.removeprefix(tail).lstrip()
-        speaker = self._first_special(following)
-        if not closed and speaker and following.startswith(self._text_of(speaker[0])):
-            return answering, speaker  # whoever answers; signs of the calls themselves are said before
-        return answering, (self._ends(tail, tail) or speaker or answering)[:1]
-
-    def _end_of_text(self) -> str:
-        """Return what the template writes between the text of an answer and the token that ends the turn."""
-        behind = self._render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False).rpartition(_PROBE)[
-            2
-        ]
-        end = min((at for stop in self._stops if (at := behind.find(stop)) >= 0), default=0)
-        between = behind[:end].strip()
-        return between if any(i in self._token_text for i in self.encode(between)) else ""
-
-    def _closing_separates_calls(self) -> bool:
-        """Whether the template writes the sign that ends a thought also in a turn of two calls without a thought."""
-        opening, closing = self.dialect.thought_signs
-        if not (self.dialect.writes_calls and opening.strip() and closing):
-            return False
-        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
-        calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
-        text = Prober(self._show).turn(self.dialect.speech(Speech("", "", "", calls)), self.dialect.shows_tools)
-        first, _, rest = text.partition(CALLED)
-        return closing in rest.rpartition(CALLED)[0]
-
-    def _inner_tokens(self, ends: set[int]) -> set[int]:
-        """Return the stop tokens that the template also writes within a turn, unless no other token ends that turn.
-
-        A model that is stopped by such a token could never call after a thought, or call twice.
-        """
-        inner: set[int] = set()
-        prober = Prober(self._show)
-        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
-        for thought, content, count in ((THOUGHT, "", 1), ("", SAID, 1), ("", "", 2), (THOUGHT, SAID, 0)):
-            if count and not self.dialect.writes_calls:
-                continue
-            calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(count))
-            text = prober.turn(self.dialect.speech(Speech("", thought, content, calls)), self.dialect.shows_tools)
-            last = max(text.rfind(mark) for mark in (SAID, CALLED))
-            if last >= 0 and all(mark in text for mark in (thought, content, *(CALLED for _ in calls))):
-                inner |= ends.intersection(self.encode(text[:last]))
-        others = ends - inner
-        if self._closing_calls[0] in inner and others:
-            self._closing_calls = (
-                (self.tokenizer.eos_token_id,) if self.tokenizer.eos_token_id in others else self._closing
-            )
-        return inner - set(self._closing) if others else set()
-
-    def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
-        """The token behind a turn that ends it: the tokenizer's own, that at the end of all, or the first."""
-        ids = [i for i in self.encode(behind) if i in self._token_text]
-        if self.tokenizer.eos_token_id in ids:
-            return (self.tokenizer.eos_token_id,)
-        last = next((i for i in reversed(ids) if alone.rstrip().endswith(self._token_text[i])), None)
-        return (last,) if last is not None else tuple(ids[:1])
-
-    def _first_special(self, text: str) -> tuple[int, ...]:
-        return tuple(i for i in self.encode(text) if i in self._special_ids)[:1]
 
     def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
         """Everything as the template renders it; in what the model said, its own tokens are broken up."""
@@ -347,7 +244,7 @@ class Chat:
     def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
         """(the thought with its signs, the thought alone, the message it says and calls)"""
         opening, closing = self.dialect.thought_signs
-        if self._needs_opening and not text.lstrip().startswith(opening.lstrip()):
+        if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
             closing = ""  # what ends a thought also separates calls, and this turn has no thought
 
         def read_rest(rest: str) -> Message:
@@ -374,7 +271,7 @@ class Chat:
         opening = self.dialect.said_sign.strip()
         if opening and text.lstrip().startswith(opening):
             text = text.lstrip().removeprefix(opening)
-        end = self._text_end.search(text) if self._said_end else None
+        end = self._text_end.search(text) if self._ends.text_end else None
         return text if end is None else text[: end.start()]
 
     def _speech(self, text: str, context: Context, max_calls: int | None = None) -> Speech:
@@ -433,7 +330,7 @@ class Chat:
         opening = self.dialect.thought_signs[0]
         written = self.format.write(replace(message, content=(Text(content),) if content else ()), tools)
         if not message.tool_calls:
-            written = self.dialect.said_sign + written + self._said_end
+            written = self.dialect.said_sign + written + self._ends.text_end
         begun = self._begins_thought(opened)
         before, behind_it = self.dialect.thought_frame
         if not closed:

@@ -15,8 +15,8 @@ from itertools import groupby
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
-from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_grammar
 from whetstone.chat.api.fields import run_by_size
+from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_grammar
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
