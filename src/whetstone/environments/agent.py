@@ -41,6 +41,7 @@ from whetstone.network.connections import patient_protocol
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
@@ -214,10 +215,7 @@ class Agent:
         every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
         arguments = given if every else {name: value for name, value in given.items() if name in taken}
         try:
-            if inspect.iscoroutinefunction(function):
-                returned = await function(**arguments)
-            else:
-                returned = await asyncio.to_thread(function, **arguments)
+            returned = await call_user_function(function, **arguments)
         except (InfrastructureError, TaskError):
             raise
         except Exception as error:  # whatever else somebody's agent raises is how it ended

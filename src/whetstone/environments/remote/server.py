@@ -38,10 +38,11 @@ from whetstone.environments.remote.wire import (
     task_from_wire,
     task_to_wire,
 )
-from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
 from whetstone.tools.protocol import GivesVerdict
+from whetstone.tools.threads import call_user_function
+from whetstone.waiting import CLOSE_SECONDS, close_within
 
 _MOST_HELD_OUT = 4096
 _UNUSED_SECONDS = 60.0
@@ -88,7 +89,7 @@ class Episodes:
         if len(self.open) >= self.capacity:
             raise OverflowError(f"{self.capacity} episodes are open, as many as may be; ask again later")
         id = uuid.uuid4().hex
-        self.open[id] = _Open(self.make(), time.monotonic())
+        self.open[id] = _Open(await call_user_function(self.make), time.monotonic())
         return id
 
     def get(self, id: str) -> _Open:
@@ -111,7 +112,7 @@ class Episodes:
                 return episode.answer
             if turn != episode.turn + 1:
                 raise EpisodeError(f"turn {turn} does not come behind turn {episode.turn}")
-            answer = result_to_wire(await episode.environment.step(action))
+            answer = result_to_wire(await call_user_function(episode.environment.step, action))
             episode.turn, episode.answer = turn, answer
             return answer
 
@@ -119,7 +120,8 @@ class Episodes:
         """Close one; one that is not there is closed already."""
         episode = self.open.pop(id, None)
         if episode is not None:
-            await episode.environment.close()
+            closing = call_user_function(episode.environment.close)
+            await close_within(CLOSE_SECONDS, closing, owner=f"the environment of episode {id}")
 
     async def reap(self) -> None:
         """Close those nobody asked for too long."""
@@ -179,7 +181,7 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
         task, seed = task_from_wire(field_of(body, "task", dict)), field_of(body, "seed", int)
         async with episode.lock:
             episode.turn, episode.answer, episode.begun = -1, None, True
-            first = await episode.environment.reset(task, seed=seed)
+            first = await call_user_function(episode.environment.reset, task, seed=seed)
         return JSONResponse(observation_to_wire(first))
 
     async def step(request: Request) -> JSONResponse:
@@ -189,7 +191,7 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
 
     async def verdict(request: Request) -> JSONResponse:
         environment = episodes.get(request.path_params["id"]).environment
-        verdict = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
+        verdict = await call_user_function(environment.verdict) if fulfils(environment, GivesVerdict) else {}
         return JSONResponse(dict(verdict))
 
     async def end(request: Request) -> JSONResponse:
