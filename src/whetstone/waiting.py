@@ -4,9 +4,9 @@
 message and the watchdog name the same part. `deadline` and `finish_within` set a deadline.
 
 Note:
-    `deadline` cancels its block and runs it in the caller's task: what `open` enters, such as a client of an MCP server,
-    `close` has to leave in the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a task
-    of its own and leaves that task behind if it does not end.
+    `deadline` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave in
+    the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a task of its own and leaves
+    that task behind if it does not end.
 """
 
 from __future__ import annotations

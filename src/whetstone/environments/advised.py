@@ -76,7 +76,7 @@ class Advised:
         calls: list[CallRecord] = []
         for _ in range(self.actions_per_advice):
             said = await self._acts(action.text, calls)
-            result = await call_user_function(self.world.step, said)
+            result: StepResult = await call_user_function(self.world.step, said)
             tools = result.observation.tools or self.seen.tools
             self.seen = replace(result.observation, tools=tools)
             calls += result.calls
@@ -90,7 +90,8 @@ class Advised:
         """What the world says became of it."""
         if not fulfils(self.world, GivesVerdict):
             return {}
-        return await call_user_function(self.world.verdict)
+        verdict: Mapping[str, Any] = await call_user_function(self.world.verdict)
+        return verdict
 
     async def close(self) -> None:
         """Let go of the world."""

@@ -278,7 +278,7 @@ class Solves(Protocol):
 
 @runtime_checkable
 class Isolated(Protocol):
-    """A game that says how it may be shared; what says nothing is an `object`."""
+    """A game that says how it may be shared; one that says nothing is a `thread`, as its functions may block."""
 
     isolation: Isolation
 

@@ -288,23 +288,23 @@ class _Episode:
     async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
         """Decide whether the policy or the infrastructure used up the time; (end reason, error).
 
-        It is the infrastructure if the policy has no turn yet, if no verdict comes of an episode that is over, and if an
-        engine is waited for that does not answer another request either.
+        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, and if the
+        engine is waited for and does not answer another request either.
         """
-        engine_hangs = self.stage is _Stage.ACT and fulfils(self.actor, Probed) and not await self.actor.is_answering()
-        if not self.turns or self.stage is _Stage.VERDICT or engine_hangs:
+        ours = not self.turns or self.stage is _Stage.VERDICT
+        if not ours and self.stage is _Stage.ACT and fulfils(self.actor, Probed):
+            ours = not await self.actor.is_answering()
+        if ours:
             return EndReason.INFRASTRUCTURE, f"{late.owner} did not answer within {late.seconds:g} s"
         return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not over after {late.seconds:g} s"
 
-    async def _at(
-        self, stage: _Stage, owner: str, function: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any:
+    async def _at(self, stage: _Stage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function of the environment or the actor; `owner` is waited for meanwhile."""
         if self.is_over:
             raise asyncio.CancelledError
         self.stage = stage
         with waiting_for(owner):
-            return await call_user_function(function, *arguments, **options)
+            return await call_user_function(call, *arguments, **options)
 
     async def _turns(self) -> EndReason:
         await self._open()

@@ -16,15 +16,13 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from whetstone.errors import explained
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _Work = Callable[[], None]
 _idle: list[SimpleQueue[_Work]] = []
 """The inboxes of threads with nothing to do; appending and popping are atomic."""
@@ -60,10 +58,6 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
     return work, future
 
 
-@overload
-async def call_user_function(function: Callable[P, Awaitable[T]], /, *arguments: P.args, **options: P.kwargs) -> T: ...
-@overload
-async def call_user_function(function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T: ...
 async def call_user_function(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
     """Call an async function here and a plain one in a thread; await what a plain one returns if it is awaitable."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):

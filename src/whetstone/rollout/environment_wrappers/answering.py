@@ -28,12 +28,14 @@ class Answering:
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin anew."""
         self.task, self.actions = task, []
-        return await call_user_function(self.environment.reset, task, seed=seed)
+        first: Observation = await call_user_function(self.environment.reset, task, seed=seed)
+        return first
 
     async def step(self, action: Message) -> StepResult:
         """What the environment says."""
         self.actions.append(action)
-        return await call_user_function(self.environment.step, action)
+        result: StepResult = await call_user_function(self.environment.step, action)
+        return result
 
     async def close(self) -> None:
         """Let go."""
