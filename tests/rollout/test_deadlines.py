@@ -6,6 +6,7 @@ import threading
 import time
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -13,10 +14,10 @@ from tests_episodes import CHAT, TASK
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.environments import Noisy, Observation, Reply, StepResult, ToolEnvironment
 from whetstone.errors import NothingScoredError
+from whetstone.inference import Sampling
 from whetstone.rewards.making import make_reward
 from whetstone.rewards.scoring import scored
 from whetstone.rollout import Action, Collector, Independent, Limits, Plan, PolicyActor, plans_of, run_episode
-from whetstone.inference import Sampling
 from whetstone.tools import Toolset
 from whetstone.training.supervised import describe_groups
 from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory
@@ -422,7 +423,7 @@ WHO = ContextVar("WHO", default="nobody")
 class Signed:
     """Sets a context variable in `open` and reads it at every later stage."""
 
-    seen: list[str] = []
+    seen: ClassVar = []
 
     def open(self, episode):
         WHO.set(f"episode {episode.seed}")

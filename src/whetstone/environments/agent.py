@@ -34,9 +34,9 @@ from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, models_listed, wire_of
 from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.environments.dependencies import package
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
-from whetstone.extras import install_command
 from whetstone.network.connections import patient_protocol
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
@@ -78,6 +78,8 @@ class Agent:
     Raises:
         RecipeError: Neither or both of `command` and `function`, a function that is not there, or one to be confined.
     """
+
+    needs = (package("starlette", "serve"), package("uvicorn", "serve"))
 
     def __init__(
         self,
@@ -350,10 +352,7 @@ class _Door:
 
     @classmethod
     async def _opened(cls) -> _Door:
-        try:
-            uvicorn = importlib.import_module("uvicorn")
-        except ImportError:
-            raise RecipeError(f"environment agent needs starlette and uvicorn: {install_command('serve')}") from None
+        uvicorn = importlib.import_module("uvicorn")
         agents: dict[str, Agent] = {}
         responses = StoredResponses()
         config = uvicorn.Config(

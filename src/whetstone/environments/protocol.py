@@ -169,9 +169,17 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Needs(Protocol):
+    """A game or an environment that takes more than Python."""
+
+    needs: Iterable[Need]
+    """What has to be installed; it is looked for when a recipe is loaded."""
+
+
 OPTIONAL = (
     Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
-    Checks,
+    Checks, Needs,
 )  # fmt: skip
 """What an environment may have."""
 
@@ -289,14 +297,6 @@ class ReadsWhole(Protocol):
 
     whole: bool
     """True where it is all of what is said."""
-
-
-@runtime_checkable
-class Needs(Protocol):
-    """A game that takes more than Python."""
-
-    needs: Iterable[Need]
-    """What has to be installed."""
 
 
 OPTIONAL_OF_GAMES = (

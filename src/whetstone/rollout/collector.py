@@ -31,11 +31,12 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
+from whetstone.rollout.episode_inputs import Fork, Limits
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
 from whetstone.rollout.optional import Sized
 from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Plan, Strategy
-from whetstone.rollout.runner import Fork, Limits, run_episode
+from whetstone.rollout.runner import run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.tools.threads import call_user_function

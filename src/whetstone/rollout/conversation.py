@@ -15,7 +15,7 @@ from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.environments import Environment
 from whetstone.errors import PromptTooLong
 from whetstone.inference import Engine, Sampling
-from whetstone.rollout.runner import Limits
+from whetstone.rollout.episode_inputs import Limits
 from whetstone.seeding import derive_seed
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task

@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from whetstone.rollout.episode_inputs import EpisodeHooks, Fork
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import (
     Allowance,
@@ -27,7 +28,6 @@ from whetstone.rollout.protocol import (
     Start,
     StartPrefix,
 )
-from whetstone.rollout.runner import EpisodeHooks, Fork
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Costs, EndReason, RemovalScope, Task, Trajectory, Turn
 

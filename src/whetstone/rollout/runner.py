@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -24,6 +24,7 @@ from whetstone.environments.protocol import Environment, Observation, Snapshots,
 from whetstone.errors import InfrastructureError, PromptTooLong, explained
 from whetstone.plain_json import plain
 from whetstone.rollout.drawn import drawn_spans
+from whetstone.rollout.episode_inputs import EpisodeHooks, Fork, Limits
 from whetstone.rollout.protocol import (
     NOTHING,
     Action,
@@ -31,7 +32,6 @@ from whetstone.rollout.protocol import (
     ActorInput,
     Ask,
     Change,
-    ContextTransform,
     EpisodeKey,
     EpisodeRecord,
     EpisodeState,
@@ -40,18 +40,14 @@ from whetstone.rollout.protocol import (
     Reopen,
     Repair,
     Rewrite,
-    Siblings,
-    Splice,
-    Stop,
 )
-from whetstone.rollout.reading import Overflow, Reading
+from whetstone.rollout.reading import Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
 from whetstone.tools.protocol import GivesVerdict, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import (
-    CLOSE_SECONDS,
     DeadlinePassed,
     close_within,
     collect_waits,
@@ -62,60 +58,6 @@ from whetstone.waiting import (
 
 _SPARE_SECONDS = 15.0
 """Behind its deadlines, an episode may take this long to find out whether its engine answers, and to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an episode may use."""
-
-    max_turns: int
-    context_length: int
-    """Tokens the model can have in view."""
-    timeout_seconds: float
-    """From reset to end, waiting included."""
-    turn_timeout_seconds: float | None = None
-    """One action and the environment's answer to it, waiting included; None: as long as the episode may take."""
-
-    @property
-    def close_seconds(self) -> float:
-        """Deadline for closing the environment behind the end of the episode."""
-        return min(self.timeout_seconds, CLOSE_SECONDS) or CLOSE_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Where an episode parts from another."""
-
-    turns: tuple[Turn, ...]
-    """What they share: the same objects in both."""
-    world: int
-    """The seed of the other's environment."""
-    splice: Splice | None = None
-    """What its first own action begins with."""
-    snapshot: Any = None
-    """The environment behind those turns, where it can say; None: it is led there."""
-
-
-@dataclass(slots=True)
-class EpisodeHooks:
-    """What a method does around one episode."""
-
-    occasion: EpisodeKey
-    context_transforms: tuple[ContextTransform, ...] = ()
-    stops: tuple[tuple[str, Stop], ...] = ()
-    """By name."""
-    rewrites: tuple[Rewrite, ...] = ()
-    overflow: Overflow = "drop"
-    siblings: Siblings = field(default_factory=Siblings)
-    """Kept up to date by the episode."""
-    costs: Costs = field(default_factory=Costs)
-    """What the episode came to cost, attempts that failed among it."""
-    heard: Callable[[Turn], None] = lambda turn: None
-    """Told of each turn behind which the episode goes on."""
-    restarted: Callable[[], None] = lambda: None
-    """Told where it is played again: those turns do not count."""
-    snapshots: dict[int, Any] | None = None
-    """Turns → the environment behind so many, filled where it can say; None: nobody asks."""
 
 
 async def run_episode(
@@ -166,7 +108,6 @@ class _Stage(Enum):
     """What an episode is doing; it decides to whom a passed deadline is attributed."""
 
     OPEN = auto()
-    """The environment begins, or is led to where the episode parts from another."""
     ACT = auto()
     STEP = auto()
     VERDICT = auto()
@@ -282,7 +223,11 @@ class _Episode:
     async def play(self) -> EndReason:
         """Play until something ends the episode, and ask the environment for its verdict."""
         ended = await self._turns()
-        await self._ask_verdict()
+        if fulfils(self.environment, GivesVerdict):
+            said = await self._at(_Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            if not isinstance(said, Mapping):
+                raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
+            self.final = plain(said)  # it is kept with the trajectory
         return ended
 
     async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
@@ -335,9 +280,9 @@ class _Episode:
 
     async def _next_turn(self) -> tuple[Turn, EndReason | None]:
         """One action and the answer to it, within the deadline of a turn; (the turn, how the episode ended with it)."""
-        number, seconds = len(self.turns) + 1, self.limits.turn_timeout_seconds
+        number = len(self.turns) + 1
         try:
-            async with deadline(seconds, owner="the turn"):
+            async with deadline(self.limits.turn_timeout_seconds, owner="the turn"):
                 return await self._act_and_step()
         except DeadlinePassed as passed:
             raise _TurnTooLong(passed, number) from None
@@ -347,14 +292,6 @@ class _Episode:
         if not is_complete:
             return turn, EndReason.MAX_TOKENS
         return turn, await self._step(turn) if self.asked is None else None
-
-    async def _ask_verdict(self) -> None:
-        if not fulfils(self.environment, GivesVerdict):
-            return
-        said = await self._at(_Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
-        if not isinstance(said, Mapping):
-            raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
-        self.final = plain(said)  # it is kept with the trajectory
 
     async def _open(self) -> None:
         reset = self.environment.reset
@@ -554,8 +491,7 @@ class _Episode:
     async def _snap(self) -> None:
         """Keep what an environment says it takes to come back here, where somebody may want to part from here."""
         if self.around.snapshots is not None and fulfils(self.environment, Snapshots):
-            snapshot = self.environment.snapshot
-            kept = await self._at(_Stage.STEP, "its environment (snapshot)", snapshot)
+            kept = await self._at(_Stage.STEP, "its environment (snapshot)", self.environment.snapshot)
             self.around.snapshots[len(self.turns)] = kept
 
 
