@@ -38,9 +38,9 @@ called).
 
 An environment has `reset(task, seed)`, `step(message)` and `close()`. A *game*, a world of one command a turn, has
 `begin(task, seed)`, `act(command)`, `verdict()` and `close()`. Methods may be async or plain: an async one runs on the
-event loop, a plain one in a thread, so that one that blocks delays its own episode alone. `isolation` of a game says
-where it runs: beside others on the event loop (`object`, for games that answer at once), in a thread of its own
-(`thread`, the default) or in a process of its own (`process`). Worker processes are reused, replaced after 200
+event loop, a plain one in a thread, so that one that blocks delays only its own episode. `isolation` of a game is
+`object` (on the event loop, for games that answer at once), `thread` (a separate thread, the default) or `process` (a
+separate process). Worker processes are reused, replaced after 200
 episodes, ended when idle, and killed if an episode gave up on them.
 
 | stage | deadline | when it passes |

@@ -1,12 +1,12 @@
-"""Owners and deadlines of waits: each call of foreign code names the part it waits for and how long it may take.
+"""Owners and deadlines of waits: each call of untrusted code names the part it waits for and how long it may take.
 
 `waiting_for` names the part, such as `tool Shop (open)`. `Waits` holds the names for one episode, so that an error
 message and the watchdog name the same part. `deadline` and `finish_within` set a deadline.
 
 Note:
     `deadline` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave in
-    the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a task of its own and leaves
-    that task behind if it does not end.
+    the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a separate task and abandons
+    that task if it does not end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whetstone.stopping import asked_to_stop, pressed
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
 """Deadline of closing an environment, if the episode has no shorter one."""
-_LETTING_GO_SECONDS = 1.0
+_CANCEL_SECONDS = 1.0
 """A cancelled coroutine may take this long to end."""
 
 
@@ -48,7 +48,7 @@ class Waits:
         self._entered: dict[object, tuple[int, str, float]] = {}
         """Depth, owner and start of each wait."""
         self.cut = ""
-        """The innermost part whose wait was cancelled; empty once another wait begins."""
+        """The innermost part whose wait was cancelled; empty once another wait starts."""
 
     def current(self) -> tuple[str, float] | None:
         """Return the innermost part and the start of its wait, or None; parts that work in parallel are joined."""
@@ -125,15 +125,15 @@ async def deadline(seconds: float | None, *, owner: str) -> AsyncIterator[None]:
 
 
 async def finish_within(
-    seconds: float | None, work: Coroutine[Any, Any, T], *, owner: str, patience: float = _LETTING_GO_SECONDS
+    seconds: float | None, work: Coroutine[Any, Any, T], *, owner: str, patience: float = _CANCEL_SECONDS
 ) -> T:
-    """Return what a coroutine returns; cancel it at the deadline and leave it behind if it does not end.
+    """Return the result of a coroutine; cancel it at the deadline and abandon it if it does not end.
 
     A deadline that passes inside the coroutine is an `InfrastructureError` here.
 
     Args:
         seconds: Deadline; None: no deadline.
-        work: Runs in a task of its own, in a copy of the context.
+        work: Runs in a separate task, in a copy of the context.
         owner: Name of the part that is waited for.
         patience: Seconds that the coroutine may take to end when it is cancelled.
 
@@ -145,12 +145,12 @@ async def finish_within(
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
-            await _let_go(task, patience)
+            await _cancel(task, patience)
             raise
         if not done:
             outer = _current.get()
             innermost = outer[0].current() if outer is not None else None
-            await _let_go(task, patience)
+            await _cancel(task, patience)
             raise DeadlinePassed(innermost[0] if innermost is not None else owner, seconds or 0.0)
     result, error = task.result()
     if error is not None:
@@ -167,12 +167,12 @@ async def close_within(seconds: float, work: Coroutine[Any, Any, Any], *, owner:
     except asyncio.CancelledError:
         if asked_to_stop():
             raise
-        failure = f"{owner}: CancelledError, although nobody cancelled it"
+        failure = f"{owner}: CancelledError without a cancellation"
     except DeadlinePassed as error:
         failure = str(error)
     except (Exception, SystemExit) as error:
         failure = f"{owner}: {explained(error)}"
-    asyncio.get_running_loop().call_exception_handler({"message": f"not closed, the run goes on: {failure}"})
+    asyncio.get_running_loop().call_exception_handler({"message": f"not closed, the run continues: {failure}"})
     return failure
 
 
@@ -182,12 +182,12 @@ async def _capture(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseExceptio
         return await work, None
     except DeadlinePassed as error:
         return None, InfrastructureError(str(error))
-    except BaseException as error:  # foreign code may raise anything
+    except BaseException as error:  # untrusted code may raise anything
         if isinstance(error, asyncio.CancelledError) or pressed(error):
             raise
         return None, error
 
 
-async def _let_go(task: asyncio.Task[Any], patience: float) -> None:
+async def _cancel(task: asyncio.Task[Any], patience: float) -> None:
     task.cancel()
     await asyncio.wait({task}, timeout=patience)

@@ -269,7 +269,7 @@ def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
 @pytest.mark.slow
 @pytest.mark.slow
 def test_scienceworld_allows_the_steps_that_its_own_solution_takes():
-    """That of `boil` takes up to 182 commands, that of `inclined-plane-friction-named-surfaces` up to 325."""
+    """`boil` takes up to 182 commands, `inclined-plane-friction-named-surfaces` up to 325."""
     needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
     from whetstone.environments.adapters import scienceworld
 

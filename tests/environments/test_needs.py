@@ -1,4 +1,4 @@
-"""What an environment needs and is not installed is said when its recipe is loaded, in one line with the command."""
+"""A missing package of an environment is reported when the recipe is loaded, in one line with the command."""
 
 import importlib.util
 import sys
@@ -13,7 +13,7 @@ from whetstone.recipe import load_recipe
 
 
 class Needy:
-    """An environment of somebody else's."""
+    """A custom environment."""
 
     needs = (package("no_such_package", "serve"),)
 
@@ -25,7 +25,7 @@ class Needy:
 
 
 class Incomplete(Needy):
-    """A package is there and lacks one of its own."""
+    """An environment whose package lacks a dependency."""
 
     needs = ()
 

@@ -1,4 +1,4 @@
-"""Each stage of an episode has a deadline and an owner, and plain functions run beside each other at every stage."""
+"""Each stage of an episode has a deadline and an owner, and plain functions run in parallel at every stage."""
 
 import asyncio
 import contextlib
@@ -144,7 +144,7 @@ def play(environment, actor=None, limits=QUICK):
 
 
 @pytest.mark.parametrize("hang", [hang_async, hang_plain])
-@pytest.mark.parametrize("around", [lambda made: made, Noisy])
+@pytest.mark.parametrize("around", [lambda inner: inner, Noisy])
 def test_a_tool_that_hangs_at_open_is_an_infrastructure_failure_that_names_it(hang, around):
     actor = Actor()
     trajectory = play(around(ToolEnvironment(tools=[tool_class("open", hang)])), actor)
@@ -180,9 +180,9 @@ def test_a_user_that_hangs_at_open_is_an_infrastructure_failure_that_names_him()
 @pytest.mark.parametrize(
     ("turn", "answers_probe", "ended"),
     [
-        (0, True, EndReason.INFRASTRUCTURE),  # the policy never said anything
+        (0, True, EndReason.INFRASTRUCTURE),  # the policy never owners anything
         (0, False, EndReason.INFRASTRUCTURE),
-        (1, False, EndReason.INFRASTRUCTURE),  # the engine answers nobody
+        (1, False, EndReason.INFRASTRUCTURE),  # no request is answered
         (1, True, EndReason.TIMEOUT),  # the engine answers others: the policy speaks too long
     ],
 )
@@ -333,7 +333,7 @@ MAIN = threading.main_thread()
 
 
 @pytest.mark.parametrize("stage", ["reset", "step", "verdict", "close"])
-@pytest.mark.parametrize("around", [lambda made: made, Noisy])
+@pytest.mark.parametrize("around", [lambda inner: inner, Noisy])
 def test_plain_methods_of_environments_run_beside_each_other(stage, around):
     kind = world_class(stage, Barrier(), is_async=False)
     assert_all_scored(group_of(None, lambda: around(kind())))
@@ -467,7 +467,7 @@ def test_a_context_variable_set_in_a_plain_open_is_there_at_every_later_stage():
 
 
 def waits_while(environment, actor=None, *, until, **changes):
-    """What the watchdog says of an episode that hangs, once it waits for `until`."""
+    """Return the owners that the watchdog lists for an episode that hangs, once `until` is one of them."""
 
     async def main():
         collector = Collector(
@@ -475,16 +475,16 @@ def waits_while(environment, actor=None, *, until, **changes):
             limits=PATIENT, max_in_flight=1, **changes,
         )  # fmt: skip
         playing = asyncio.create_task(collector.sample(Plan(TASK, 0)))
-        said = []
+        owners = []
         for _ in range(2000):
-            said = [what for _, what, _ in collector.waits()]
-            if until in said or playing.done():
+            owners = [what for _, what, _ in collector.waits()]
+            if until in owners or playing.done():
                 break
             await asyncio.sleep(0.005)
         playing.cancel()
         RELEASE.set()
         await asyncio.gather(playing, return_exceptions=True)
-        return said
+        return owners
 
     return asyncio.run(main())
 
@@ -504,15 +504,15 @@ async def hanging_reward(trajectory, task):
     ],
 )
 def test_the_watchdog_names_the_tool_at_every_stage(stage, owner, hang):
-    made = lambda: ToolEnvironment(tools=[tool_class(stage, hang)], tool_timeout_seconds=60)  # noqa: E731
-    assert waits_while(made, until=owner) == [owner]
+    make = lambda: ToolEnvironment(tools=[tool_class(stage, hang)], tool_timeout_seconds=60)  # noqa: E731
+    assert waits_while(make, until=owner) == [owner]
 
 
 @pytest.mark.parametrize("stage", ["reset", "step", "verdict", "close"])
 def test_the_watchdog_names_the_environment_at_every_stage(stage):
     owner = "its environment" if stage == "step" else f"its environment ({stage})"
-    said = waits_while(world_class(stage, hang_plain, is_async=False), until="look" if stage == "step" else owner)
-    assert said == ["look" if stage == "step" else owner]
+    owners = waits_while(world_class(stage, hang_plain, is_async=False), until="look" if stage == "step" else owner)
+    assert owners == ["look" if stage == "step" else owner]
 
 
 def test_the_watchdog_names_engine_and_reward():
@@ -571,7 +571,7 @@ def test_an_engine_that_takes_requests_and_answers_none_is_named():
 
 
 def test_a_reward_of_a_task_group_has_its_caller_contexts():
-    """What judges say in a plain reward is kept with the trajectory it was said of."""
+    """A judge's answer in a plain reward is stored with its trajectory."""
     from whetstone.rewards.judges.heard import hear
     from whetstone.rewards.judges.protocol import Question
 
@@ -580,5 +580,5 @@ def test_a_reward_of_a_task_group_has_its_caller_contexts():
         return Score(1.0)
 
     trajectory = Trajectory("e", "t", (), (), EndReason.TERMINATED)
-    (said,) = asyncio.run(scored(judged, trajectory, TASK)).score.judgements
-    assert said.question == "is e right?"
+    (answer,) = asyncio.run(scored(judged, trajectory, TASK)).score.judgements
+    assert answer.question == "is e right?"

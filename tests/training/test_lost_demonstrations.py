@@ -72,9 +72,9 @@ def test_what_stays_lost_is_a_fault_and_is_not_learned_from(assembly):
     lost = shown_with(assembly, "sandbox", range(1000), count=2)
     assert (lost.segments, len(lost.lost)) == ([], 2)
     assert lost.metrics["demonstrations/lost"] == 2.0
-    heard = []
-    lost.record_faults(lambda kind, said, *, episode: heard.append((kind, said, episode)))
-    assert [(kind, said) for kind, said, _ in heard] == [("infrastructure", "the sandbox is gone")] * 2
+    faults = []
+    lost.record_faults(lambda kind, text, *, episode: faults.append((kind, text, episode)))
+    assert [(kind, text) for kind, text, _ in faults] == [("infrastructure", "the sandbox is gone")] * 2
     assert Demonstrations().metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
 
 
@@ -84,19 +84,19 @@ def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_
     real, spoilt = supervised.demonstrated, iter([True, False, False, False])
 
     async def some_lost(assembly, first, count):
-        shown = await real(assembly, first, count)
+        demonstrations = await real(assembly, first, count)
         if not next(spoilt, False):
-            return shown
-        first_one, *rest = shown.episodes
+            return demonstrations
+        first_one, *rest = demonstrations.episodes
         failed = replace(first_one, **FAILED)
-        return Demonstrations((failed, *rest), shown.retried)
+        return Demonstrations((failed, *rest), demonstrations.retried)
 
     monkeypatch.setattr(supervised, "demonstrated", some_lost)
     run = tmp_path / "run"
     train(load_recipe("demo", [*SMALL, "reinforcement.steps=1", "ablations=null"]), run)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    told = [row["demonstrations/lost"] for row in rows if row["stage"] == "supervised"]
-    assert told == [1.0, 0.0]
+    lost_per_step = [row["demonstrations/lost"] for row in rows if row["stage"] == "supervised"]
+    assert lost_per_step == [1.0, 0.0]
     events = [json.loads(line) for line in (run / "store" / "journal.jsonl").read_text().splitlines()]
     (fault,) = [event for event in events if event["event"] == "fault"]
     assert (fault["kind"], fault["said"]) == ("infrastructure", "the sandbox is gone")

@@ -52,7 +52,7 @@ class PolicyActor:
         self.engine.forget(episode)
 
     async def is_answering(self) -> bool:
-        """Return whether the engine draws one token soon: a long answer of the policy is no failure of the engine."""
+        """Return whether the engine samples one token soon: a long answer of the policy is no failure of the engine."""
         probe = self.engine.generate((min(self.stop_ids, default=0),), Sampling(1), episode=_PROBE)
         try:
             await finish_within(_PROBE_SECONDS, probe, owner=self.owner)

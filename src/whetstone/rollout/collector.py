@@ -294,7 +294,7 @@ class Collector:
 
     @contextmanager
     def _watched(self, name: str) -> Iterator[None]:
-        """Let the watchdog see what is waited for in the block."""
+        """Show the watchdog the waits of the block."""
         waits = self._watch.doing[name] = Waits(self._watch.advance)
         try:
             with collect_waits(waits):

@@ -1,4 +1,4 @@
-"""Inputs of an episode: its limits, the turns it shares with another, and what a method does around it."""
+"""Inputs of an episode: its limits, the turns shared with another episode, and the hooks of a method."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Limits:
 
     @property
     def close_seconds(self) -> float:
-        """Deadline for closing the environment behind the end of the episode."""
+        """Deadline for closing the environment at the end of the episode."""
         return min(self.timeout_seconds, CLOSE_SECONDS) or CLOSE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where an episode parts from another."""
+    """Point at which an episode forks from another."""
 
     turns: tuple[Turn, ...]
-    """What they share: the same objects in both."""
+    """Shared turns: the same objects in both."""
     world: int
     """The seed of the other's environment."""
     splice: Splice | None = None
-    """What its first own action begins with."""
+    """Tokens at the start of its first new action."""
     snapshot: Any = None
-    """The environment behind those turns, where it can say; None: it is led there."""
+    """Snapshot of the environment after those turns; None: the turns are replayed."""
 
 
 @dataclass(slots=True)
 class EpisodeHooks:
-    """What a method does around one episode."""
+    """Hooks of a method for one episode."""
 
     occasion: EpisodeKey
     context_transforms: tuple[ContextTransform, ...] = ()
@@ -57,10 +57,10 @@ class EpisodeHooks:
     siblings: Siblings = field(default_factory=Siblings)
     """Kept up to date by the episode."""
     costs: Costs = field(default_factory=Costs)
-    """What the episode came to cost, attempts that failed among it."""
-    heard: Callable[[Turn], None] = lambda turn: None
-    """Told of each turn behind which the episode goes on."""
+    """Costs of the episode, including failed attempts."""
+    on_turn: Callable[[Turn], None] = lambda turn: None
+    """Called with each turn after which the episode continues."""
     restarted: Callable[[], None] = lambda: None
-    """Told where it is played again: those turns do not count."""
+    """Called if the episode is played again: earlier turns do not count."""
     snapshots: dict[int, Any] | None = None
-    """Turns → the environment behind so many, filled where it can say; None: nobody asks."""
+    """Number of turns → snapshot of the environment after them; None: no snapshots are taken."""

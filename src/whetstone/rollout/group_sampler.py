@@ -289,7 +289,7 @@ class GroupSampler:
             rewrites=tuple((method.rewrites or {}).values()),
             overflow=method.overflow,
             siblings=self._siblings,
-            heard=running.observe,
+            on_turn=running.observe,
             restarted=running.forget,
             snapshots=running.snapshots,
         )

@@ -276,7 +276,7 @@ class _Episode:
             if self.record is not None:
                 self.record.add(self.id, self.turns[-1])
             await self._snap()
-            self.around.heard(self.turns[-1])
+            self.around.on_turn(self.turns[-1])
 
     async def _next_turn(self) -> tuple[Turn, EndReason | None]:
         """One action and the answer to it, within the deadline of a turn; (the turn, how the episode ended with it)."""

@@ -1,9 +1,9 @@
 """Threads for plain functions of users: daemon threads, reused when they are free.
 
 An async function runs on the event loop and a plain one in a thread, at every stage of an episode, so that one that
-blocks delays its own episode alone. `call_user_function` chooses.
+blocks delays only its own episode. `call_user_function` chooses.
 
-Context variables: a thread sees those of its caller, and what it sets is set for the caller, as if it ran there.
+Context variables: a thread has those of its caller, and a variable set in the thread is set for the caller.
 
 Note:
     The standard pool waits for its threads when the process ends, so a function that hangs keeps the process; and its
@@ -59,7 +59,7 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
 
 
 async def call_user_function(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Call an async function here and a plain one in a thread; await what a plain one returns if it is awaitable."""
+    """Call an async function here and a plain one in a thread; await the result of a plain one if it is awaitable."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return await function(*arguments, **options)
     result = await run_in_thread(function, *arguments, **options)
@@ -77,7 +77,7 @@ async def run_in_turn(function: Callable[..., Any], /, *arguments: Any, **option
 
 
 async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Return or raise what a plain function does in a thread. If the caller is cancelled, the function runs on."""
+    """Run a plain function in a thread and return its result. If the caller is cancelled, the function runs on."""
     context = contextvars.copy_context()
     work, future = answered(lambda: context.run(function, *arguments, **options))
     try:
@@ -95,9 +95,9 @@ async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **opti
 
 def _adopt(context: contextvars.Context) -> None:
     """Set the variables here that the context has set."""
-    here = contextvars.copy_context()
+    current = contextvars.copy_context()
     for variable, value in context.items():
-        if variable not in here or here[variable] is not value:
+        if variable not in current or current[variable] is not value:
             variable.set(value)
 
 

@@ -299,11 +299,11 @@ class SingleRun:
             learns=learns,
         )
 
-    def _record_fault(self, kind: str, said: str, /, *, episode: str) -> None:
+    def _record_fault(self, kind: str, text: str, /, *, episode: str) -> None:
         """Record a fault of a stage that samples nothing and so has no store open."""
         store = RunStore(self.run_dir, groups_per_file=1, say=self.progress.say)
         try:
-            store.fault(kind, said, episode=episode)
+            store.fault(kind, text, episode=episode)
         finally:
             store.close()
 

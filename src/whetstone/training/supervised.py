@@ -47,7 +47,7 @@ class Supervised(WithoutSampling):
         settings: SupervisedSettings,
         *,
         done: int = 0,
-        fault: FaultRecorder = lambda kind, said, *, episode: None,
+        fault: FaultRecorder = lambda kind, text, *, episode: None,
     ) -> None:
         super().__init__(learner, engine, Beginning("demonstrations", "solved its task"), done=done)
         self.assembly, self.settings, self.fault = assembly, settings, fault
@@ -129,7 +129,7 @@ async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment])
 class FaultRecorder(Protocol):
     """Writes a fault to the journal of a run; see `RunStore.fault`."""
 
-    def __call__(self, kind: str, said: str, /, *, episode: str) -> None:
+    def __call__(self, kind: str, text: str, /, *, episode: str) -> None:
         """Record it."""
         ...
 
@@ -172,21 +172,21 @@ async def demonstrated(assembly: Assembly, first: int, count: int) -> Demonstrat
     collector = assembly.collector(assembly.expert_actor())
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
     tasks = [await run_in_turn(assembly.demonstrated.task, first + i) for i in range(count)]
-    again = 0
+    num_repeated = 0
 
     async def played(task: Task) -> Trajectory:
-        nonlocal again
+        nonlocal num_repeated
         trajectory = await collector.sample(Plan(task, seed))
         for _ in range(_DISTURBED_RETRIES):
             if not _was_disturbed(trajectory):
                 break
             attempt = await collector.sample(Plan(task, seed))
-            again += attempt.solved or not trajectory.ended.valid
+            num_repeated += attempt.solved or not trajectory.ended.valid
             trajectory = attempt
         return trajectory
 
     episodes = await asyncio.gather(*map(played, tasks))
-    return Demonstrations(tuple(episodes), again + collector.status().retried)
+    return Demonstrations(tuple(episodes), num_repeated + collector.status().retried)
 
 
 def _was_disturbed(trajectory: Trajectory) -> bool:
