@@ -22,7 +22,8 @@ from whetstone.cli.listening import access_log_option, bound_to, start_access_lo
 from whetstone.cli.tasks import all_sources, read_options
 from whetstone.contracts import fulfils
 from whetstone.environments.catalogue import REWARD_OF
-from whetstone.environments.protocol import Checks
+from whetstone.environments.dependencies import check_needs
+from whetstone.environments.protocol import Checks, Needs
 from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
@@ -177,6 +178,7 @@ def contract_of(
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
+    check_needs(environment, part.needs if fulfils(part, Needs) else ())
     tried = make()
     if fulfils(tried, Checks):
         tried.check()

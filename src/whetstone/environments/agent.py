@@ -34,15 +34,16 @@ from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.routes import ROUTES, models_listed, rejection
 from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.environments.dependencies import package
 from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
-from whetstone.extras import install_command
 from whetstone.network.connections import patient_protocol
 from whetstone.network.http_layer import RouteError
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
@@ -79,6 +80,8 @@ class Agent:
     Raises:
         RecipeError: Neither or both of `command` and `function`, a function that is not there, or one to be confined.
     """
+
+    needs = (package("starlette", "serve"), package("uvicorn", "serve"))
 
     def __init__(
         self,
@@ -216,10 +219,7 @@ class Agent:
         every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
         arguments = given if every else {name: value for name, value in given.items() if name in taken}
         try:
-            if inspect.iscoroutinefunction(function):
-                returned = await function(**arguments)
-            else:
-                returned = await asyncio.to_thread(function, **arguments)
+            returned = await call_user_function(function, **arguments)
         except (InfrastructureError, TaskError):
             raise
         except Exception as error:  # whatever else somebody's agent raises is how it ended
@@ -354,10 +354,7 @@ class _Door:
 
     @classmethod
     async def _opened(cls) -> _Door:
-        try:
-            uvicorn = importlib.import_module("uvicorn")
-        except ImportError:
-            raise RecipeError(f"environment agent needs starlette and uvicorn: {install_command('serve')}") from None
+        uvicorn = importlib.import_module("uvicorn")
         agents: dict[str, Agent] = {}
         responses = StoredResponses()
         config = uvicorn.Config(

@@ -219,6 +219,12 @@ METRICS = _rows({
         ("demonstrations/skipped_fraction", "fraction",
          "Demonstrations that were skipped because they did not solve their task."),
     ),
+    "demonstrations of an expert": (
+        ("demonstrations/retried", "count",
+         "Demonstrations that were played again because a sandbox, tool or server failed."),
+        ("demonstrations/lost", "count",
+         "Demonstrations that failed in every attempt; each is a fault in the journal."),
+    ),
     "`pretraining`": (
         ("loss/pretraining", "nats per token", "Negative log-likelihood of the text per token."),
         ("data/epoch", "epochs", "Number of passes over the data."),

@@ -9,14 +9,13 @@ and a `CallRecord` that says what happened. Whose a failure is:
     infrastructure's   `InfrastructureError`, which a tool raises where it would have failed whatever it was asked:
                        `Answer.failure`, and whoever plays the episode ends it
 
-Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread, where a hung one is
-left behind (`threads.py`). Nor need a coroutine heed it, or it may cancel the task it runs in; so each call is a task
-of its own, which is waited for and can be left behind, too.
+Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
+episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a task of their own; one
+that does not heed its deadline is left behind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
@@ -63,13 +62,14 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
-from whetstone.tools.threads import run_in_thread
+from whetstone.tools.threads import call_user_function, is_async, run_in_thread
 from whetstone.trajectory import CallRecord, Task
+from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
 
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
-_LETTING_GO_SECONDS = 1.0
-"""A call that is cut off may take this long to put things in order."""
+MIN_CLOSE_SECONDS = 10.0
+"""Closing a tool may take this long, and as long as one of its calls."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -168,17 +168,26 @@ class Toolset:
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if fulfils(holder, Opens):
-                await _awaited(holder.open(episode))
-        self._list()
+                with waiting_for(f"tool {_name_of(holder)} (open)"):
+                    await call_user_function(holder.open, episode)
+        await self._list_again()
 
     async def close(self) -> None:
-        """Let go of everything; the first failure is raised when all have been asked."""
-        self._opened, failures = False, []
+        """Close every tool, the last opened first. One that fails or hangs does not keep the others open.
+
+        Raises:
+            BaseException: The first failure; `DeadlinePassed` if a tool was not closed in time.
+        """
+        self._opened = False
+        failures: list[BaseException] = []
         for holder in reversed(self.holders):
             if fulfils(holder, Closes):
+                seconds = max(self.timeout_seconds, MIN_CLOSE_SECONDS)
+                closing = call_user_function(holder.close)
                 try:
-                    await _awaited(holder.close())
-                except Exception as error:
+                    async with deadline(seconds, owner=f"tool {_name_of(holder)} (close)"):
+                        await closing
+                except BaseException as error:  # a cancellation, too: what is open is closed first
                     failures.append(error)
         if failures:
             raise failures[0]
@@ -205,7 +214,7 @@ class Toolset:
             )
         try:
             if tool.binds_slowly:
-                arguments = await run_in_thread(tool.bind, {"arguments": call.arguments})
+                arguments = await run_in_thread(tool.bind, call.arguments)
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
@@ -221,7 +230,7 @@ class Toolset:
         came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
         if self._changing():
-            self._list()
+            await self._list_again()
         return self._answer(call, came, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
@@ -229,7 +238,8 @@ class Toolset:
         said: dict[str, Any] = {}
         for holder in self.holders:
             if fulfils(holder, GivesVerdict):
-                one = dict(await _awaited(holder.verdict()))
+                with waiting_for(f"tool {_name_of(holder)} (verdict)"):
+                    one = dict(await call_user_function(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
                         one[name] = least(said[name], one[name])
@@ -259,23 +269,24 @@ class Toolset:
         Raises:
             RecipeError: Two share a name.
         """
-        self._tools = {}
+        tools: dict[str, Tool] = {}
         for tool in (*self._alone, *(tool for holder in self.holders for tool in tools_of(holder))):
-            if tool.spec.name in self._tools:
+            if tool.spec.name in tools:
                 raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
-            self._tools[tool.spec.name] = tool
+            tools[tool.spec.name] = tool
+        self._tools = tools
+
+    async def _list_again(self) -> None:
+        """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
+        if any(fulfils(holder, OffersTools) for holder in self.holders):
+            await run_in_thread(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
-        work = asyncio.ensure_future(_came_of(tool, arguments))
+        seconds = None if tool.keeps_time else self.timeout_seconds
         try:
-            done, _ = await asyncio.wait({work}, timeout=None if tool.keeps_time else self.timeout_seconds)
-        except asyncio.CancelledError:
-            await _let_go(work)
-            raise
-        if done:
-            return work.result()
-        await _let_go(work)
-        return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+            return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
+        except DeadlinePassed:
+            return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
     def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """What came of a call, as it is shown and recorded."""
@@ -397,16 +408,14 @@ _Came = Result | InfrastructureError
 async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
     """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
     try:
-        if inspect.iscoroutinefunction(tool.function):
+        if is_async(tool.function):
             value = await tool.function(**arguments)
         else:
-            value = await run_in_thread(_call, {"function": tool.function, "arguments": arguments})
-            if inspect.isawaitable(value):
-                value = await value
+            value = await call_user_function(_call, tool.function, arguments)
         if isinstance(value, AsyncIterator):
             value = await _take(value)
         is_quick = isinstance(value, Result | str)
-        return _as_result(value) if is_quick else await run_in_thread(_as_result, {"value": value})
+        return _as_result(value) if is_quick else await run_in_thread(_as_result, value)
     except BaseException as error:  # a tool is foreign code, and may raise anything
         if pressed(error):
             raise
@@ -445,12 +454,6 @@ def _attributed(error: BaseException) -> _Came:
     return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
 
 
-async def _let_go(work: asyncio.Task[Any]) -> None:
-    """Stop a call, and wait a moment for it; one that will not stop is left behind."""
-    work.cancel()
-    await asyncio.wait({work}, timeout=_LETTING_GO_SECONDS)
-
-
 def _failed(outcome: Any, reason: str) -> Result:
     return Result((Text(f"error: {reason}"),), outcome)
 
@@ -460,5 +463,5 @@ def _short_name(name: Any) -> str:
     return plain(shortened(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__)
 
 
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+def _name_of(holder: Any) -> str:
+    return type(holder).__name__

@@ -29,6 +29,7 @@ from whetstone.policies import Policy
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, plans_of
 from whetstone.seeding import derive_seed
+from whetstone.tools.threads import run_in_turn
 from whetstone.trajectory import Costs, Group, Task, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
@@ -144,7 +145,7 @@ async def evaluate(
     """
     collector = assembly.collector(actor or assembly.policy_actor(engine, temperature=temperature))
     watched(collector)
-    tasks = list(assembly.source.held_out(episodes))
+    tasks = await run_in_turn(lambda: list(assembly.source.held_out(episodes)))
     strategy = evaluated_by(assembly, samples)
     plans = list(plans_of(tasks, seed=derive_seed(seed, "evaluation")))
     found = record.groups(plans) if record is not None else {}

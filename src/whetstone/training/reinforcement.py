@@ -107,6 +107,7 @@ class Reinforcement:
             await self._sample_under(update)
         began = time.perf_counter()
         shown = await imitated(self.assembly, self.settings, update=update)
+        shown.record_faults(self.store.fault)
         for attempt in range(1, _ATTEMPTS + 1):
             groups, passed_over = await self._groups(update)
             sampled = time.perf_counter()
@@ -116,7 +117,7 @@ class Reinforcement:
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             await self._make_room()
             try:
-                learning = run_in_compute_thread(self._learn, groups, passed_over, shown, budget_share)
+                learning = run_in_compute_thread(self._learn, groups, passed_over, shown.segments, budget_share)
                 stepped = await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
@@ -126,6 +127,8 @@ class Reinforcement:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
+        if self.settings.imitation is not None:
+            metrics |= shown.metrics
         if self.assembly.cluster is not None:
             metrics |= self.assembly.cluster.metrics()
         self._unheard = stepped.heard

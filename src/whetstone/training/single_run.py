@@ -291,7 +291,7 @@ class SingleRun:
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):
-            return Supervised(self.assembly, learner, self.engine, settings, done=done)
+            return Supervised(self.assembly, learner, self.engine, settings, done=done, fault=self._record_fault)
         if isinstance(settings, PretrainingSettings):
             return Pretraining(self.assembly, learner, self.engine, settings, done=done)
         if isinstance(settings, PreferenceSettings):
@@ -317,6 +317,14 @@ class SingleRun:
             done=done,
             learns=learns,
         )
+
+    def _record_fault(self, kind: str, text: str, /, *, episode: str) -> None:
+        """Record a fault of a stage that samples nothing and so has no store open."""
+        store = RunStore(self.run_dir, groups_per_file=1, say=self.progress.say)
+        try:
+            store.fault(kind, text, episode=episode)
+        finally:
+            store.close()
 
     async def _park(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations

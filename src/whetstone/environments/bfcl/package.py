@@ -14,6 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from whetstone.environments.dependencies import Need, check_needs
 from whetstone.errors import RecipeError
 
 _FILES = {
@@ -30,15 +31,19 @@ _FILES = {
 _STATELESS = ("MathAPI",)
 
 
+NEEDS = (Need("package", "bfcl_eval", "pip install --no-deps bfcl-eval"),)
+
+
 def data_folder() -> Path:
     """Where the package keeps its questions.
 
     Raises:
         RecipeError: It is not installed; the message has the command.
     """
+    check_needs("BFCL", NEEDS)
     found = importlib.util.find_spec("bfcl_eval")
-    if found is None or found.origin is None:
-        raise RecipeError("BFCL's services are those of the package bfcl-eval: pip install --no-deps bfcl-eval")
+    assert found is not None
+    assert found.origin is not None
     return Path(found.origin).parent / "data"
 
 

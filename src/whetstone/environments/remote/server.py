@@ -40,12 +40,13 @@ from whetstone.environments.remote.wire import (
     task_from_wire,
     task_to_wire,
 )
-from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
 from whetstone.extras import install_command
 from whetstone.network.http_layer import Family, RouteError, Service, http_application, make_family
 from whetstone.network.openapi import Operation
 from whetstone.tools.protocol import GivesVerdict
+from whetstone.tools.threads import call_user_function
+from whetstone.waiting import CLOSE_SECONDS, close_within
 
 _MOST_HELD_OUT = 4096
 _MOST_BYTES, _BODY_SECONDS = 16 << 20, 60.0
@@ -142,7 +143,7 @@ class Episodes:
         if len(self.open) >= self.capacity:
             raise FullError(f"{self.capacity} episodes are open, as many as may be; ask again later")
         id = uuid.uuid4().hex
-        self.open[id] = _Open(self.make(), time.monotonic())
+        self.open[id] = _Open(await call_user_function(self.make), time.monotonic())
         return id
 
     def get(self, id: str) -> _Open:
@@ -192,7 +193,7 @@ class Episodes:
                 return episode.answer
             if turn != episode.turn + 1:
                 raise EpisodeError(f"turn {turn} does not come behind turn {episode.turn}")
-            answer = result_to_wire(await episode.environment.step(action))
+            answer = result_to_wire(await call_user_function(episode.environment.step, action))
             episode.turn, episode.answer = turn, answer
             return answer
 
@@ -200,7 +201,8 @@ class Episodes:
         """Close one; one that is not there is closed already."""
         episode = self.open.pop(id, None)
         if episode is not None:
-            await episode.environment.close()
+            closing = call_user_function(episode.environment.close)
+            await close_within(CLOSE_SECONDS, closing, owner=f"the environment of episode {id}")
 
     async def reap(self) -> None:
         """Close those nobody asked for too long."""
@@ -256,7 +258,7 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
         async with episode.lock:
             episode.turn, episode.answer, episode.begun = -1, None, False
             with _task_errors("the environment cannot start this task"):
-                first = await episode.environment.reset(task, seed=seed)
+                first = await call_user_function(episode.environment.reset, task, seed=seed)
             episode.begun = True
         return JSONResponse(observation_to_wire(first))
 
@@ -268,7 +270,7 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
     async def verdict(request: Request) -> JSONResponse:
         episode = episodes.get_begun(request.path_params["id"])
         environment = episode.environment
-        verdict = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
+        verdict = await call_user_function(environment.verdict) if fulfils(environment, GivesVerdict) else {}
         return JSONResponse(dict(verdict))
 
     async def end(request: Request) -> JSONResponse:

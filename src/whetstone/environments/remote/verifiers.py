@@ -9,6 +9,7 @@ Source: Prime Intellect's verifiers, 0.4.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
 import subprocess
@@ -69,6 +70,14 @@ class Verifiers:
         self._episode = ""
         self._transcript: list[dict[str, Any]] = []
         self._tools: dict[str, ToolSpec] = {}
+
+    def check(self) -> None:
+        """See that the interpreter has the package.
+
+        Raises:
+            RecipeError: It has not.
+        """
+        check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin the task there.
@@ -315,6 +324,18 @@ def bridge_command(
         "env": env,
     }
     return [found, "-P", str(_BRIDGE), json.dumps(asked)]  # -P: beside it stands a `verifiers` that is ours
+
+
+@functools.cache
+def check_interpreter(python: str) -> None:
+    """See that an interpreter has the package `verifiers`.
+
+    Raises:
+        RecipeError: It has not; the message has the command.
+    """
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
+    if subprocess.run([python, "-P", "-c", look], capture_output=True, timeout=60).returncode:
+        raise RecipeError(f"verifiers: {python} has no package verifiers: {python} -m pip install verifiers")
 
 
 def _first(line: bytes, complaints: str, what: str) -> dict[str, Any]:
