@@ -23,12 +23,17 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
 
 def read_trajectories(
-    path: Path, *, error: type[WhetstoneError] = RunDirectoryError, may_be_incomplete: bool = False
+    path: Path,
+    *,
+    error: type[WhetstoneError] = RunDirectoryError,
+    problem: str = "  not a trajectory",
+    may_be_incomplete: bool = False,
 ) -> list[Trajectory]:
     """Read what `write_trajectories` wrote. Forks share their parent's turns if the parent stands before them.
 
     Args:
         error: Class of what is raised.
+        problem: Stands in its message between the line number and the reason.
         may_be_incomplete: Whether an incomplete last line is ignored.
 
     Raises:
@@ -37,7 +42,7 @@ def read_trajectories(
     if not path.is_file():
         raise error(f"{path}: no such trajectory file")
     read: dict[str, Trajectory] = {}
-    parse, problem = partial(read_trajectory, before=read), "  not a trajectory"
+    parse = partial(read_trajectory, before=read)
     rows = read_objects(path, parse, error=error, problem=problem, may_be_incomplete=may_be_incomplete)
     for trajectory in rows:
         read[trajectory.id] = trajectory

@@ -60,7 +60,7 @@ def recorded_episodes(path: Path, episode: str | None = None) -> list[RecordedEp
     Raises:
         DataError: A line is no trajectory, or there is no such episode.
     """
-    trajectories = read_trajectories(path, error=DataError, may_be_incomplete=True)
+    trajectories = read_trajectories(path, error=DataError, problem=": no trajectory", may_be_incomplete=True)
     found = [t for t in trajectories if episode is None or episode in (t.id, t.id.rpartition("/")[2])]
     if episode is not None and not found:
         raise DataError(f"{path}: has no episode {episode}{did_you_mean(episode, [t.id for t in trajectories])}")

@@ -163,6 +163,8 @@ class Viewer:
             yield
             return
         remedy = "`whetstone view --allow-run-code` allows it; read the recipe first"
+        if not run.recipe:
+            raise RefusedError(f"recipe.yaml cannot be read, so it may run code of the run: {remedy}", status=403)
         if (key := next(_code_keys(run.recipe), None)) is not None:
             raise RefusedError(f"{key} of recipe.yaml runs code of the run: {remedy}", status=403)
         with refuse_modules(remedy):

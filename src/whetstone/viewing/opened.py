@@ -216,7 +216,7 @@ class OpenedRun:
     def remarks(self) -> list[str]:
         """What of it cannot be read, and what is missing."""
         said = self.index.remarks()
-        if self.recipe_text and not self.recipe:
+        if (self.folder / "recipe.yaml").is_file() and not self.recipe:
             said.append("recipe.yaml cannot be read: it is no YAML, or larger or deeper than a recipe may be")
         if self.metrics.unreadable:
             said.append(f"metrics.jsonl: {self.metrics.unreadable}")
