@@ -47,7 +47,7 @@ def test_what_json_writes_is_read_as_json_reads_it(value):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
@@ -58,8 +58,8 @@ def test_what_json_writes_is_read_as_json_reads_it(value):
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} levels"),
     ],
 )
-def test_what_is_no_json_is_said_in_a_line(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_json_is_said_in_a_line(text, message):
+    with pytest.raises(ValueError, match=message):
         parse_json(text)
 
 
@@ -87,7 +87,9 @@ def test_a_damaged_line_is_an_error_or_left_out(tmp_path):
     path.write_bytes(b'{"a": 1}\n\n[1]\n{"a": "x"}\n{"a": 2}\n{"a": ')
     shape = make_shape(a=int)
     damaged = []
-    rows = read_objects(path, lambda row: validate_shape(shape, row), on_damage=lambda *said: damaged.append(said))
+    rows = read_objects(
+        path, lambda row: validate_shape(shape, row), on_damage=lambda *message: damaged.append(message)
+    )
     assert list(rows) == [{"a": 1}, {"a": 2}]  # and the last line is being written
     assert [number for number, _ in damaged] == [3, 4]
     assert damaged[1][1].startswith("a: Input should be a valid integer")
@@ -132,7 +134,7 @@ def test_an_incomplete_line_is_cut(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{}", '"" is no kind of line'),
         (b"[]", "a JSON object is expected"),
@@ -144,16 +146,16 @@ def test_an_incomplete_line_is_cut(tmp_path):
         (b"[" * 5000, "nested more than"),
     ],
 )
-def test_a_damaged_line_of_the_queue_of_people_is_named(tmp_path, line, said):
+def test_a_damaged_line_of_the_queue_of_people_is_named(tmp_path, line, message):
     seat = {"seat": "s", "kind": "user", "owner": "", "about": "", "seconds": 1, "episode": "", "at": 1}
     (tmp_path / "people.jsonl").write_bytes(json.dumps(seat).encode() + b"\n" + line + b"\n")
     with pytest.raises(RunDirectoryError, match=r"people\.jsonl:2: is damaged: ") as caught:
         PeopleQueue(tmp_path / "people.jsonl")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b'{"back": 1, "version": 1, "to": 1}', "step 1 cannot go back to step 1"),  # was a loop without end
         (b'{"update": 5, "version": 1, "turns": [], "replayed": []}', "step 5 does not follow step 0"),
@@ -162,11 +164,11 @@ def test_a_damaged_line_of_the_queue_of_people_is_named(tmp_path, line, said):
         (b"{}", "is no kind of line"),
     ],
 )
-def test_a_damaged_line_of_the_learning_journal_is_named(tmp_path, line, said):
+def test_a_damaged_line_of_the_learning_journal_is_named(tmp_path, line, message):
     (tmp_path / "journal.jsonl").write_bytes(line + b"\n")
     with pytest.raises(RunDirectoryError, match=r"journal\.jsonl:1: is damaged: ") as caught:
         LearningJournal(tmp_path / "journal.jsonl")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_run_of_authors_of_any_length_is_refused_before_it_is_written_out():
@@ -187,9 +189,9 @@ def test_an_answer_of_a_judge_that_is_no_json_is_said_in_a_line():
 
 def test_a_damaged_answer_on_disk_is_named(tmp_path):
 
-    kept = Kept(str(tmp_path / "answers.sqlite"))
-    kept.put("a", {"met": True})
-    kept.close()
+    cache = Kept(str(tmp_path / "answers.sqlite"))
+    cache.put("a", {"met": True})
+    cache.close()
     with sqlite3.connect(tmp_path / "answers.sqlite") as db:
         db.execute("UPDATE answers SET answer = CAST(? AS TEXT)", (b"\xff{",))
     with pytest.raises(RunDirectoryError, match=r"answers\.sqlite: row 1 of answers is damaged: not JSON"):

@@ -1,6 +1,6 @@
-"""Records of runs and servers: any bytes are read, or one line says which file and line is damaged.
+"""Records of runs and servers: any bytes are read, or the error is one line with the damaged file and line.
 
-A run in the viewer is shown as far as it goes, whatever stands in its files.
+The viewer shows the readable part of a run with any files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ METRICS = [
 ]  # fmt: skip
 JOURNAL = [
     {"event": "admitted", "group": 1, "version": 0, "task": 1},
-    {"event": "kept", "group": 1, "task": "sums/1", "file": "step-000001.jsonl", "offset": 0, "length": 5,
+    {"event": "cache", "group": 1, "task": "sums/1", "file": "step-000001.jsonl", "offset": 0, "length": 5,
      "checksum": 1, "costs": [1, 0, 1, 1]},
     {"event": "lost", "group": 2, "reason": "failed"},
     {"event": "consumed", "update": 0, "groups": [1], "passed_over": []},
@@ -61,7 +61,7 @@ JOURNAL = [
 TURNS = [{"episode": "e", "turn": json.loads(json.dumps(encoded_turn(_TURN)))}, {"over": ["e"]}]
 PEOPLE = [
     {"seat": "s", "kind": "user", "owner": "", "about": "x", "seconds": 600, "episode": "", "at": 1.0},
-    {"asked": "s", "turn": 0, "messages": [{"role": "user", "content": "hi"}], "at": 2.0},
+    {"query": "s", "turn": 0, "messages": [{"role": "user", "content": "hi"}], "at": 2.0},
     {"claimed": "s", "by": "Ada", "until": 62.0},
     {"released": "s", "by": "Ada", "why": "deadline", "at": 62.0},
     {"claimed": "s", "by": "Bo", "until": 92.0},
@@ -182,12 +182,12 @@ def _read_journal(choices: Choices) -> None:
     (folder / "store").mkdir()
     (folder / "store" / "journal.jsonl").write_bytes(lines_of(choices, JOURNAL))
     (folder / "store" / "turns.jsonl").write_bytes(lines_of(choices, TURNS) if choices.often(128) else b"")
-    found = RunRecord(folder)
-    found.waiting(), found.too_long(before=3), found.begun_episodes("e")
-    for number in found.admitted:
-        if found.holds(number):
+    record = RunRecord(folder)
+    record.waiting(), record.too_long(before=3), record.begun_episodes("e")
+    for number in record.admitted:
+        if record.holds(number):
             try:
-                found.load(number, Task("", ""))
+                record.load(number, Task("", ""))
             except WhetstoneError as error:
                 held("group" in str(error), "an error without its group", error)
 
@@ -210,21 +210,21 @@ def _read_judged(choices: Choices) -> None:
 def _read_judges(choices: Choices) -> None:
     text = lines_of(choices, [ANSWER])
     answer, wrong = read_answer(text.decode("utf-8", errors="replace"), _SHAPE)
-    held((answer is None) == bool(wrong), "neither an answer nor what is wrong", wrong)
+    held((answer is None) == bool(wrong), "neither an answer nor a reason", wrong)
     path = _new("judges") / "answers.sqlite"
     if choices.often(40):
         path.write_bytes(choices.one((b"SQLite format 3\x00", b"", b"\x00")) + text)
-    kept = Kept(str(path))
+    cache = Kept(str(path))
     try:
-        kept.put("a", ANSWER)
-        kept.close()
+        cache.put("a", ANSWER)
+        cache.close()
         with sqlite3.connect(path) as db:
             db.execute("UPDATE answers SET answer = CAST(? AS TEXT)", (text,))
         db.close()
-        kept = Kept(str(path))
-        held(isinstance(kept.get("a"), Mapping), "an answer that is none")
+        cache = Kept(str(path))
+        held(isinstance(cache.get("a"), Mapping), "an answer that is none")
     finally:
-        kept.close()
+        cache.close()
 
 
 def _read_viewed(choices: Choices) -> None:
@@ -251,8 +251,8 @@ def _read_viewed(choices: Choices) -> None:
             lambda: [asdict(alert) for alert in alerts_of(run.metrics.of("reinforcement"))],
         ]  # fmt: skip
         for row in run.index.page(Wanted.read({})).rows:
-            asked = {"id": row["id"], "part": row["part"]}
-            answers.append(lambda asked=asked: viewer.trajectory(run, asked))  # type: ignore[misc]
+            query = {"id": row["id"], "part": row["part"]}
+            answers.append(lambda query=query: viewer.trajectory(run, query))  # type: ignore[misc]
         for answer in answers:
             try:
                 answer()
@@ -288,9 +288,11 @@ def read(reader: str, choices: Choices) -> None:
     try:
         asyncio.run(ask()) if reader == "people" else READERS[reader](choices)
     except WhetstoneError as error:
-        said = str(error)
-        held("\n" not in said and len(said) < 3000, "no one line", repr(said))
-        held(".jsonl:" in said or "group" in said or ".sqlite: " in said, "an error without its place", said)
+        message = str(error)
+        held("\n" not in message and len(message) < 3000, "no one line", repr(message))
+        held(
+            any(place in message for place in (".jsonl:", "group", ".sqlite: ")), "an error without its place", message
+        )
 
 
 def plant() -> None:

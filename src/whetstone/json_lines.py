@@ -1,6 +1,6 @@
 """Read JSON Lines of any origin within bounds: size, depth, encoding, shape and kind of file.
 
-A damaged line is one error with file, line and reason, or costs that line alone if the caller can do without it. The
+A damaged line is one error with file, line and reason, or is left out if the caller does not need it. The
 last line of a file that is appended to may be incomplete, because its writer was killed or is writing; it is ignored.
 
 Note:
@@ -59,8 +59,8 @@ def iterate_lines(
     """Yield the lines of a file from its current position, holding one at a time in memory.
 
     Args:
-        number: Lines in front of that position.
-        offset: Bytes in front of it.
+        number: Number of lines up to that position.
+        offset: Number of bytes up to that position.
         max_bytes: A longer line is the last that is yielded.
     """
     while content := file.readline(max_bytes + 1):
@@ -86,8 +86,8 @@ def read_objects(
     Args:
         parse: Raises one of `UNREADABLE` if the object has another shape.
         on_damage: Told (line number, reason) of each damaged line, which is then left out; None: it is an error.
-        error: Class of what is raised.
-        problem: Stands in its message between the line number and the reason.
+        error: Class of the error.
+        problem: Text of its message between line number and reason.
         may_be_incomplete: Whether an unreadable last line without a line break is ignored.
 
     Raises:
@@ -142,8 +142,8 @@ def parse_json(text: bytes | str) -> Any:
             raise ValueError(_TOO_DEEP) from None
         except ValueError:
             raise ValueError(f"not JSON: {refused}") from None
-    brackets = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    if sum(text.count(bracket) for bracket in brackets) > MAX_DEPTH and _is_too_deep(value):  # type: ignore[arg-type]
+    content = text if isinstance(text, bytes) else text.encode(errors="replace")
+    if content.count(b"[") + content.count(b"{") > MAX_DEPTH and _is_too_deep(value):
         raise ValueError(_TOO_DEEP)
     return value
 
@@ -168,12 +168,13 @@ def make_shape(**fields: Any) -> TypeAdapter[dict[str, Any]]:
 
     Other keys are dropped.
     """
-    shape: Any = TypedDict("Row", fields)  # type: ignore[operator]
-    return TypeAdapter(shape)
+    shape: Any = TypedDict("Row", fields)  # type: ignore[misc]
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+    return adapter
 
 
 def read_event(row: Mapping[str, Any], shapes: Mapping[str, TypeAdapter[dict[str, Any]]]) -> dict[str, Any]:
-    """Return an object whose first key says what it is, with the fields of that kind.
+    """Return the fields of an object whose first key is its kind.
 
     Raises:
         ValueError: The key is not among the shapes, or the object has another shape.
@@ -212,9 +213,9 @@ def validate_shape(shape: TypeAdapter[T], value: Any) -> T:
 
 
 def describe_damage(error: BaseException) -> str:
-    """Return what is wrong with a line, in at most 160 characters."""
-    said = str(error) if isinstance(error, ValueError) else f"another shape ({type(error).__name__}: {error})"
-    return " ".join(said.split())[:160]
+    """Return the reason why a line is damaged, in at most 160 characters."""
+    reason = str(error) if isinstance(error, ValueError) else f"another shape ({type(error).__name__}: {error})"
+    return " ".join(reason.split())[:160]
 
 
 def open_regular_file(path: Path) -> BinaryIO:

@@ -32,7 +32,7 @@ from whetstone.trajectory import (
 )
 
 _Number = int | float | None
-"""None stands for a number that is not finite."""
+"""None: the number is not finite."""
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -57,7 +57,7 @@ class _TurnRow(TypedDict):
     messages: NotRequired[list[dict[str, Any]]]
 
 
-class _JudgementRow(TypedDict):
+class _JudgeAnswerRow(TypedDict):
     question: str
     said: dict[str, Any]
 
@@ -68,7 +68,7 @@ class _ScoreRow(TypedDict):
     turns: list[_Number] | None
     success: bool | None
     signals: NotRequired[dict[str, list[_Number]]]
-    judgements: NotRequired[list[_JudgementRow]]
+    judgements: NotRequired[list[_JudgeAnswerRow]]
 
 
 class _TrajectoryRow(TypedDict):
@@ -113,7 +113,7 @@ def encoded_trajectory(trajectory: Trajectory) -> bytes:
 
 
 def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
-    """Decode what `encoded_trajectory` wrote. Forks share their parent's turns if the parent stands before them.
+    """Decode what `encoded_trajectory` wrote. Forks share the turns of a parent that precedes them.
 
     Raises:
         ValueError: A line is no trajectory; the message is one line.

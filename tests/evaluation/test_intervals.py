@@ -1,4 +1,4 @@
-"""Intervals account for several episodes per task: they cover the truth as often as they say."""
+"""Intervals account for several episodes per task: they cover the truth in 95 % of cases."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ TABLES = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=
 
 
 def draw_table(draw, tasks, episodes, share, correlation):
-    """[tasks][episodes] outcomes; each task has a success rate of its own (beta-binomial), or one outcome for all."""
+    """[tasks][episodes] outcomes; the success rate of each task is sampled (beta-binomial)."""
     if correlation == 0:
         rates = np.full(tasks, share)
     elif correlation == 1:
@@ -31,19 +31,19 @@ def draw_table(draw, tasks, episodes, share, correlation):
 
 def coverage(tasks, episodes, share, correlation, interval, *, count):
     draw = np.random.default_rng([tasks, episodes, round(100 * share), round(100 * correlation)])
-    found = (interval(draw_table(draw, tasks, episodes, share, correlation)) for _ in range(count))
-    return statistics.fmean(low - 1e-12 <= share <= high + 1e-12 for low, high in found)
+    intervals = (interval(draw_table(draw, tasks, episodes, share, correlation)) for _ in range(count))
+    return statistics.fmean(low - 1e-12 <= share <= high + 1e-12 for low, high in intervals)
 
 
 @pytest.mark.parametrize("tasks", mostly_slow([5, 10, 20, 50], quick=[10]))
 def test_the_interval_covers_the_truth_over_a_grid(tasks):
     grid = itertools.product([1, 2, 4, 16], [0.3, 0.5, 0.8], [0.0, 0.1, 0.3, 0.6, 1.0])
     low = {
-        cell: found
+        cell: covered
         for cell in grid
-        if (found := coverage(tasks, cell[0], *cell[1:], clustered, count=400)) < 0.92 - 0.015
+        if (covered := coverage(tasks, cell[0], *cell[1:], clustered, count=400)) < 0.92 - 0.015
     }
-    assert not low  # 92 %, less one standard error of 400 draws
+    assert not low  # 92 %, less one standard error of 400 tables
 
 
 def test_episodes_taken_as_independent_cover_too_little():
@@ -55,10 +55,10 @@ def test_episodes_taken_as_independent_cover_too_little():
 def test_the_effective_number_in_worked_numbers():
     # m = 1/2, sums less m n: 1, -1, 1, -1; V = 4/3 * 4 / 64 = 1/12; m (1 - m) / V = 3; z / t_3 = 1.959964 / 3.182446
     assert effective_number([[1, 1], [0, 0], [1, 1], [0, 0]]) == pytest.approx(3 * (1.959964 / 3.182446) ** 2, abs=1e-5)
-    # all tasks alike: no more than there are episodes
+    # all tasks are equal: at most the number of episodes
     assert effective_number([[1, 0]] * 4) == pytest.approx(8 * (1.959964 / 3.182446) ** 2, abs=1e-5)
     assert effective_number([[1], [0], [1]]) == 3  # one episode per task
-    assert effective_number([[1, 1], [1, 1]]) == 2  # how alike they are cannot be seen
+    assert effective_number([[1, 1], [1, 1]]) == 2  # no information on the correlation
     assert effective_number([[1, 0, 1]]) == 0
 
 
@@ -99,10 +99,10 @@ def test_an_evaluation_has_the_interval_over_tasks_everywhere():
     groups = [
         Group(Task(str(number), "", tags={"kind": "sums"}), tuple(map(episode, row))) for number, row in enumerate(rows)
     ]
-    found = evaluation_of(groups, temperature=1.0)
-    assert found.interval == found.clustered_interval == found.kinds["sums"].interval == clustered(rows)
-    assert found.tags["kind"]["sums"].interval == clustered(rows)
-    assert found.interval[1] - found.interval[0] > 2 * (wilson(24, 48)[1] - wilson(24, 48)[0])
+    result = evaluation_of(groups, temperature=1.0)
+    assert result.interval == result.clustered_interval == result.kinds["sums"].interval == clustered(rows)
+    assert result.tags["kind"]["sums"].interval == clustered(rows)
+    assert result.interval[1] - result.interval[0] > 2 * (wilson(24, 48)[1] - wilson(24, 48)[0])
     assert rate([True, True, False], ["a", "a", "b"]).interval == clustered([[1, 1], [0]])
     # two groups of one task are one task
     split = [Group(group.task, (one,)) for group in groups for one in group.trajectories]

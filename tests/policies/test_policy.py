@@ -224,7 +224,7 @@ def test_a_run_is_told_what_it_is(tmp_path):
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_checkpoint_of_a_resumed_run_has_the_files_of_one_that_was_not_interrupted(tmp_path, adapters):
     """Saved, loaded and saved again, every file is the same to the last byte, and in every process."""
-    made = "\n".join(
+    script = "\n".join(
         [
             "import sys",
             "from pathlib import Path",
@@ -244,10 +244,10 @@ def test_a_checkpoint_of_a_resumed_run_has_the_files_of_one_that_was_not_interru
     for seed, words in enumerate((["a", "x"], ["b", "x", "a"], ["c", "x", "b"])):
         paths = [str(tmp_path / word) for word in words]
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
-        subprocess.run([sys.executable, "-c", made, *paths], check=True, env=environment, capture_output=True)
+        subprocess.run([sys.executable, "-c", script, *paths], check=True, env=environment, capture_output=True)
     first = {p.relative_to(tmp_path / "a"): p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
     for name in "bc":
-        again = {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
-        assert {str(path) for path in first if again.get(path) != first[path]} == set()
-        assert again.keys() == first.keys()
+        files = {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
+        assert {str(path) for path in first if files.get(path) != first[path]} == set()
+        assert files.keys() == first.keys()
     assert b"is_local" not in first[Path("tokenizer_config.json")]

@@ -41,12 +41,12 @@ def test_a_damaged_line_costs_that_line_with_a_warning_and_a_copy(tmp_path):
     lines[17] = b'{"stage": "reinforcement", "step": 18, "reward/mean": [1]}\n'
     damaged = b"".join(lines) + b'{"stage": "rein'  # torn by a kill, which is no damage
     journal.path.write_bytes(damaged)
-    kept = [step for step in range(1, 23) if step not in (4, 10, 16, 17, 18)]
-    assert [row["step"] for row in journal.read()] == kept
-    assert [said.partition(": is damaged")[0].rpartition(":")[2] for said in warned] == ["4", "10", "16", "17", "18"]
+    steps = [step for step in range(1, 23) if step not in (4, 10, 16, 17, 18)]
+    assert [row["step"] for row in journal.read()] == steps
+    assert [line.partition(": is damaged")[0].rpartition(":")[2] for line in warned] == ["4", "10", "16", "17", "18"]
     assert journal.path.read_bytes() == damaged  # reading changes nothing
     journal.rewind({"reinforcement": 20})
-    assert [row["step"] for row in journal.read()] == [step for step in kept if step <= 20]
+    assert [row["step"] for row in journal.read()] == [step for step in steps if step <= 20]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
     assert "the file is kept as metrics.jsonl.damaged" in warned[-1]
     journal.path.write_bytes(b"nonsense\n")

@@ -38,7 +38,7 @@ def test_a_file_that_is_no_regular_file_is_not_opened(tmp_path, name):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    os.mkfifo(path)  # whoever opens it to read waits for somebody who writes
+    os.mkfifo(path)  # a reader would wait for a writer
     _, overview = seen(folder, tmp_path)
     assert overview["name"]
     path.unlink()
@@ -60,9 +60,9 @@ def test_a_link_out_of_the_run_is_followed_only_if_that_is_allowed(tmp_path):
     run, overview = seen(folder, tmp_path)
     assert run.summary == {}
     assert run.metrics.rows == []
-    said = "leads out of the run directory; `whetstone view --follow-symlinks` reads it"
-    assert f"metrics.jsonl: cannot be read: {said}" in overview["remarks"]
-    assert f"step-000002.jsonl: cannot be read: {said}" in overview["remarks"]
+    message = "leads out of the run directory; `whetstone view --follow-symlinks` reads it"
+    assert f"metrics.jsonl: cannot be read: {message}" in overview["remarks"]
+    assert f"step-000002.jsonl: cannot be read: {message}" in overview["remarks"]
     run, _ = seen(folder, tmp_path / "other", follow_symlinks=True)
     assert run.summary == {"secret": 1}
     assert run.metrics.rows
@@ -105,10 +105,10 @@ def test_files_are_read_up_to_a_size(tmp_path):
 @pytest.mark.parametrize("interval", [None, "x", [1], ["a", "b"], {"a": 1}, [0.1, None]])
 def test_a_summary_of_other_types_is_no_verdict(tmp_path, interval):
     folder = made_run(tmp_path / "run")
-    told = {"success": 0.5, "interval": interval}
-    (folder / "summary.json").write_text(json.dumps({"before": told, "after": told}))
+    summary = {"success": 0.5, "interval": interval}
+    (folder / "summary.json").write_text(json.dumps({"before": summary, "after": summary}))
     (folder / "evaluations").mkdir()
-    (folder / "evaluations" / "reinforcement-000001.json").write_text(json.dumps(told))
+    (folder / "evaluations" / "reinforcement-000001.json").write_text(json.dumps(summary))
     run, overview = seen(folder, tmp_path)
     assert overview["evaluations"][0]["interval"] is None
     assert "evaluation/success" not in run.curves()["reinforcement"]
@@ -122,8 +122,8 @@ def test_a_run_of_authors_of_any_length_is_shown_as_long_as_its_tokens(tmp_path)
         row["turns"][0]["context"]["authors"] = [["environment", 10**15]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run, _ = seen(folder, tmp_path)
-    shown = Viewer([run]).trajectory(run, {"id": rows[0]["id"]})
-    assert shown["turns"][0]["context"]["authors"] == ["environment"] * 3
+    page = Viewer([run]).trajectory(run, {"id": rows[0]["id"]})
+    assert page["turns"][0]["context"]["authors"] == ["environment"] * 3
 
 
 def test_a_trajectory_that_cannot_be_shown_is_refused_in_a_line(tmp_path):
@@ -143,7 +143,7 @@ def test_a_trajectory_that_cannot_be_shown_is_refused_in_a_line(tmp_path):
 
 @pytest.fixture
 def own_code(tmp_path, monkeypatch):
-    """A run whose recipe names a reward in a module beside it, which leaves a file behind when it is imported."""
+    """A run whose recipe names a reward of a custom module; importing the module writes a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("whetstone.plugins._searched", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -166,12 +166,12 @@ def own_code(tmp_path, monkeypatch):
 def test_no_module_of_a_run_is_imported_unless_that_is_allowed(own_code, tmp_path, page):
     (run,) = opened_runs([own_code], cache=tmp_path / "cache")
     run.refresh()
-    asked = {"id": "group-0/sums/0#0", "stage": "supervised", "first": "0", "count": "1"}
+    query = {"id": "group-0/sums/0#0", "stage": "supervised", "first": "0", "count": "1"}
     with pytest.raises(WhetstoneError, match="viewed_reward is not imported; `whetstone view --allow-run-code`"):
-        getattr(Viewer([run]), page)(run, asked)
+        getattr(Viewer([run]), page)(run, query)
     assert not (tmp_path / "imported").exists()
     with contextlib.suppress(WhetstoneError, RefusedError):  # the run was made up, and goes only so far
-        getattr(Viewer([run], allow_run_code=True), page)(run, asked)
+        getattr(Viewer([run], allow_run_code=True), page)(run, query)
     assert (tmp_path / "imported").exists()
 
 

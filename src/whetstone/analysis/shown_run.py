@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,15 +91,15 @@ class ShownRun:
             if wanted not in path.read_bytes():
                 continue
             read: dict[str, Trajectory] = {}
-            for trajectory in self._read(path, lambda row, read=read: read_trajectory(row, read), damaged):
+            for trajectory in self._read(path, partial(read_trajectory, before=read), damaged):
                 read[trajectory.id] = trajectory
                 if trajectory.id == id:
                     return path.parent.parent, trajectory
         ids = [id for path in self._files() for id in self._read(path, lambda row: str(row["id"]), damaged)]
         near = difflib.get_close_matches(id, ids, n=_NEAREST, cutoff=0.5) or ids[-_NEAREST:]
-        said = f"; the nearest are {', '.join(near)}" if near else "; none is on record yet"
-        left_out = f"; a damaged line is left out: {damaged[0]}" if damaged else ""
-        raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{said}{left_out}")
+        names = f"; the nearest are {', '.join(near)}" if near else "; none is on record yet"
+        damage = f"; a damaged line is left out: {damaged[0]}" if damaged else ""
+        raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{names}{damage}")
 
     def _read(self, path: Path, parse: Callable[[dict[str, Any]], T], damaged: list[str]) -> Iterator[T]:
         return read_objects(path, parse, on_damage=lambda line, reason: damaged.append(f"{path}:{line}: {reason}"))

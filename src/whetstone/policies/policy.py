@@ -223,8 +223,8 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
-    kept = {key: value for key, value in written.items() if key not in ("is_local", "local_files_only")}
-    path.write_text(json.dumps(kept, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    config = {key: value for key, value in written.items() if key not in ("is_local", "local_files_only")}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _check_kind(folder: Path, config: Any) -> None:

@@ -29,11 +29,11 @@ def read_trajectories(
     problem: str = "  not a trajectory",
     may_be_incomplete: bool = False,
 ) -> list[Trajectory]:
-    """Read what `write_trajectories` wrote. Forks share their parent's turns if the parent stands before them.
+    """Read what `write_trajectories` wrote. Forks share the turns of a parent that precedes them.
 
     Args:
-        error: Class of what is raised.
-        problem: Stands in its message between the line number and the reason.
+        error: Class of the error.
+        problem: Text of its message between line number and reason.
         may_be_incomplete: Whether an incomplete last line is ignored.
 
     Raises:

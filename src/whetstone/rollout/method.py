@@ -95,11 +95,11 @@ class Method:
             rewrites=kept["rewrites"],
         )
 
-    async def observe_step(self, heard: StepOutcome) -> None:
+    async def observe_step(self, outcome: StepOutcome) -> None:
         """Same as `observe`, with the parts that train a model in the compute thread."""
-        self.observe(heard, trains_model=False)
+        self.observe(outcome, trains_model=False)
         if any(_trains_model(part) for _, part in self.parts()):
-            await run_in_compute_thread(self.observe, heard, trains_model=True)
+            await run_in_compute_thread(self.observe, outcome, trains_model=True)
 
     def observe(self, heard: StepOutcome, *, trains_model: bool | None = None) -> None:
         """Tell every part that remembers how a step went.

@@ -28,7 +28,7 @@ class TrainsModel(Protocol):
     """A part whose `observe` trains a model."""
 
     trains_model: bool
-    """True: `observe` is called in the compute thread, while the event loop serves the episodes under way."""
+    """True: `observe` is called in the compute thread, while the event loop serves the running episodes."""
 
 
 @runtime_checkable

@@ -168,8 +168,8 @@ class Reinforcement:
     async def _observe(self) -> None:
         """Let parts remember the last step. Where the recipe decides, not before all is planned that came before it."""
         if self._unheard is not None:
-            heard, self._unheard = self._unheard, None
-            await self.assembly.method.observe_step(heard)
+            outcome, self._unheard = self._unheard, None
+            await self.assembly.method.observe_step(outcome)
 
     @property
     def state(self) -> dict[str, Any] | None:

@@ -122,16 +122,16 @@ class Viewer:
         line = run.index.line(row)
         group = row["of_group"]
         with _readable(line):
-            shown = conversation(line, run.tokenizer(), whole=asked.get("whole") == "1")
+            page = conversation(line, run.tokenizer(), whole=asked.get("whole") == "1")
         return {
             "row": row,
             "mates": run.index.mates(group) if group is not None else [],
             "group_state": run.index.state_of(group) if group is not None else "",
-            **shown,
+            **page,
         }
 
     def why(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Return `whetstone why` of a trajectory; with `weights` updates are made again.
+        """Return `whetstone why` of a trajectory; `weights` repeats its updates.
 
         Raises:
             RefusedError: The recipe names code of the run, which is not allowed.
@@ -142,7 +142,7 @@ class Viewer:
         return asdict(found)
 
     def data(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a stage trains, token by token.
+        """Return the tokens that a stage trains.
 
         Raises:
             RefusedError: See `why`.
@@ -157,7 +157,7 @@ class Viewer:
         """Refuse code of the run, unless it is allowed: its built-in parts are used and no others.
 
         Raises:
-            RefusedError: The recipe names code or a command; the message says which key.
+            RefusedError: The recipe names code or a command; the message has the key.
         """
         if self.allow_run_code:
             yield
@@ -317,8 +317,10 @@ def _readable(line: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        said = describe_damage(error)
-        raise RefusedError(f"the trajectory {str(line.get('id'))[:200]} cannot be shown: {said}", status=422) from None
+        reason = describe_damage(error)
+        raise RefusedError(
+            f"the trajectory {str(line.get('id'))[:200]} cannot be shown: {reason}", status=422
+        ) from None
 
 
 def _code_keys(value: Any, key: str = "") -> Iterator[str]:

@@ -136,8 +136,8 @@ class TrajectoryIndex:
             file.seek(done)
             for line in iterate_lines(file, number=lines, offset=done, max_bytes=_MAX_LINE_BYTES):
                 if line.is_too_long:
-                    said = f"line {line.number} is longer than {_MAX_LINE_BYTES} bytes; the rest is left out"
-                    remark(db, path.name, said)
+                    problem = f"line {line.number} is longer than {_MAX_LINE_BYTES} bytes; the rest is left out"
+                    remark(db, path.name, problem)
                 if not line.content.endswith(b"\n"):
                     break
                 if line.content.strip():

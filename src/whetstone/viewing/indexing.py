@@ -58,7 +58,7 @@ def add_line(
     name, place, number = at
     try:
         found = summarised(parse_object(line))
-        if len(components | found.parts) > _MAX_COMPONENTS:
+        if len({*components, *found.parts}) > _MAX_COMPONENTS:
             raise ValueError(f"more than {_MAX_COMPONENTS} components of the reward")
     except UNREADABLE as error:
         remark(db, name, f"line {number} is no trajectory ({type(error).__name__}) and is left out")

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from whetstone.json_lines import open_regular_file, parse_object
 
 MAX_JSON_BYTES = 16 * 2**20
-"""Of a file that is read whole."""
+"""Maximum size of a file that is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class RunFiles:
         if not self.follow_symlinks:
             place, root = os.path.realpath(path), os.path.realpath(self.folder)
             if os.path.commonpath((place, root)) != root:
-                said = "leads out of the run directory; `whetstone view --follow-symlinks` reads it"
-                raise OSError(errno.EPERM, said, str(path))
+                problem = "leads out of the run directory; `whetstone view --follow-symlinks` reads it"
+                raise OSError(errno.EPERM, problem, str(path))
         return open_regular_file(path)
 
     def read(self, path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> bytes:

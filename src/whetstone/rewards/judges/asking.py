@@ -55,8 +55,8 @@ class Kept:
         try:
             return parse_object(row[1])
         except UNREADABLE as error:
-            said = f"{self.path}: row {row[0]} of answers is damaged: {describe_damage(error)}"
-            raise RunDirectoryError(f"{said}; delete the row, or the file, and the judge is asked again") from None
+            problem = f"{self.path}: row {row[0]} of answers is damaged: {describe_damage(error)}"
+            raise RunDirectoryError(f"{problem}; delete the row, or the file, and the judge is asked again") from None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer.
