@@ -36,6 +36,7 @@ TARGETS = {
     "calls": "calls in a model's text",
     "wire": "worlds over HTTP, both sides",
     "recipes": "recipes",
+    "records": "records of runs and servers",
     "sql": "queries",
     "templates": "conversations as tokens",
     "files": "files of tasks and data",

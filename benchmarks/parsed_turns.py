@@ -115,7 +115,7 @@ class Result:
     reported: int = 0
     refused: str = ""
     failures: dict[str, str] = field(default_factory=dict)
-    """Kind of turn → what was parsed instead."""
+    """Kind of turn → difference of the result."""
 
 
 def measure(name: str, template: str) -> Result:
@@ -148,7 +148,7 @@ def measure(name: str, template: str) -> Result:
 
 
 def speech_of(chat: Chat, turn: Turn) -> Speech:
-    """The turn as the template of a chat is given it."""
+    """The turn as the template of a chat is inputs it."""
     calls = tuple(ToolCall(turn.tool.name, json.dumps(each)) for each in turn.arguments)
     named = tuple(ToolCall(call.name, call.arguments, chat.dialect.id_of(call, i)) for i, call in enumerate(calls))
     return Speech("", turn.thought, turn.content, named)
@@ -164,15 +164,17 @@ def render(chat: Chat, turn: Turn) -> str | None:
     ):
         return None
     message = dialect.speech(speech_of(chat, turn))
-    asked = {"role": "user", "content": "How is it?"}
+    question = {"role": "user", "content": "How is it?"}
     tools: Any = [turn.tool.to_openai()] if dialect.shows_tools else dialect.no_tools
 
-    def shown(messages: Sequence[Mapping[str, Any]], prompt: bool) -> str:
-        given: Any = in_parts(messages) if dialect.parts else list(messages)
+    def apply(messages: Sequence[Mapping[str, Any]], prompt: bool) -> str:
+        inputs: Any = in_parts(messages) if dialect.parts else list(messages)
         # a variable that Transformers does not pass; content that is null, which it removes
         if "functions" in chat.tokenizer.chat_template or dialect.silence is None:
-            return str(chat._show(given, tools, prompt))
-        return str(chat.tokenizer.apply_chat_template(given, tools=tools, add_generation_prompt=prompt, tokenize=False))
+            return str(chat._show(inputs, tools, prompt))
+        return str(
+            chat.tokenizer.apply_chat_template(inputs, tools=tools, add_generation_prompt=prompt, tokenize=False)
+        )
 
     following: Any = {"role": "user", "content": "And then?"}
     if turn.arguments:
@@ -181,16 +183,19 @@ def render(chat: Chat, turn: Turn) -> str | None:
     texts: dict[bool, str] = {}
     for is_followed in (False, True):
         try:
-            opened, whole = shown([asked], True), shown([asked, message, *([following] if is_followed else [])], False)
+            opened, complete = (
+                apply([question], True),
+                apply([question, message, *([following] if is_followed else [])], False),
+            )
         except Exception:
             continue
         start = len(opened)
-        if not whole.startswith(opened):
-            shared = shared_beginning(whole, opened)
+        if not complete.startswith(opened):
+            shared = shared_beginning(complete, opened)
             start = max(shared.rfind(sign) for sign in (">", "\n", "]")) + 1
-            if "How is it?" in whole[start:]:
+            if "How is it?" in complete[start:]:
                 continue
-        text = whole[start:]
+        text = complete[start:]
         last = max(map(text.rfind, (turn.thought, turn.content)))
         called = text.find("value") if turn.arguments else last
         if not all(part in text for part in (turn.thought, turn.content)) or called < 0:
@@ -215,8 +220,8 @@ def difference(chat: Chat, message: Message, turn: Turn) -> str:
     """Return what differs from the turn; empty if nothing does."""
     calls = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
     expected = [(turn.tool.name, dict(each)) for each in turn.arguments]
-    said, closed, content = message.text.rpartition("</think>")
-    thought = said.strip().removeprefix("<think>").strip() if closed else ""
+    start, closed, content = message.text.rpartition("</think>")
+    thought = start.strip().removeprefix("<think>").strip() if closed else ""
     if message.malformed:
         return f"malformed: {message.malformed}"
     if json.dumps(calls, sort_keys=True) != json.dumps(expected, sort_keys=True):
@@ -239,7 +244,7 @@ def is_written(chat: Chat, turn: Turn) -> bool:
 
 def cut_turns(chat: Chat, ids: Sequence[int], turn: Turn) -> tuple[int, int]:
     """Cut a turn at several places within its calls; returns (cuts, cuts that are malformed or lack a later call only)."""
-    whole = chat.read(ids, [turn.tool], turn=0).tool_calls
+    complete = chat.read(ids, [turn.tool], turn=0).tool_calls
     cuts = reported = 0
     for tenth in range(1, 10):
         message = chat.read(ids[: len(ids) * tenth // 10], [turn.tool], turn=0)
@@ -250,7 +255,7 @@ def cut_turns(chat: Chat, ids: Sequence[int], turn: Turn) -> tuple[int, int]:
         if not any(marker in text for marker in getattr(chat.format, "reserved", ()) or chat.format.markers):
             continue
         cuts += 1
-        reported += bool(message.malformed) or message.tool_calls == whole[: len(message.tool_calls)] != ()
+        reported += bool(message.malformed) or message.tool_calls == complete[: len(message.tool_calls)] != ()
     return cuts, reported
 
 

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
     "window", "errors", "extras", "ranges", "renames", "plain_json", "stopping", "waiting", "seeding", "compute_thread",
-    "atomic_write", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
+    "atomic_write", "json_lines", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
     "chat", "notebook_html", "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments",
     "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "data", "assembly", "scaling", "training", "analysis", "serving", "viewing", "recipes", "cli",

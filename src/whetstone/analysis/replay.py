@@ -254,7 +254,7 @@ class UpdateReplayer:
         method, seed = self.assembly.method, self.assembly.resolved.recipe.seed
         learned = partial(train_step, method, self.learner, batch, passed_over, seed=seed, update=update)
         stepped = await run_in_compute_thread(learned)
-        self.assembly.method.observe(stepped.heard)
+        await self.assembly.method.observe_step(stepped.heard)
         self.learner.end_step()
         self.done += 1
         return stepped.metrics

@@ -23,9 +23,9 @@ from whetstone.data.logs import Logged, Piece, list_used_columns, logged
 from whetstone.data.rows import OnBadRow, Row, read_all
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
+from whetstone.reporting.trajectories import read_trajectories
 from whetstone.rollout.rereading import reread
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
-from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
 """Episodes whose tokens are read again."""
@@ -365,10 +365,7 @@ def _with_its_task(group: Group) -> Group:
 def _of_file(path: Path) -> list[Group]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    try:
-        read = decoded_trajectories(path.read_bytes().splitlines())
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: holds no trajectories as runs write them: {str(error)[:120]}") from None
+    read = read_trajectories(path, error=DataError)
     # `group-7/task/…#2`: what stands before the first stroke is the group
     sampled = groupby(read, key=lambda trajectory: (trajectory.id.partition("/")[0], trajectory.task_id))
     return [Group(Task(task, ""), tuple(each), number) for number, ((_, task), each) in enumerate(sampled)]

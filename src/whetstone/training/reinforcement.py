@@ -133,7 +133,7 @@ class Reinforcement:
             metrics |= self.assembly.cluster.metrics()
         self._unheard = stepped.heard
         if not self.by_recipe:
-            self._observe()
+            await self._observe()
         self.learner.end_step()
         self.store.finish(update)
         self.done += 1
@@ -166,13 +166,13 @@ class Reinforcement:
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
             await self._within("groups under way", stream.idle())
-        self._observe()
+        await self._observe()
 
-    def _observe(self) -> None:
+    async def _observe(self) -> None:
         """Let parts remember the last step. Where the recipe decides, not before all is planned that came before it."""
         if self._unheard is not None:
-            self.assembly.method.observe(self._unheard)
-            self._unheard = None
+            outcome, self._unheard = self._unheard, None
+            await self.assembly.method.observe_step(outcome)
 
     @property
     def state(self) -> dict[str, Any] | None:

@@ -104,7 +104,8 @@ class SingleRun:
         self.recipe = resolved.recipe
         self.learning = with_learning(resolved)
         """The recipe its parts are made from."""
-        self.journal = Journal(run_dir, heard=[feed.row, *([on_metrics] if on_metrics is not None else [])])
+        listeners = [feed.row, *([on_metrics] if on_metrics is not None else [])]
+        self.journal = Journal(run_dir, heard=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised

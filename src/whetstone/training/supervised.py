@@ -22,7 +22,7 @@ from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.own_data import demonstrations_of, texts_of
 from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.evaluation import evaluation_of
+from whetstone.evaluation import effective_samples, evaluation_of
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
@@ -232,7 +232,7 @@ def spent_on(groups: Sequence[Group]) -> dict[str, float]:
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
-    came_to = evaluation_of(groups, temperature=1.0, intervals=False)
+    came_to = evaluation_of(groups, temperature=1.0)
     rewards = [reward for group in groups for reward in group.rewards]
     scored = [group.rewards for group in groups if group.rewards]
     metrics = {
@@ -244,6 +244,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
         metrics |= {
             "reward/mean": fmean(rewards),
             "episode/success": came_to.success,
+            "episode/effective_samples": effective_samples(groups),
             "episode/turns": came_to.turns,
             "episode/tool_calls": came_to.tool_calls,
             "episode/action_tokens": came_to.action_tokens,

@@ -18,7 +18,7 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, fields
 from itertools import accumulate
 from pathlib import Path
@@ -31,12 +31,13 @@ from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.fields import whole_number
 from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.extras import install_command
+from whetstone.json_lines import UNREADABLE, describe_damage, writable
 from whetstone.network.http_layer import KEY_NAME, Family, RouteError, Service, http_application, make_family
 from whetstone.network.loopback import find_other_site
 from whetstone.network.openapi import Operation
 from whetstone.plain_json import plain
+from whetstone.plugins import refuse_modules
 from whetstone.serving.access import Keys
-from whetstone.trajectory_json import writable
 from whetstone.viewing.index import told
 from whetstone.viewing.opened import OpenedRun
 from whetstone.viewing.shown import conversation
@@ -68,10 +69,22 @@ class Viewer:
     Args:
         runs: Those that are looked at.
         folders: Where `whetstone compare` may have written what it found.
+        allow_run_code: Whether `why` and `data` may import modules that a run's recipe names, run the code of its
+            models and start its commands.
+        follow_symlinks: Whether a symbolic link may lead out of these folders.
     """
 
-    def __init__(self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        runs: Sequence[OpenedRun],
+        *,
+        keys: Keys | None = None,
+        folders: Sequence[Path] = (),
+        allow_run_code: bool = False,
+        follow_symlinks: bool = False,
+    ) -> None:
         self.runs, self.keys, self.folders = list(runs), keys if keys is not None else Keys(), list(folders)
+        self.allow_run_code, self.follow_symlinks = allow_run_code, follow_symlinks
         self._computing = threading.Lock()
         self._taught: dict[str, Any] = {}
         self._indexed: set[str] = set()
@@ -140,25 +153,54 @@ class Viewer:
         row = run.index.one(asked.get("id", ""), asked.get("part") or "training")
         line = run.index.line(row)
         group = row["of_group"]
+        with _readable(line):
+            page = conversation(line, run.tokenizer(), whole=asked.get("whole") == "1")
         return {
             "row": row,
             "mates": run.index.mates(group) if group is not None else [],
             "group_state": run.index.state_of(group) if group is not None else "",
-            **conversation(line, run.tokenizer(), whole=asked.get("whole") == "1"),
+            **page,
         }
 
     def why(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """`whetstone why` of a trajectory. Takes the recipe's own parts, and with `weights` makes updates again."""
-        with self._computing:
+        """Return `whetstone why` of a trajectory; `weights` repeats its updates.
+
+        Raises:
+            RefusedError: The recipe names code of the run, which is not allowed.
+        """
+        with self._computing, self._code_of(run):
             explainer = analysis.Explainer(run.folder)
             found = asyncio.run(explainer.explain(asked.get("id", ""), weights=asked.get("weights") == "1"))
         return asdict(found)
 
     def data(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """What a stage trains, token by token. Takes the recipe's own parts."""
+        """Return the tokens that a stage trains.
+
+        Raises:
+            RefusedError: See `why`.
+        """
         taught = self._taught.setdefault(run.name, viewing.Taught(run.folder))
         first, count = _whole(asked, "first", 0), _whole(asked, "count", 4)
-        return {"shown": taught.shown(asked.get("stage", ""), first, count)}
+        with self._code_of(run):
+            return {"shown": taught.shown(asked.get("stage", ""), first, count)}
+
+    @contextmanager
+    def _code_of(self, run: OpenedRun) -> Iterator[None]:
+        """Refuse code of the run, unless it is allowed: its built-in parts are used and no others.
+
+        Raises:
+            RefusedError: The recipe names code or a command; the message has the key.
+        """
+        if self.allow_run_code:
+            yield
+            return
+        remedy = "`whetstone view --allow-run-code` allows it; read the recipe first"
+        if not run.recipe:
+            raise RefusedError(f"recipe.yaml cannot be read, so it may run code of the run: {remedy}", status=403)
+        if (key := next(_code_keys(run.recipe), None)) is not None:
+            raise RefusedError(f"{key} of recipe.yaml runs code of the run: {remedy}", status=403)
+        with refuse_modules(remedy):
+            yield
 
     def steps(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
         """The steps one behind the other; of a long run the last thousand."""
@@ -170,7 +212,8 @@ class Viewer:
         step = _whole(asked, "step", 1)
         found = []
         for _, line in run.index.of_steps(step, step):
-            found.append({"id": line["id"], "spans": [asdict(span) for span in spans_of(line)]})
+            with _readable(line):
+                found.append({"id": line["id"], "spans": [asdict(span) for span in spans_of(line)]})
             if len(found) == _MOST_EPISODES:
                 break
         return {"step": step, "episodes": found, "most": _MOST_EPISODES}
@@ -179,7 +222,8 @@ class Viewer:
         """Steps and episodes for Perfetto; all steps, and the episodes of some."""
         steps = steps_of(run.metrics.rows)
         last = _whole(asked, "last", steps[-1].step if steps else 0)
-        return trace(steps, run.index.of_steps(_whole(asked, "first", last), last))
+        with _readable({"id": "of these steps"}):
+            return trace(steps, run.index.of_steps(_whole(asked, "first", last), last))
 
     def compare(self) -> dict[str, Any]:
         """What each run spent and came to, and what `whetstone compare` said of all."""
@@ -196,7 +240,10 @@ class Viewer:
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
             rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
                          "verdict": run.verdict(), **run.progress()})  # fmt: skip
-        return {"runs": rows, "comparison": viewing.comparison_in(self.folders)}
+        return {"runs": rows, "comparison": self._comparison()}
+
+    def _comparison(self) -> dict[str, Any] | None:
+        return viewing.comparison_in(self.folders, follow_symlinks=self.follow_symlinks)
 
     def close(self) -> None:
         """Read no more."""
@@ -322,6 +369,34 @@ def _operations(names: Iterable[str]) -> dict[str, Operation]:
             f"The {name} of a run.", path={"run": {"type": "integer", "minimum": 0}}, query=queries.get(name, {})
         )
     return operations
+
+
+@contextmanager
+def _readable(line: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the shape of another version, or of no trajectory, into a refusal.
+
+    Raises:
+        RefusedError: It is.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        reason = describe_damage(error)
+        raise RefusedError(
+            f"the trajectory {str(line.get('id'))[:200]} cannot be shown: {reason}", status=422
+        ) from None
+
+
+def _code_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a recipe that run code of a model, or a command."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if each and name in ("trust_remote_code", "command"):
+                yield f"{key}.{name}".lstrip(".")
+            yield from _code_keys(each, f"{key}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _code_keys(each, f"{key}.{number}")
 
 
 def _json(content: Any) -> bytes:

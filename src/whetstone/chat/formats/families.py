@@ -1,7 +1,7 @@
 """Tool-call formats of model families that are one entry of a table, each as the family's chat template writes it.
 
-Families that need more have a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`), Gemma (`gemma`),
-MiniMax-M3 (`minimax_m3`).
+Families that need more have a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`), Gemma and
+MiniMax-M3.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     [weather(city="Oslo")]        Llama 4, the whole turn
 
 Note:
-    The calls are parsed with Python's grammar and never evaluated. Arguments must be named, and must be values that JSON
-    has: a tuple is a list, a set and bytes are errors.
+    The calls are parsed with Python's grammar and never evaluated. Arguments must be named, and must be values of JSON:
+    a tuple is a list, a set and bytes are errors.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Pythonic:
         end: Text after them.
         layout: Whether several calls are one list or one call per line. Both are read.
         optional: Pairs of markers around calls that are the whole turn, which may be missing.
-        is_raw: Strings are written between single quotes without escapes, as the template of LFM2.5 does. A string ends at
-            a quote that the next argument or the end of the call follows.
+        is_raw: Strings are written between single quotes without escapes, as the template of LFM2.5 does. A string
+            ends at a quote that the next argument or the end of the call follows.
     """
 
     begin: str = "<|tool_call_start|>"

@@ -28,17 +28,17 @@ def scan_turn(
 
     Args:
         opening: Pattern at which a block of calls starts.
-        parse_block: Receives the match of `opening`; returns (what it contains, position of its end).
+        parse_block: Receives the match of `opening`; returns (its calls and errors, position of its end).
         markers: Texts that occur in blocks only. A marker in the remaining text is the rest of a malformed block: it is
             reported, and the text ends before it.
     """
     pieces: list[str] = []
-    found: list[Found] = []
+    blocks: list[Found] = []
     position = 0
     while (match := opening.search(text, position)) is not None:
         pieces.append(text[position : match.start()])
         calls, end = parse_block(match)
-        found += calls
+        blocks += calls
         position = max(end, match.end(), match.start() + 1)
     pieces.append(text[position:])
     content = join_text(pieces)
@@ -46,11 +46,11 @@ def scan_turn(
     if places:
         marker = min(places, key=lambda each: (places[each], -len(each)))
         rest = content[places[marker] :]
-        found.append(f"{marker} does not start or end a call that can be read: {rest[:60]!r}")
+        blocks.append(f"{marker} does not start or end a call that can be read: {rest[:60]!r}")
         content = content[: places[marker]].rstrip("\n")
     elif cut := cut_marker(content, markers):
-        found.append(f"the turn ends within {cut}")
-    return message_of(content, found)
+        blocks.append(f"the turn ends within {cut}")
+    return message_of(content, blocks)
 
 
 def cut_marker(content: str, markers: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def join_text(pieces: Sequence[str]) -> str:
 
 
 def split_markers(*forms: str) -> tuple[str, ...]:
-    """Return the markers in the fixed text of a form, each as a tag or token of its own.
+    """Return the markers in the fixed text of a form, one per tag or token.
 
     `"</function>\\n</tool_call>"` contains two markers, which no vocabulary has as one token.
     """

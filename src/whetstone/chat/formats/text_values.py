@@ -85,7 +85,7 @@ def _intersect(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
 
 
 def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return what a local JSON pointer such as `#/$defs/Place` points to; None if nothing is there."""
+    """Resolve a local JSON pointer such as `#/$defs/Place`; None if it points nowhere."""
     value: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

@@ -33,13 +33,24 @@ from typing import Any
 from whetstone.atomic_write import saving, write_text
 from whetstone.chat.api.asked import RefusedError
 from whetstone.data.redacting import Redact, redacted_words
-from whetstone.errors import RunDirectoryError
+from whetstone.json_lines import cut_incomplete_line, make_shape, read_event, read_objects
 
 KINDS = ("user", "policy")
 """Whose seat a person may take: the user's in a test of an agent, or the policy's in an episode that is watched."""
 _MOST = 10_000
 _MOST_OF_A_KEY = 1_000
 """Maximum open seats of a key, and number of its closed seats that are kept in memory."""
+
+
+_EVENTS = {
+    "seat": make_shape(seat=str, kind=str, owner=str, about=str, seconds=float, episode=str, at=float),
+    "asked": make_shape(asked=str, turn=int, messages=list[dict[str, Any]], at=float),
+    "claimed": make_shape(claimed=str, by=str, until=float),
+    "released": make_shape(released=str, by=str, why=str, at=float),
+    "said": make_shape(said=str, by=str, message=dict[str, Any], ended=bool, at=float),
+    "over": make_shape(over=str, why=str, at=float),
+    "note": make_shape(note=str, episode=str, answer=int, by=str, rating=float | None, at=float),
+}
 
 
 @dataclass(slots=True)
@@ -116,8 +127,7 @@ class PeopleQueue:
         self._note_bytes: Counter[str] = Counter()
         """By name of the key."""
         self._changed = asyncio.Event()
-        for row in self._read():
-            self._see(row)
+        self._read()
         for seat in list(self.seats.values()):
             if seat.kind == "policy" and not seat.over:  # whoever waited for it was cut off
                 self._add({"over": seat.id, "why": "the server ended", "at": clock()})
@@ -293,7 +303,8 @@ class PeopleQueue:
         for id in gone:
             self.seats.pop(id).over = "forgotten"
         if self.path is not None and self.path.is_file():
-            left = [row for row in self._read() if row.get("episode") != episode and row[next(iter(row))] not in gone]
+            rows = read_objects(self.path, lambda row: read_event(row, _EVENTS))
+            left = [row for row in rows if row.get("episode") != episode and row[next(iter(row))] not in gone]
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in left))
         self._wake()
 
@@ -339,21 +350,17 @@ class PeopleQueue:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _read(self) -> Sequence[Mapping[str, Any]]:
+    def _read(self) -> None:
+        """Read the journal.
+
+        Raises:
+            RunDirectoryError: A line is damaged, or contradicts those before it; the message names file and line.
+        """
         if self.path is None or not self.path.is_file():
-            return []
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # what a kill left of a line nobody acted on
-            with saving(self.path), open(self.path, "r+b") as file:
-                file.truncate(whole)
-        rows = []
-        for number, line in enumerate(content[:whole].splitlines(), 1):
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise RunDirectoryError(f"{self.path}:{number}: is damaged: {str(error)[:120]}") from None
-        return rows
+            return
+        cut_incomplete_line(self.path)
+        for _ in read_objects(self.path, lambda row: self._see(read_event(row, _EVENTS))):
+            pass
 
     def _see(self, row: Mapping[str, Any]) -> None:
         kind = next(iter(row))
@@ -366,8 +373,12 @@ class PeopleQueue:
             self.seats[row["seat"]] = Seat(row["seat"], **{name: row[name] for name in names})
             self.seats[row["seat"]].size = _size(row["about"])
             return
+        if row[kind] not in self.seats:
+            raise ValueError(f'there is no seat "{row[kind][:80]}"')
         seat = self.seats[row[kind]]
         if kind == "asked":
+            if row["turn"] != seat.asked:
+                raise ValueError(f"turn {row['turn']} does not follow turn {seat.asked - 1}")
             seat.messages += row["messages"]
             seat.size += _size(row["messages"])
             seat.asked, seat.due = row["turn"] + 1, row["at"] + seat.seconds
@@ -385,8 +396,6 @@ class PeopleQueue:
             seat.over = "said to be over" if row["ended"] else ""
         elif kind == "over":
             seat.over = row["why"]
-        else:
-            raise RunDirectoryError(f'{self.path}: a line of another version: "{kind}" is not known')
         if seat.over:
             self._drop_closed(seat.owner)
 
