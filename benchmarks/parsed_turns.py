@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from circumstances import circumstances
-from whetstone.chat import FORMATS, Chat, Message, ToolCall, ToolSpec, assistant, fitting_format
+from whetstone.chat import FORMATS, Chat, Message, ToolCall, ToolSpec, assistant, fitting_format, user
+from whetstone.chat.api.asked import Asked
 from whetstone.chat.dialect import Speech, in_parts, shared_beginning
 from whetstone.errors import WhetstoneError
+from whetstone.serving.showing import Shown
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 _templates: Any = importlib.import_module("tests_templates")
@@ -58,6 +60,9 @@ CONTRADICTIONS: Mapping[str, tuple[int, str, str]] = {
     "upstage-Solar-Open-100B": (128, "<|end|>", "ends a thought here, and in line 146 a turn"),
 }  # fmt: skip
 """Templates that write the token that ends a turn within a turn: line, text, and what contradicts."""
+KINDS = tuple(
+    f"{start}{kind}" for start in ("", "thought, ") for kind in ("text", "one call", "two calls", "text and call")
+)
 CALLED, SAID, THOUGHT = "Rome", "I look it up.", "First the weather."
 
 
@@ -113,6 +118,8 @@ class Result:
     written: int = 0
     cut: int = 0
     reported: int = 0
+    streamed: int = 0
+    streams: int = 0
     refused: str = ""
     failures: dict[str, str] = field(default_factory=dict)
     """Kind of turn → difference of the result."""
@@ -143,6 +150,9 @@ def measure(name: str, template: str) -> Result:
                 cut, reported = cut_turns(chat, ids, turn)
                 result.cut += cut
                 result.reported += reported
+        if turn.kind in KINDS:
+            result.streams += 1
+            result.streamed += is_streamed(chat, ids, turn)
         result.written += is_written(chat, turn)
     return result
 
@@ -242,6 +252,26 @@ def is_written(chat: Chat, turn: Turn) -> bool:
     return not difference(chat, chat.read(ids, [turn.tool], turn=0), turn)
 
 
+def is_streamed(chat: Chat, ids: Sequence[int], turn: Turn) -> bool:
+    """Whether the text that a client sees, token by token, is the start of the content and contains no marker."""
+    pieces: list[str] = []
+    prompt = chat.open([user("How is it?")], [turn.tool]).shown[-1]
+    name = turn.tool.name
+    try:
+        written = chat.tokenizer.decode(chat.write(assistant("", ToolCall(name, "{}")), [turn.tool]))
+    except ValueError:
+        written = ""
+    request = Asked(messages=(), tools=(turn.tool,))
+    start = written.partition(name)[0].strip() or None
+    stream = Shown(chat, request, pieces.append, hidden=chat._begins_thought(prompt), calls=start)
+    ids = ids[:-1] if ids and ids[-1] in chat.stop_ids else ids
+    for count in range(1, len(ids) + 1):
+        stream.heard(ids[:count])
+    text = "".join(pieces)
+    content = chat.read(ids, [turn.tool], turn=0).text
+    return content.strip().startswith(text.strip()) and not any(marker in text for marker in chat.format.markers)
+
+
 def cut_turns(chat: Chat, ids: Sequence[int], turn: Turn) -> tuple[int, int]:
     """Cut a turn at several places within its calls; returns (cuts, cuts that are malformed or lack a later call only)."""
     complete = chat.read(ids, [turn.tool], turn=0).tool_calls
@@ -270,15 +300,15 @@ def page(results: Sequence[Result], where: Mapping[str, Any]) -> str:
         "",
         "## By format",
         "",
-        "| format | templates | parsed | written | cut turns reported |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| format | templates | parsed | written | streamed | cut turns reported |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in sorted({one.format for one in results if one.format}):
         own = [one for one in results if one.format == name]
         total = sum(1 for _ in turns()) * len(own)
         lines.append(
             f"| `{name}` | {len(own)} | {sum(o.parsed for o in own)}/{sum(o.rendered for o in own)} | {sum(o.written for o in own)}/{total} "
-            f"| {sum(o.reported for o in own)}/{sum(o.cut for o in own)} |"
+            f"| {sum(o.streamed for o in own)}/{sum(o.streams for o in own)} | {sum(o.reported for o in own)}/{sum(o.cut for o in own)} |"
         )
     lines += ["", "## Turns that differ", ""]
     for one in results:

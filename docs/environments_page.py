@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables are lines
 """The page of environments: what there is, how it ends, what it needs, and how to write one."""
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from metrics_page import metrics_page
 from papers_page import papers_page
 from recipes_page import recipes_page
 from rewards_page import rewards_page
+from tool_call_formats_page import tool_call_formats_page
 from tools_page import tools_page
 from what_matters_page import FOLDER, what_matters_page
 
@@ -225,6 +226,7 @@ def main() -> None:
         "papers.md": papers_page(),
         "rewards.md": rewards_page(),
         "formats.md": formats_page(),
+        "tool-call-formats.md": tool_call_formats_page(),
         "devices.md": devices_page(),
         "compatibility.md": compatibility_page(),
         "what-matters.md": matters,

@@ -101,6 +101,12 @@ class Chat:
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
         self._text_end = end_pattern(ends.text_end)
 
+    @property
+    def frame_signs(self) -> tuple[str, ...]:
+        """Texts that the template writes around text and thoughts of a turn, which are no part of either."""
+        signs = (self.dialect.said_sign, self._ends.text_end, *self.dialect.thought_signs)
+        return tuple(dict.fromkeys(sign.strip() for sign in signs if sign.strip()))
+
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
         return Chat, (self.tokenizer, self.format, self.variables)

@@ -22,12 +22,22 @@ class Shown:
     Args:
         show: None: nobody watches; it may be over all the same, behind the first call.
         hidden: Whether it begins in a thought.
-        calls: What a call begins with, where that is no sign of the format.
+        calls: Text with which a call starts, if it is not a marker of the format; None: a call starts with the name of
+            its tool, so nothing is shown before the turn is complete.
     """
 
-    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool, calls: str = "") -> None:
+    def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool, calls: str | None = "") -> None:
+        hidden = hidden or (calls is None and bool(asked.tools))
         self._chat, self._asked, self._show = chat, asked, None if hidden else show
-        signs = () if asked.prompt is not None else (*(chat.format.markers if asked.tools else ()), *_SIGNS)
+        signs = (
+            ()
+            if asked.prompt is not None
+            else (
+                *(chat.format.markers if asked.tools else ()),
+                *chat.frame_signs,
+                *_SIGNS,
+            )
+        )
         self._held = (*signs, *asked.stop, *((calls,) if calls and asked.tools else ()))
         self._halves = frozenset(sign[:count] for sign in self._held for count in range(1, len(sign) + 1))
         self._longest = max(map(len, self._held), default=0)

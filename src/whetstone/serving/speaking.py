@@ -71,11 +71,12 @@ class Speaker:
         return [self._kept(asked, episode, place, *task.result()) for task in tasks]
 
     @cached_property
-    def _calls_begin(self) -> str:
-        """What every call begins with, up to the name of its tool."""
+    def _calls_begin(self) -> str | None:
+        """Text with which every call starts, up to the name of its tool; None if that is the name itself."""
         tool = ToolSpec("some_tool", "", {"type": "object", "properties": {}})
         try:
-            return _beginning(self.chat, [tool]).partition(tool.name)[0].strip()
+            start = _beginning(self.chat, [tool]).partition(tool.name)[0].strip()
+            return start or None
         except RefusedError:
             return ""
 

@@ -1,4 +1,4 @@
-"""Values of arguments: text between tags is typed by the whole schema, and every format keeps the model's characters."""
+"""Values of arguments: text between tags is typed by the whole schema, and formats keep the model's characters."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Several blocks of calls in a turn, malformed blocks next to valid ones, and turns that are cut: nothing is dropped."""
+"""Several blocks of calls in a turn, malformed blocks next to valid ones, and cut turns: nothing is dropped."""
 
 import json
 
