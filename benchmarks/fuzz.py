@@ -36,8 +36,10 @@ TARGETS = {
     "calls": "calls in a model's text",
     "wire": "worlds over HTTP, both sides",
     "recipes": "recipes",
+    "records": "records of runs and servers",
     "sql": "queries",
     "templates": "conversations as tokens",
+    "files": "files of tasks and data",
 }
 SELF_TEST_SECONDS = 60.0
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")

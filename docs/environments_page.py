@@ -36,10 +36,21 @@ called).
 
 ## Writing one
 
-An environment has `reset(task, seed)`, `step(message)` and `close()`, all async. A *game*, a world of one command a
-turn, is plainer: `begin(task, seed)`, `act(command)`, `verdict()` and `close()`, not async, and says with `isolation`
-whether it runs beside others in one process (`object`), in a thread or in a process of its own. Worker processes are
-used again, replaced after 200 episodes, ended when idle, and killed where somebody gave up on them.
+An environment has `reset(task, seed)`, `step(message)` and `close()`. A *game*, a world of one command a turn, has
+`begin(task, seed)`, `act(command)`, `verdict()` and `close()`. Methods may be async or plain: an async one runs on the
+event loop, a plain one in a thread, so that one that blocks delays only its own episode. `isolation` of a game is
+`object` (on the event loop, for games that answer at once), `thread` (a separate thread, the default) or `process` (a
+separate process). Worker processes are reused, replaced after 200
+episodes, ended when idle, and killed if an episode gave up on them.
+
+| stage | deadline | when it passes |
+| --- | --- | --- |
+| constructor, `open` of a tool or user, `reset` | `environment.timeout_seconds` | The episode is invalid (`infrastructure`): the policy was not called. It is played again, then counted in `episode/invalid`. |
+| a call of a tool | `environment.tool_timeout_seconds` | The call returns `timeout`, which the model reads. |
+| the engine, `step` | `environment.turn_timeout_seconds` and `environment.timeout_seconds` | The episode ends with `timeout` and is scored; it is invalid (`infrastructure`) if the policy has no turn yet or the engine answers no other request. |
+| `verdict` | `environment.timeout_seconds` | The episode is invalid (`infrastructure`). |
+| the reward | `rollout.reward_timeout_seconds` | The episode is invalid (`infrastructure`). |
+| `close` | 30 seconds, or `environment.timeout_seconds` if that is shorter | The episode counts, with the flag `not_closed` (`flag/not_closed`) and the name of the tool in `error`. Other tools are closed. |
 
 `verdict()`, of an environment, a game, or a class of tools, says what became of the world: `success`, `score` from 0 to
 1, and whatever it counted. It is kept with the trajectory, so the reward `verdict` can be computed again.

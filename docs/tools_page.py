@@ -36,6 +36,13 @@ environment:
     - my_shop:Basket          # a class: its public methods are tools, made anew for each episode
 ```
 
+Every signature of Python becomes a tool: descriptions, defaults and bounds of `pydantic.Field` apply, parameters can
+have any name and kind (positional-only, `*args`, `**kwargs`), and arguments that a `functools.partial` sets are hidden
+from the model. A type that JSON cannot express is an error that names the tool and the parameter. A value of any type
+is returned as JSON, with the same text in every process: dataclasses, pydantic models, enums, dates, sets (sorted),
+arrays, tables, tensors and generators; bytes that are not UTF-8 in base64, NaN as null. An object that shows only its
+address is an error.
+
 Arguments are checked as the signature says, strictly: what does not fit comes back as an error the model reads, and is
 counted (`CallRecord.outcome`). So do errors, time that is over, and results that are too long, which keep their head
 and tail. Calls of one turn run side by side, those to one sandbox one after the other. A server that fails is no
@@ -45,6 +52,10 @@ open another.
 
 A class may have `open(episode)` and `close()`, plain or async; `tools()` where its tools are not its public methods;
 `stateless`, `replayable` and `declared` say what forks and resumed episodes may rely on (`tools/protocol.py`).
+
+An MCP server over HTTP that restarts, or whose session expires, costs the episodes that called it: they are played
+again, over a new session. A status of HTTP, such as 502, is a failure of infrastructure unless the server still lists
+its tools. A process that fails to start twice, before it ever answered, is not started again.
 
 The other way round, `whetstone mcp calculator notes my_shop:price` is an MCP server with these tools.
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
-    "window", "errors", "extras", "ranges", "renames", "plain_json", "stopping", "seeding", "compute_thread",
-    "atomic_write", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
+    "window", "errors", "extras", "ranges", "renames", "plain_json", "stopping", "waiting", "seeding", "compute_thread",
+    "atomic_write", "json_lines", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
     "chat", "notebook_html", "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments",
     "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "data", "assembly", "scaling", "training", "analysis", "serving", "viewing", "recipes", "cli",
@@ -29,7 +29,7 @@ OPTIONAL = {
     "gymnasium", "minigrid",
     "textworld", "scienceworld", "textarena", "pyspiel", "open_spiel", "reasoning_gym", "jericho", "datasets",
     "pyarrow", "starlette", "uvicorn", "llguidance", "websockets", "verifiers", "tensorboard",
-    "wandb", "mlflow", "trackio", "ray",
+    "wandb", "mlflow", "trackio", "ray", "detect_secrets",
 }  # fmt: skip
 """Packages of extras, and of an environment of their own: they may be imported inside a function."""
 
@@ -229,7 +229,7 @@ FOREIGN = {
         "logits_scaling": "configurations",
         "final_logit_softcapping": "configurations",
     },
-    "plain_json.py": {"detach": "tensors", "tolist": "tensors"},
+    "plain_json.py": {"detach": "tensors", "model_dump": "pydantic"},
     "policies/adapters.py": {"_hf_peft_config_loaded": "models"},
     "policies/masking.py": {
         "attention_chunk_size": "configurations",
@@ -248,6 +248,7 @@ FOREIGN = {
     "recipe/yaml_text.py": {"tag": "YAML's events"},
     "rewards/scoring.py": {"item": "scalars of NumPy and PyTorch"},
     "tools/mcp.py": {"text": "MCP's resources"},
+    "tools/schema.py": {"documentation": "the Doc of typing_extensions"},
     "training/evaluating.py": {"chat_template": "tokenizers"},
 }
 """What is asked of others' objects by its name, and whose it is."""

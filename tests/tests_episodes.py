@@ -9,7 +9,7 @@ from whetstone.environments import ToolEnvironment
 from whetstone.policies import build_tiny
 from whetstone.rewards import exact_number
 from whetstone.rollout import Action, Collector, EpisodeKey, Limits, Method, Plan, StepOutcome, run_episode
-from whetstone.rollout.runner import EpisodeHooks
+from whetstone.rollout.episode_inputs import EpisodeHooks
 from whetstone.seeding import derive_random
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn

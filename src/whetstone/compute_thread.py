@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,7 +29,10 @@ _runs_engine_steps = False
 
 
 async def run_in_compute_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `work` in the compute thread and return its result; exceptions propagate. Calls run one after another."""
+    """Call `work` in the compute thread, in the caller's context, and return its result; exceptions propagate.
+
+    Calls run one after another.
+    """
     return await _submit(_run_other, work, *args, **kwargs)
 
 
@@ -54,7 +58,7 @@ def restore_before_other_work(restore: Callable[[], None]) -> bool:
 
 
 async def _submit(run: Callable[..., Any], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    future: Future[T] = _THREAD.submit(run, partial(work, *args, **kwargs))
+    future: Future[T] = _THREAD.submit(copy_context().run, run, partial(work, *args, **kwargs))
     _unfinished.add(future)
     future.add_done_callback(_unfinished.discard)
     return await asyncio.wrap_future(future)

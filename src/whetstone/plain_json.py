@@ -1,31 +1,56 @@
-"""How does a value become JSON that every reader takes? Numbers that are none are null, and nothing else gets through.
+"""Conversion of Python values to strict JSON: the same text in every process, and NaN and infinities as null.
 
-Easy to get wrong: Python writes NaN and Infinity as bare words, which is no JSON: `jq` and browsers refuse the file.
+Note:
+    Python writes NaN and Infinity as bare words, which `jq` and browsers reject. The order of a set of strings differs
+    between processes, so sets are sorted.
 """
 
 from __future__ import annotations
 
+import base64
+import collections
+import collections.abc
 import dataclasses
+import datetime
+import decimal
+import fractions
+import ipaddress
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+import sqlite3
+import types
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
-import numpy as np
+MAX_VALUES = 100_000
+"""Maximum number of values that are read from an iterator."""
+_TIMES = (datetime.date, datetime.time)
+_AS_TEXT = (
+    decimal.Decimal, fractions.Fraction, complex, uuid.UUID, PurePath, datetime.timedelta, datetime.tzinfo,
+    collections.UserString, ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network,
+)  # fmt: skip
+_SEQUENCES = (
+    collections.abc.Sequence, collections.abc.KeysView, collections.abc.ValuesView, collections.abc.ItemsView,
+)  # fmt: skip
+_TO_LIST = ("tolist", "to_dicts", "to_list", "to_pylist", "as_py")
+"""Methods of NumPy, PyTorch, JAX and arrays, of Polars, and of PyArrow."""
 
 
 def plain(value: Any, *, other: Callable[[Any], Any] | None = None) -> Any:
-    """The same in dicts, lists, strings, numbers, booleans and None; NaN and infinities are None.
+    """Return a value in dicts, lists, strings, numbers, booleans and None; NaN and infinities are None.
 
-    Numbers of NumPy and PyTorch, dataclasses, enums, paths and sets are written as what they hold.
+    Dataclasses, pydantic and attrs objects become dicts, enums their values, dates, paths, decimals and UUIDs strings,
+    bytes their text in UTF-8 or else in base64. Arrays, tensors, tables and iterators become lists, sets sorted lists.
 
     Args:
-        other: What becomes of anything else; None: it is refused.
+        other: Converts a value of any other type; None: such a value is an error.
 
     Raises:
-        TypeError: Something in it is none of that; the message says its type.
+        TypeError: A value is of another type, which the message names, or an iterator yields too many values.
     """
     if isinstance(value, Enum):
         return plain(value.value, other=other)
@@ -35,27 +60,37 @@ def plain(value: Any, *, other: Callable[[Any], Any] | None = None) -> Any:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), other=other) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {_key(key): plain(each, other=other) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each, other=other) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted((plain(each, other=other) for each in value), key=repr)
-    if isinstance(value, Path):
+    if isinstance(value, _TIMES):
+        return value.isoformat() if value == value else None  # pandas' NaT is a date and equals nothing
+    if isinstance(value, _AS_TEXT):
         return str(value)
-    if isinstance(value, np.generic | np.ndarray):
-        return plain(value.tolist())
-    if hasattr(value, "detach") and hasattr(value, "tolist"):  # a tensor, without importing PyTorch for it
-        return plain(value.detach().tolist())
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _text_of(bytes(value))
+    if hasattr(type(value), "model_dump"):
+        return plain(value.model_dump(warnings=False), other=other)
+    if (fields := _fields_of(value)) is not None:
+        return _object_of(fields, other)
+    if isinstance(value, _SEQUENCES):
+        return [plain(each, other=other) for each in value]
+    if isinstance(value, collections.abc.Set):
+        return sorted((plain(each, other=other) for each in value), key=_order)
+    if type(value).__module__.partition(".")[0] == "pandas" and (read := _PANDAS.get(type(value).__name__)):
+        return plain(read(value), other=other)
+    for name in _TO_LIST:
+        if convert := getattr(type(value), name, None):
+            read = convert(_readable(value))
+            return plain(float(value) if type(read) is type(value) else read, other=other)  # a long double
+    if isinstance(value, collections.abc.Iterator):
+        return plain(take(value), other=other)
     if other is not None:
         return other(value)
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} cannot be written as JSON")
 
 
 def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any] | None = None) -> str:
-    """Strict JSON.
+    """Return strict JSON.
 
     Args:
         other: As in `plain`.
@@ -66,7 +101,87 @@ def to_json(value: Any, *, indent: int | None = None, other: Callable[[Any], Any
     return json.dumps(plain(value, other=other), indent=indent, allow_nan=False)
 
 
-def _key(key: Any) -> str:
-    if isinstance(key, Enum):
-        key = key.value
-    return key if isinstance(key, str) else str(key)
+def take(values: Iterable[Any]) -> list[Any]:
+    """Return the values of an iterator.
+
+    Raises:
+        TypeError: There are more than `MAX_VALUES`.
+    """
+    taken = list(itertools.islice(values, MAX_VALUES + 1))
+    if len(taken) > MAX_VALUES:
+        raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
+    return taken
+
+
+def _fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the keys and values of a mapping or an object with fields; None if it is neither."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, types.SimpleNamespace):
+        return vars(value).items()
+    if isinstance(value, sqlite3.Row):
+        return zip(value.keys(), tuple(value), strict=True)
+    if attributes := getattr(type(value), "__attrs_attrs__", None):
+        return [(attribute.name, getattr(value, attribute.name)) for attribute in attributes]
+    return None
+
+
+def _object_of(fields: Iterable[tuple[Any, Any]], other: Callable[[Any], Any] | None) -> Any:
+    """Return a dict, or a list of pairs if two keys have the same text."""
+    pairs = [(_key(key, other), plain(inner, other=other)) for key, inner in fields]
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else [list(pair) for pair in pairs]
+
+
+def _key(key: Any, other: Callable[[Any], Any] | None) -> str:
+    key = plain(key, other=other)
+    return key if isinstance(key, str) else json.dumps(key, ensure_ascii=False)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Order values of JSON: numbers, strings, everything else by its text."""
+    if isinstance(value, int | float):
+        return 0, value
+    return (1, value) if isinstance(value, str) else (2, json.dumps(value, sort_keys=True))
+
+
+def _text_of(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()
+
+
+def _readable(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        return value.detach()
+    if type(value).__module__ == "numpy" and value.dtype.kind in "mM":  # nanoseconds would become integers
+        return value.astype(str)
+    return value
+
+
+def _rows_of(frame: Any) -> Any:
+    """Return a pandas table as one dict per row, or in parts if it has an index of its own or equal column names."""
+    columns, rows = frame.columns.tolist(), list(frame.itertuples(index=False, name=None))
+    if _is_numbered(frame.index) and frame.columns.is_unique:
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+    return {"index": frame.index.tolist(), "columns": columns, "data": rows}
+
+
+def _values_of(series: Any) -> Any:
+    if _is_numbered(series.index):
+        return series.tolist()
+    pairs = list(zip(series.index.tolist(), series.tolist(), strict=True))
+    return dict(pairs) if series.index.is_unique else pairs
+
+
+def _is_numbered(index: Any) -> bool:
+    """Whether an index has only the number of each row."""
+    return type(index).__name__ == "RangeIndex" and (index.start, index.step) == (0, 1)
+
+
+_PANDAS: dict[str, Callable[[Any], Any]] = {
+    "DataFrame": _rows_of, "Series": _values_of, "NAType": lambda value: None,
+}  # fmt: skip

@@ -16,6 +16,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +32,7 @@ from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
 from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
-from whetstone.rollout.optional import KINDS
+from whetstone.rollout.optional import KINDS, TrainsModel
 from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
 from whetstone.rollout.protocol import Stateful
 from whetstone.tasks.protocol import OPTIONAL as OF_SOURCES
@@ -41,7 +43,7 @@ _OPTIONAL: Mapping[str, tuple[type, ...]] = {
     "environment": OF_ENVIRONMENTS,
     "user": OPTIONAL_OF_USERS,
     "task source": OF_SOURCES,
-    "reward": (*OF_REWARDS, Stateful),
+    "reward": (*OF_REWARDS, Stateful, TrainsModel),
     **dict.fromkeys(KINDS, OF_ROLLOUT),
 }
 """By the kind of a part, what it may have besides."""
@@ -164,12 +166,32 @@ def search_also(folder: Path) -> None:
         _searched.append(str(folder))
 
 
+_refused: ContextVar[str] = ContextVar("refused", default="")
+
+
+@contextmanager
+def refuse_modules(remedy: str) -> Iterator[None]:
+    """Import no module that a name selects for as long as the block lasts; built-in parts are still found.
+
+    Args:
+        remedy: What allows them, for the error.
+    """
+    token = _refused.set(remedy)
+    try:
+        yield
+    finally:
+        _refused.reset(token)
+
+
 def module_named(name: str) -> ModuleType:
     """The module of this name, in the folders that are searched, in the working directory, or installed.
 
     Raises:
-        ImportError: There is none, or one folder has another of this name than a second folder, or than what is loaded.
+        ImportError: There is none, or one folder has another of this name than a second folder, or than what is loaded;
+            or `refuse_modules` is in effect.
     """
+    if remedy := _refused.get():
+        raise ImportError(f"the module {name} is not imported; {remedy}")
     search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
     _check_one(name)
     for folder in _searched:

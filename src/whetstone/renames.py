@@ -189,6 +189,7 @@ COMPONENTS_WITHIN: Mapping[str, Mapping[str, str]] = {
 """Kind of a component → option of such a component that names components, of this release → their kind."""
 
 _HELD_OUT = {"held_out_share": "held_out_fraction"}
+_BAD_ROW = {"on_bad_task": "on_bad_row"}
 COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "advantage_weighted": {"weight_max": "max_weight"},
     "advisor": {"every": "actions_per_advice"},
@@ -209,20 +210,21 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "famo2o": {"least": "min_coef", "most": "max_coef", "weight_max": "max_weight"},
     "few_calls": {"most": "max_calls"},
     "fewest_turns": {"most": "max_turns"},
-    "file": _HELD_OUT,
-    "function_calls": _HELD_OUT,
+    "file": _HELD_OUT | _BAD_ROW,
+    "function_calls": _HELD_OUT | _BAD_ROW,
     "generated_code": {"beside": "outcome_weight"},
     "generated_tasks": {"share": "generated_fraction"},
+    "gsm8k": _BAD_ROW,
     "high_entropy_turns": {"share": "fraction"},
     "horizon_stages": {"every": "updates_per_stage"},
     "huggingface": _HELD_OUT,
     "human": {"key_variable": "api_key_env"},
-    "humaneval": _HELD_OUT,
+    "humaneval": _HELD_OUT | _BAD_ROW,
     "ikea": {"most": "max_searches", "tried": "attempt_reward"},
     "image": {"most_side": "max_side"},
     "instructions": {"every": "interval_updates", "most": "max_instructions"},
     "ipo": {"normalise_length": "normalize_length"},
-    "jsonl": _HELD_OUT,
+    "jsonl": _HELD_OUT | _BAD_ROW,
     "kl_cov": {"share": "fraction"},
     "lessons": {"most": "max_lessons"},
     "mcp": {"ahead": "prewarm", "only": "include"},
@@ -260,6 +262,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
 """New name of a component → old option → new option."""
 
 COMPONENT_OPTION_VALUES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    **{name: {"on_bad_row": {"error": "stop"}} for name in ("file", "function_calls", "gsm8k", "humaneval", "jsonl")},
     "entropy_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
     "balanced_branching": {"measured": {"behind": "after_tool", "before": "before_tool"}},
     "tool_rl": {"match": {"fine": "parameters"}},

@@ -7,14 +7,16 @@ trajectory must get its parent's turns back, the same objects, or the tree is lo
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import orjson
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from whetstone.chat.message import Message
+from whetstone.json_lines import parse_object, validate_shape, writable
 from whetstone.trajectory import (
     Author,
     CallRecord,
@@ -29,8 +31,76 @@ from whetstone.trajectory import (
     Turn,
 )
 
-_HALF = re.compile("[\ud800-\udfff]")
-"""One half of a pair that makes a letter: JSON's escapes can say it, UTF-8 cannot write it."""
+_Number = int | float | None
+"""None: the number is not finite."""
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _TokensRow(TypedDict):
+    ids: list[int]
+    authors: list[tuple[Author, _Count]]
+    versions: NotRequired[list[int]]
+    logprobs: NotRequired[list[float | None]]
+    entropies: NotRequired[list[float | None]]
+
+
+class _TurnRow(TypedDict):
+    context: _TokensRow
+    action: _TokensRow
+    observation: _Count
+    reward: _Number
+    calls: list[tuple[str, str, float] | tuple[str, str, float, bool] | tuple[str, str, float, bool, float]]
+    opens_segment: bool
+    aside: NotRequired[bool]
+    training_context: _TokensRow | None
+    seconds: tuple[float, float, float]
+    messages: NotRequired[list[dict[str, Any]]]
+
+
+class _JudgeAnswerRow(TypedDict):
+    question: str
+    said: dict[str, Any]
+
+
+class _ScoreRow(TypedDict):
+    value: _Number
+    parts: dict[str, _Number]
+    turns: list[_Number] | None
+    success: bool | None
+    signals: NotRequired[dict[str, list[_Number]]]
+    judgements: NotRequired[list[_JudgeAnswerRow]]
+
+
+class _TrajectoryRow(TypedDict):
+    id: str
+    task_id: str
+    ended: EndReason
+    error: str | None
+    score: _ScoreRow | None
+    removal: RemovalScope | None
+    parent: str | None
+    fork_turn: _Count | None
+    greedy: NotRequired[bool]
+    marks: NotRequired[list[str]]
+    declared: NotRequired[dict[str, str]]
+    role: NotRequired[str]
+    final: NotRequired[dict[str, Any]]
+    off_policy: NotRequired[OffPolicy]
+    seconds: float
+    closing: NotRequired[_TokensRow | None]
+    messages: list[dict[str, Any]]
+    opening: _Count
+    turns: list[_TurnRow]
+
+
+class _TaskRow(TypedDict):
+    id: str
+    prompt: str
+    private: dict[str, Any]
+    tags: dict[str, Any]
+
+
+_TRAJECTORY, _TURN, _TASK = TypeAdapter(_TrajectoryRow), TypeAdapter(_TurnRow), TypeAdapter(_TaskRow)
 
 
 def encoded_trajectory(trajectory: Trajectory) -> bytes:
@@ -42,27 +112,15 @@ def encoded_trajectory(trajectory: Trajectory) -> bytes:
         return orjson.dumps(writable(row))
 
 
-def writable(value: Any) -> Any:
-    """The same in texts, lists and mappings that can be written: each half of a letter is a `�`, and a whole number of
-    more than 64 bits its hexadecimal digits."""
-    if isinstance(value, str):
-        return _HALF.sub("\ufffd", value)
-    if isinstance(value, Mapping):
-        return {writable(key): writable(one) for key, one in value.items()}
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return hex(value)
-    return [writable(one) for one in value] if isinstance(value, list | tuple) else value
-
-
 def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
-    """What `encoded_trajectory` made of them. Forks share their parent's turns where the parent stands before them.
+    """Decode what `encoded_trajectory` wrote. Forks share the turns of a parent that precedes them.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: A line is no trajectory.
+        ValueError: A line is no trajectory; the message is one line.
     """
     read: dict[str, Trajectory] = {}
     for line in lines:
-        trajectory = read_trajectory(orjson.loads(line), read)
+        trajectory = read_trajectory(parse_object(line), read)
         read[trajectory.id] = trajectory
     return list(read.values())
 
@@ -73,8 +131,12 @@ def encoded_task(task: Task) -> dict[str, Any]:
 
 
 def decoded_task(row: Mapping[str, Any]) -> Task:
-    """What `encoded_task` made of it."""
-    return Task(row["id"], row["prompt"], row["private"], row["tags"])
+    """Decode what `encoded_task` made.
+
+    Raises:
+        ValueError: It is no task.
+    """
+    return Task(**validate_shape(_TASK, row))
 
 
 def encoded_turn(turn: Turn) -> dict[str, Any]:
@@ -84,9 +146,16 @@ def encoded_turn(turn: Turn) -> dict[str, Any]:
 
 
 def decoded_turn(row: Mapping[str, Any]) -> Turn:
-    """What `encoded_turn` made of it."""
-    message, *observation = map(Message.from_openai, row["messages"])
-    return _read_turn(row, message, tuple(observation))
+    """Decode what `encoded_turn` made.
+
+    Raises:
+        ValueError: It is no turn.
+    """
+    read = validate_shape(_TURN, row)
+    messages = [Message.from_openai(message) for message in read.get("messages", ())]
+    if not messages:
+        raise ValueError("messages: a turn has at least one")
+    return _read_turn(read, messages[0], tuple(messages[1:]))
 
 
 def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
@@ -159,28 +228,49 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
     return written
 
 
-def read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) -> Trajectory:
-    """A trajectory from its row; `before` are those it may have parted from, by id."""
+def check_row(written: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a file of trajectories as it is.
+
+    Raises:
+        ValueError: It is no trajectory; the message is one line.
+    """
+    validate_shape(_TRAJECTORY, written)
+    return written
+
+
+def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]) -> Trajectory:
+    """Decode a trajectory.
+
+    Args:
+        written: A JSON object, as `encoded_trajectory` writes it.
+        before: By id, trajectories that it may be forked from.
+
+    Raises:
+        ValueError: It is no trajectory; the message is one line.
+    """
+    row = validate_shape(_TRAJECTORY, written)
     messages = [Message.from_openai(message) for message in row["messages"]]
     opening, place = tuple(messages[: row["opening"]]), row["opening"]
     turns = []
     for turn in row["turns"]:
         end = place + 1 + turn["observation"]
+        if end > len(messages):
+            raise ValueError(f"messages: {len(messages)} are too few for its turns")
         turns.append(_read_turn(turn, messages[place], tuple(messages[place + 1 : end])))
         place = end
     parent = before.get(row["parent"]) if row["parent"] is not None else None
     if parent is not None:
         turns[: row["fork_turn"]] = parent.turns[: row["fork_turn"]]
-    score = row["score"]
+    score, closing = row["score"], row.get("closing")
     return Trajectory(
         id=row["id"],
         task_id=row["task_id"],
         opening=opening,
         turns=tuple(turns),
-        ended=EndReason(row["ended"]),
+        ended=row["ended"],
         error=row["error"],
         score=None if score is None else _read_score(score),
-        removal=None if row["removal"] is None else RemovalScope(row["removal"]),
+        removal=row["removal"],
         parent=row["parent"],
         fork_turn=row["fork_turn"],
         greedy=row.get("greedy", False),
@@ -188,20 +278,22 @@ def read_trajectory(row: Mapping[str, Any], before: Mapping[str, Trajectory]) ->
         declared=tuple(row.get("declared", {}).items()),
         role=row.get("role", ""),
         final=row.get("final", {}),
-        off_policy=OffPolicy(row.get("off_policy", OffPolicy.RECOMPUTE)),
+        off_policy=row.get("off_policy", OffPolicy.RECOMPUTE),
         seconds=row["seconds"],
-        closing=None if row.get("closing") is None else _read_tokens(row["closing"]),
+        closing=None if closing is None else _read_tokens(closing),
     )
 
 
-def _read_score(row: Mapping[str, Any]) -> Score:
-    turns = None if row["turns"] is None else tuple(row["turns"])
-    signals = {name: tuple(values) for name, values in row.get("signals", {}).items()}
+def _read_score(row: _ScoreRow) -> Score:
+    turns: Any = None if row["turns"] is None else tuple(row["turns"])
+    signals: Any = {name: tuple(values) for name, values in row.get("signals", {}).items()}
     judgements = tuple(Judgement(each["question"], each["said"]) for each in row.get("judgements", ()))
-    return Score(row["value"], row["parts"], turns, row["success"], signals, judgements=judgements)
+    value: Any = row["value"]
+    parts: Any = row["parts"]
+    return Score(value, parts, turns, row["success"], signals, judgements=judgements)
 
 
-def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Message, ...]) -> Turn:
+def _read_turn(row: _TurnRow, message: Message, observation: tuple[Message, ...]) -> Turn:
     generation, queue, environment = row["seconds"]
     return Turn(
         context=_read_tokens(row["context"]),
@@ -219,12 +311,14 @@ def _read_turn(row: Mapping[str, Any], message: Message, observation: tuple[Mess
     )
 
 
-def _read_tokens(row: Mapping[str, Any]) -> Tokens:
+def _read_tokens(row: _TokensRow) -> Tokens:
     ids = tuple(row["ids"])
-    authors = tuple(Author(author) for author, count in row["authors"] for _ in range(count))
-    nothing = (None,) * len(ids)
+    if sum(count for _, count in row["authors"]) != len(ids):  # before any run is written out
+        raise ValueError(f"authors: their runs are not as long as the {len(ids)} ids")
+    authors = tuple(author for author, count in row["authors"] for _ in range(count))
+    nothing = [None] * len(ids)
     logprobs, entropies = (
-        tuple(math.nan if value is None else float(value) for value in row.get(name, nothing))
-        for name in ("logprobs", "entropies")
+        tuple(math.nan if value is None else value for value in column)
+        for column in (row.get("logprobs", nothing), row.get("entropies", nothing))
     )
     return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies)

@@ -149,8 +149,8 @@ def test_a_mistake_of_ours_keeps_its_traceback(shop, monkeypatch):
 def test_bad_tasks_that_are_skipped_are_counted_on_the_screen(shop):
     with open(shop / "shop.jsonl", "a") as file:
         file.write("{no\n[]\n")
-    done = whetstone("train", "shop.yaml", "tasks.on_bad_task=skip", cwd=shop)
-    assert "2 bad tasks are left out (tasks.on_bad_task: skip)" in done.stderr
+    done = whetstone("train", "shop.yaml", "tasks.on_bad_row=skip", cwd=shop)
+    assert "tasks: 2 invalid rows are skipped (tasks.on_bad_row: skip)" in done.stderr
 
 
 @pytest.mark.slow

@@ -267,6 +267,26 @@ def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_scienceworld_allows_the_steps_that_its_own_solution_takes():
+    """`boil` takes up to 182 commands, `inclined-plane-friction-named-surfaces` up to 325."""
+    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+    from whetstone.environments.adapters import scienceworld
+
+    for name in scienceworld._task_names():
+        last = scienceworld.variations_of(name) - 1
+        longest = max(len(scienceworld._gold_path(name, k, "easy")) for k in {0, last})
+        assert longest <= scienceworld.steps_of(name)
+    source = source_of("scienceworld", tasks=["boil"], variations=30)
+    make = functools.partial(environment_of, "scienceworld", actions="text")
+    tasks = [source.task(index) for index in range(12)]
+    task = max(tasks, key=lambda t: len(scienceworld._gold_path("boil", t.private["variation"], "easy")))
+    episode = play(make, task, lambda s, t, a: source.demonstrate(task, s, t), seed=0, max_turns=400)
+    played = asyncio.run(episode)
+    assert len(played.actions) > 100
+    assert (played.trajectory.ended, played.trajectory.final["success"]) == ("terminated", True)
+
+
 def test_a_variation_of_scienceworld_that_is_none_is_refused_and_nothing_of_before_is_left():
     """It was played in the state of the episode before: behind a solved one any command was a success."""
     needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))

@@ -130,7 +130,7 @@ def test_a_full_server_says_so_and_forgotten_episodes_are_closed():
         async def filled():
             for _ in range(2):
                 await ask(url, "POST", "/episodes", {"protocol": 1})
-            with pytest.raises(InfrastructureError, match=r"503.*2 episodes are open"):
+            with pytest.raises(InfrastructureError, match=r"429.*2 episodes are open"):
                 await ask(url, "POST", "/episodes", {"protocol": 1})
             for episode in episodes.open.values():
                 episode.asked -= 100
@@ -273,7 +273,7 @@ def test_what_is_no_question_is_refused_and_the_server_goes_on(household, body):
     assert answered(url, "DELETE", f"/episodes/{id}")[0] == 200
 
 
-@pytest.mark.parametrize(("length", "status"), [(b"\xb3", 200), (b"-1", 200), (b"x", 200), (b"9" * 5000, 413)])
+@pytest.mark.parametrize(("length", "status"), [(b"\xb3", 422), (b"-1", 422), (b"x", 422), (b"9" * 5000, 413)])
 def test_a_length_that_is_none_is_no_length(length, status):
     sent = []
 
@@ -285,7 +285,7 @@ def test_a_length_that_is_none_is_no_length(length, status):
             sent.append(message)
 
         headers = [(b"host", b"localhost"), (b"content-length", length)]
-        scope = {"type": "http", "method": "GET", "path": "/health", "headers": headers, "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": "/episodes", "headers": headers, "query_string": b""}
         await application("x", Episodes(functools.partial(environment_of, "household")))(scope, receive, send)
 
     asyncio.run(asked())

@@ -42,7 +42,7 @@ def test_a_file_is_told_row_by_row(tmp_path):
     rows.append({"messages": [*computed(1, 2)[:2], *computed(3, 4)]})  # a call, and no result of it
     wrong = whetstone("data", "check", written(path, rows), "demo", "--json", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert json.loads(wrong.stdout)["wrong"] == [f"{path}:7  message 3: 1 of the calls before it have no result"]
+    assert json.loads(wrong.stdout)["wrong"] == [f"{path}:7  messages[2]: 1 of the calls before it have no result"]
     assert [where for where, _ in found["evaluated"]] == [f"{path}:6"]
 
 

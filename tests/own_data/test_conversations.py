@@ -34,12 +34,12 @@ def test_results_of_two_calls_find_theirs_in_any_order():
     assert [message.tool_call_id for message in read.messages[2:4]] == ["call_0_1", "call_0_0"]
 
 
-def test_arguments_may_be_an_object_and_a_table_may_have_filled_in_nulls():
+def test_arguments_may_be_an_object_and_other_keys_may_be_null():
     function = {"name": "pocket_calculator", "arguments": {"expression": "1+1", "query": None}}
     said = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "function": function}], "name": None}
     read = of(computed(1, 1)[0], said, {"role": "tool", "tool_call_id": "x", "content": "2", "tool_calls": None},
               {"role": "assistant", "content": "2"})  # fmt: skip
-    assert json.loads(read.messages[1].tool_calls[0].arguments) == {"expression": "1+1"}
+    assert json.loads(read.messages[1].tool_calls[0].arguments) == {"expression": "1+1", "query": None}
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ RESULT = {"role": "tool", "tool_call_id": "x", "content": "2"}
     ("messages", "said"),
     [
         ([], "without messages"),
-        ([SAID, USER], "message 1 is of the assistant: nothing stands before it"),
-        ([USER, USER], "the assistant says nothing"),
-        ([USER, {"role": "oracle", "content": "ok"}], "message 2: a message has a role of system, user"),
-        ([USER, CALLED, USER, SAID], "message 3: 1 of the calls before it have no result"),
-        ([USER, SAID, RESULT, SAID], "message 3 is a result of no call"),
-        ([USER, CALLED, {**RESULT, "tool_call_id": "y"}, SAID], r"message 3 is a result of no call \(y\)"),
-        ([USER, {"role": "assistant", "content": 7}], "message 2"),
-        ([USER, "ok"], "message 2 is str, not an object"),
+        ([SAID, USER], r"messages\[0\]: the first message is of the assistant; system or user is expected"),
+        ([USER, USER], "without a message of the assistant"),
+        ([USER, {"role": "oracle", "content": "ok"}], r"messages\[1\]: no role is named .oracle."),
+        ([USER, CALLED, USER, SAID], r"messages\[2\]: 1 of the calls before it have no result"),
+        ([USER, SAID, RESULT, SAID], r"messages\[2\]: a result of no open call \(x\); open calls: none"),
+        ([USER, CALLED, {**RESULT, "tool_call_id": "y"}, SAID], r"messages\[2\]: a result of no open call \(y\)"),
+        ([USER, {"role": "assistant", "content": 7}], r"messages\[1\]: text is expected as content, got int"),
+        ([USER, "ok"], r"messages\[1\]: an object is expected, got str"),
     ],
 )
 def test_what_cannot_have_happened_is_told_by_line_and_reason(messages, said):
@@ -81,7 +81,7 @@ def test_what_cannot_have_happened_is_told_by_line_and_reason(messages, said):
 
 
 def test_a_call_of_a_tool_that_was_not_there_is_told():
-    with pytest.raises(DataError, match='calls "pocket_calculator", which is not among its tools'):
+    with pytest.raises(DataError, match='names "pocket_calculator", which is not among its tools'):
         of(*computed(1, 2), tools=[{"name": "search", "description": "", "parameters": {}}])
 
 
@@ -151,8 +151,8 @@ def test_a_pair_shares_what_both_begin_with():
     [
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are equal"),
         ({"prompt": "a", "chosen": "b"}, "no pair"),
-        ({"prompt": "a", "completion": "b", "label": "good"}, "label is 'good'; true or false"),
-        ({"chosen": [USER, SAID], "rejected": [{**USER, "content": "!"}, SAID]}, "no beginning in common"),
+        ({"prompt": "a", "completion": "b", "label": "good"}, "label: true or false is expected, got 'good'"),
+        ({"chosen": [USER, SAID], "rejected": [{**USER, "content": "!"}, SAID]}, "no messages in common"),
     ],
 )
 def test_a_pair_that_is_none_is_told(columns, said):

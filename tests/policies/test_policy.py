@@ -1,6 +1,9 @@
 """Policies in folders: whole ones, adapters with what they stand on, and what is refused."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -216,3 +219,35 @@ def test_a_run_is_told_what_it_is(tmp_path):
     (tmp_path / "recipe.yaml").write_text("title: x")
     with pytest.raises(PolicyError, match=r"it holds a run, whose last checkpoint is .*step-000002"):
         load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_a_checkpoint_of_a_resumed_run_has_the_files_of_one_that_was_not_interrupted(tmp_path, adapters):
+    """Saved, loaded and saved again, every file is the same to the last byte, and in every process."""
+    script = "\n".join(
+        [
+            "import sys",
+            "from pathlib import Path",
+            "from whetstone.policies import add_adapters, build_tiny, load_policy, save_policy",
+            "folder, at = Path(sys.argv[1]), Path(sys.argv[2])",
+            "texts = ['user: hi', 'assistant: ok'] * 4",
+            "if not len(sys.argv) > 3:",
+            "    policy = build_tiny(texts, markers=('<call>',), hidden=16, heads=2, layers=1)",
+            f"    if {adapters}:",
+            "        add_adapters(policy.model, rank=2, alpha=4, target_modules='all-linear', dora=False, seed=0)",
+            "else:",
+            "    policy = load_policy(sys.argv[3], as_stored=True)",
+            "folder.mkdir()",
+            "save_policy(policy, folder, at=at)",
+        ]
+    )
+    for seed, words in enumerate((["a", "x"], ["b", "x", "a"], ["c", "x", "b"])):
+        paths = [str(tmp_path / word) for word in words]
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        subprocess.run([sys.executable, "-c", script, *paths], check=True, env=environment, capture_output=True)
+    first = {p.relative_to(tmp_path / "a"): p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    for name in "bc":
+        files = {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
+        assert {str(path) for path in first if files.get(path) != first[path]} == set()
+        assert files.keys() == first.keys()
+    assert b"is_local" not in first[Path("tokenizer_config.json")]

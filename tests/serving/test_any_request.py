@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests_served import TOOL, Scripted, Served, called, made
+from tests_served import TOOL, Scripted, Served, made
 from whetstone.chat.api.routes import ROUTES
 from whetstone.inference import Generation
 
@@ -53,10 +53,11 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), ANY | OBJECT, max_size=4)
 
 
 class Brief(Scripted):
-    """An engine that always calls once, with arguments nobody can read as JSON of numbers."""
+    """An engine that always calls once, with arguments that are not JSON."""
 
     async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
-        ids = self.chat.write(called(a=float("nan")), ())[: sampling.max_new_tokens]
+        ids = self.chat.encode('<tool_call>\n{"name": "add", "arguments": {"a": NaN}}\n</tool_call>')
+        ids = ids[: sampling.max_new_tokens]
         nothing = (0.0,) * len(ids)
         tops = tuple({token: -0.5} for token in ids) if sampling.top_logprobs else ()
         return Generation(ids, (-0.5,) * len(ids), nothing, (7,) * len(ids), "stop", 0.0, nothing, tops)

@@ -11,9 +11,9 @@ import pytest
 from tests_served import HI, TOOL, at_a_socket, made, played, request, sent_raw, until
 from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.fields import read_body
+from whetstone.data.redacting import Redacting
 from whetstone.serving import Keys, new_key
 from whetstone.serving.access import Key, hashed_key
-from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Author, Tokens
 
 CHAT = "/v1/chat/completions"

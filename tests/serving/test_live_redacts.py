@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests_live import LiveServed, corrected, live_recipe
+from whetstone.data.redacting import redacted_words
 from whetstone.serving.people import PeopleQueue
-from whetstone.serving.redacting import redacted_words
 from whetstone.trajectory import TRAINABLE
 
 ASKS, SAYS = "My card is 4111. Name a letter.", "No, 4111 is a card; it should be B."

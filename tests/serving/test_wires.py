@@ -409,7 +409,9 @@ def test_an_engine_that_cannot_hold_to_a_schema_or_name_others_says_so(assembly)
 
     async def work(served):
         client, asked = served.client(), {"model": "tiny", "messages": HI}
-        with pytest.raises(openai.BadRequestError, match="this engine draws answers as the model says them"):
+        with pytest.raises(
+            openai.BadRequestError, match="this engine cannot constrain sampling; ask for it in a message"
+        ):
             await client.chat.completions.create(**asked, response_format={"type": "json_object"})
         with pytest.raises(openai.BadRequestError, match="of drawn tokens alone this engine tells log-probs"):
             await client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)

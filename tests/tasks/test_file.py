@@ -142,7 +142,7 @@ def test_a_bad_row_is_named_or_left_out(tmp_path, name, change, said):
     bad = {**ROWS[name], **change}
     with pytest.raises(TaskError, match=r"tasks\.jsonl:2 .*" + said):
         source(tmp_path, [ROWS[name], bad], format=name)
-    assert source(tmp_path, [ROWS[name], bad], format=name, on_bad_task="skip").skipped == 1
+    assert source(tmp_path, [ROWS[name], bad], format=name, on_bad_row="skip").skipped == 1
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path):
     folder = folder_with(tmp_path, [ROW, {"question": "?", "answer": "none"}], [ROW, "{"])
     with pytest.raises(TaskError, match=r"train\.jsonl:2  the solution does not end with"):
         GSM8K(path=folder)
-    assert GSM8K(path=folder, on_bad_task="skip").skipped == 2
+    assert GSM8K(path=folder, on_bad_row="skip").skipped == 2
 
 
 def test_a_missing_folder_says_what_belongs_there(tmp_path):

@@ -35,16 +35,16 @@ def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
     ("row", "said"),
     [
         ({"promt": "x", "answer": 1}, '"promt" is no key of a task; did you mean "prompt"'),
-        ([1], "a task is a JSON object, got list"),
+        ([1], "a row is a JSON object, got list"),
         ({"prompt": 3, "answer": 1}, "`prompt` is text"),
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is no key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is no key of a task; did you mean "answer"'),
         ({"prompt": "x"}, "the key 'answer' is missing"),
         ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
         ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind is a text or a number, got"),
-        ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number there"),
+        ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number of JSON"),
         ('{"prompt": "x", "answer": 1, "answer": 2}', 'the key "answer" is there twice'),
-        ('{"prompt": "\\ud800", "answer": 1}', "`prompt` is no valid Unicode"),
+        ('{"prompt": "\\ud800", "answer": 1}', "`prompt` is not valid Unicode"),
         ("[" * 100_000, "not JSON"),
     ],
 )
@@ -65,15 +65,15 @@ def test_every_other_column_is_there_for_the_verifier(tmp_path):
 
 def test_bad_lines_can_be_skipped_and_are_counted(tmp_path):
     path = write(tmp_path / "tasks.jsonl", *rows(30), "{oops", "", "[]")
-    source = Jsonl(path=path, on_bad_task="skip")
+    source = Jsonl(path=path, on_bad_row="skip")
     assert source.skipped == 2
 
 
 def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_path):
     with pytest.raises(TaskError, match=r"empty\.jsonl: no tasks in it"):
         Jsonl(path=write(tmp_path / "empty.jsonl"))
-    with pytest.raises(TaskError, match=r"no tasks in it \(1 bad lines skipped\)"):
-        Jsonl(path=write(tmp_path / "bad.jsonl", "{"), on_bad_task="skip")
+    with pytest.raises(TaskError, match=r"no tasks in it \(1 bad rows skipped\)"):
+        Jsonl(path=write(tmp_path / "bad.jsonl", "{"), on_bad_row="skip")
     with pytest.raises(TaskError, match=r'no such task file; did you mean "empty\.jsonl"'):
         Jsonl(path=str(tmp_path / "emty.jsonl"))
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_split_is_refused(tmp_path):
     ids=["brackets", "a number", "a key twice", "a line"],
 )
 def test_a_line_that_is_too_much_is_refused_in_a_line(tmp_path, monkeypatch, line, said):
-    monkeypatch.setattr("whetstone.tasks.jsonl._LONGEST_LINE", 1_900_000)
+    monkeypatch.setattr("whetstone.tasks.readers.MAX_LINE_BYTES", 1_900_000)
     (tmp_path / "tasks.jsonl").write_text(line + "\n" + '{"prompt": "1", "answer": 1}\n')
     with pytest.raises(TaskError, match=said) as raised:
         Jsonl(path=str(tmp_path / "tasks.jsonl"))

@@ -66,13 +66,8 @@ def test_a_function_that_cannot_be_described_is_refused_at_once():
     def untyped(x):
         return x
 
-    def variadic(*values: int) -> int:
-        return sum(values)
-
-    with pytest.raises(RecipeError, match="parameter x has no type"):
+    with pytest.raises(RecipeError, match="tool untyped: parameter x has no type"):
         tool_from_function(untyped)
-    with pytest.raises(RecipeError, match="cannot be passed by name"):
-        tool_from_function(variadic)
 
 
 def test_a_callable_object_and_a_tool_without_arguments_work():
@@ -150,7 +145,7 @@ def test_a_type_nobody_knows_is_said():
     def f(a: "Nowhere") -> str:  # noqa: F821
         return "x"
 
-    with pytest.raises(RecipeError, match="tool f: the type of a parameter cannot be read: name 'Nowhere'"):
+    with pytest.raises(RecipeError, match="tool f: parameter a: the type cannot be read: name 'Nowhere'"):
         tool_from_function(f)
 
 

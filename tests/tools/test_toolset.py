@@ -166,11 +166,11 @@ RAISED = {
     "one that ends loops": StopAsyncIteration("odd"),
 }
 RETURNED = {
-    "bytes that are no text": lambda: b"\xff",
     "what it cannot be told from": object,
     "a deep list": deep,
     "a ring": itself,
-    "keys that are none": lambda: {(1, 2): 3},
+    "an iterator without end": lambda: iter(int, 1),
+    "an object within": lambda: {"a": [object()]},
     "a number without end": lambda: 10**5000,
     "a text that calls itself": Recursive,
     "a result of anything": lambda: Result((5,)),

@@ -100,7 +100,7 @@ def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):
         ("/api/runs/x/overview", 404, "no run x"),
         ("/api/runs/0/trajectories?sort=x", 400, "cannot sort by"),
         ("/api/runs/0/trajectory?id=nobody", 404, "no trajectory nobody"),
-        ("/api/runs/0/episodes?step=-1", 400, "no whole number"),
+        ("/api/runs/0/episodes?step=-1", 400, "step: a whole number from 0"),
         ("/api/runs/0/data?stage=warming", 400, "no stage on data"),
         ("/api/nothing", 404, "Not Found"),
         ("/page/..%2fapp.py", 404, ""),

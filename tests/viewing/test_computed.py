@@ -22,7 +22,7 @@ def viewer(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     (run,) = opened_runs([folder / "run"], cache=folder / "cache")
     run.refresh()
-    return Viewer([run])
+    return Viewer([run], allow_run_code=True)  # its reward is a module of the tests
 
 
 def told(viewer, path, **asked):

@@ -250,11 +250,11 @@ class UpdateReplayer:
         shown = await imitated(self.assembly, self.settings, update=update)
         before = [row for row in Journal(replay.run_dir).read() if row["step"] <= update]
         share = share_spent(before, self.settings.budget)
-        batch = UpdateBatch(tuple(groups), tuple(shown), self.base_version + update, share)
+        batch = UpdateBatch(tuple(groups), tuple(shown.segments), self.base_version + update, share)
         method, seed = self.assembly.method, self.assembly.resolved.recipe.seed
         learned = partial(train_step, method, self.learner, batch, passed_over, seed=seed, update=update)
         stepped = await run_in_compute_thread(learned)
-        self.assembly.method.observe(stepped.heard)
+        await self.assembly.method.observe_step(stepped.heard)
         self.learner.end_step()
         self.done += 1
         return stepped.metrics

@@ -6,15 +6,14 @@ Easy to get wrong: a run that goes on is read while it is written, so a last lin
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, TypeVar
 
 from whetstone.errors import RunDirectoryError
+from whetstone.json_lines import read_objects
 from whetstone.recipe import Resolved
 from whetstone.record import read_json, run_recipe
 from whetstone.reporting import Journal
@@ -22,6 +21,8 @@ from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import read_trajectory
 
 _NEAREST = 3
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,34 +77,32 @@ class ShownRun:
     def last_ids(self, count: int) -> list[str]:
         """Ids of trajectories of the file that was written last."""
         files = self._files()
-        return [row["id"] for row in _read(files[-1])][:count] if files else []
+        return list(self._read(files[-1], lambda row: str(row["id"]), []))[:count] if files else []
 
     def trajectory(self, id: str) -> tuple[Path, Trajectory]:
-        """(the run directory it is of, the trajectory with this id)
+        """Return (the run directory it is of, the trajectory with this id). Damaged lines are left out.
 
         Raises:
-            RunDirectoryError: There is none; the message has the nearest.
+            RunDirectoryError: There is none; the message has the nearest, and the first damaged line.
         """
         self.recipe  # noqa: B018  says where there is no run
-        wanted = id.encode()
+        wanted, damaged = id.encode(), list[str]()
         for path in reversed(self._files()):
             if wanted not in path.read_bytes():
                 continue
             read: dict[str, Trajectory] = {}
-            for row in _read(path):
-                try:
-                    trajectory = read_trajectory(row, read)
-                except (ValueError, KeyError, TypeError, IndexError) as error:
-                    raise RunDirectoryError(f"{path}: holds what is no trajectory: {str(error)[:160]}") from None
+            for trajectory in self._read(path, partial(read_trajectory, before=read), damaged):
                 read[trajectory.id] = trajectory
                 if trajectory.id == id:
                     return path.parent.parent, trajectory
-        raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{self._nearest(id)}")
-
-    def _nearest(self, id: str) -> str:
-        ids = [row["id"] for path in self._files() for row in _read(path) if isinstance(row.get("id"), str)]
+        ids = [id for path in self._files() for id in self._read(path, lambda row: str(row["id"]), damaged)]
         near = difflib.get_close_matches(id, ids, n=_NEAREST, cutoff=0.5) or ids[-_NEAREST:]
-        return f"; the nearest are {', '.join(near)}" if near else "; none is on record yet"
+        names = f"; the nearest are {', '.join(near)}" if near else "; none is on record yet"
+        damage = f"; a damaged line is left out: {damaged[0]}" if damaged else ""
+        raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{names}{damage}")
+
+    def _read(self, path: Path, parse: Callable[[dict[str, Any]], T], damaged: list[str]) -> Iterator[T]:
+        return read_objects(path, parse, on_damage=lambda line, reason: damaged.append(f"{path}:{line}: {reason}"))
 
     def _files(self) -> Sequence[Path]:
         """Files of trajectories, those of training behind those of evaluations, and the last step last."""
@@ -111,17 +110,6 @@ class ShownRun:
         return sorted(
             paths, key=lambda path: (path.name.startswith("step-"), self.folders.index(path.parent.parent), path.name)
         )
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, "rb") as file:
-        for line in file:
-            try:
-                row = orjson.loads(line)
-            except ValueError:
-                return
-            if isinstance(row, dict):
-                yield row
 
 
 def _number(name: str) -> tuple[int, str]:

@@ -6,8 +6,12 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.assembly.assembly import Assembly, assemble, judged_parts
+    from whetstone.assembly.own_data import with_learning
     from whetstone.assembly.preflight_checks import engine_preflight, preflight
+    from whetstone.assembly.stored_data import choice_of
 
 __getattr__, __dir__ = window(__name__)
 
-__all__ = ["Assembly", "assemble", "engine_preflight", "judged_parts", "preflight"]
+__all__ = [
+    "Assembly", "assemble", "choice_of", "engine_preflight", "judged_parts", "preflight", "with_learning",
+]  # fmt: skip

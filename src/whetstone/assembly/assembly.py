@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -117,6 +117,12 @@ class Assembly:
     """Reads the stored episodes that `data` names."""
     teacher_reads: Callable[[Trajectory, Task], Trajectory] | None
     """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
+    skipped_rows: dict[str, int] = field(default_factory=dict)
+    """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
+    checked_data: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives lines about the data of a stage."""
     cluster: Cluster | None = None
     """Where engine and episodes are, when they are not in this process."""
 
@@ -299,8 +305,14 @@ def assemble(
             check_optimizer(stage)
         except RecipeError as error:
             raise resolved.error(f"{key}.optimizer", str(error)) from None
-    if fulfils(source, Skips) and source.skipped:
-        say(f"{source.skipped} bad tasks are left out (tasks.on_bad_task: skip)")
+    skipped_rows: dict[str, int] = {}
+    for key, tasks in {
+        "tasks": source,
+        **({} if demonstrated is source else {"supervised.tasks": demonstrated}),
+    }.items():
+        if fulfils(tasks, Skips) and tasks.skipped:
+            skipped_rows[key] = tasks.skipped
+            say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
     environment = environment_of(resolved)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
@@ -309,7 +321,7 @@ def assemble(
     check_learner_processes(resolved, policy, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     strategy = strategy_of(resolved, source, vocabulary)
-    reader = StoredReader(resolved, chat, environment, policy.context_length)
+    reader = StoredReader(resolved, chat, environment, policy.context_length, skipped_rows, say)
     method = method_of(resolved, source, vocabulary, reader)
     if isinstance(reward, Stateful):
         method = replace(method, reward=reward)
@@ -382,6 +394,8 @@ def assemble(
         columns=added,
         stored_reader=reader,
         teacher_reads=teacher_reads(resolved, source, environment, chat),
+        skipped_rows=skipped_rows,
+        say=say,
     )
 
 

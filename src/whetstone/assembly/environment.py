@@ -12,7 +12,8 @@ from whetstone.assembly.instantiate import found
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.advised import Advised
-from whetstone.environments.protocol import Checks
+from whetstone.environments.dependencies import check_needs
+from whetstone.environments.protocol import Checks, Needs
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
 from whetstone.recipe import Resolved
@@ -55,6 +56,8 @@ def _made(
     given = {"models": models.taken()} if "models" in options_of(part) and "models" not in options else {}
     try:
         arguments = checked_options(part, options, given)
+        kind = unbound(part)
+        check_needs(name, kind.needs if fulfils(kind, Needs) else ())
         tried = made_of("environment", name, part, arguments)  # once to see; each episode makes its own
         if fulfils(tried, Checks):
             tried.check()
@@ -62,6 +65,8 @@ def _made(
         raise resolved.error(f"{key}.{error.key}", error.message) from None
     except (RecipeError, ValueError) as error:
         raise resolved.error(key, str(error)) from None
+    except ImportError as error:
+        raise resolved.error(key, f'environment "{name}" needs a package that is not installed: {error}') from None
     return functools.partial(part, **arguments)
 
 

@@ -1,23 +1,27 @@
-"""What stands behind the `data` of a stage: read and checked whole before anything is trained.
+"""Data of the stages of a recipe, read and checked as a whole before anything is trained.
 
-Easy to get wrong: a mistake in the last line of a file must be found before the first step, not after a night.
+Note:
+    An error in the last line of a file must be found before the first step.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from whetstone.algorithms import OBJECTIVES
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.instantiate import found, function_of
-from whetstone.chat import Message
+from whetstone.assembly.stored_data import count_skipped
+from whetstone.chat import Message, ToolSpec
 from whetstone.data import (
+    Conversation,
     Demonstrations,
+    Preference,
     Preferences,
     Shuffled,
     StoredMixture,
@@ -25,12 +29,12 @@ from whetstone.data import (
     conversation_of,
     conversation_rows,
     preference_of,
-    rows_of,
     text_of,
 )
-from whetstone.data.choosing import reward_of
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.choosing import is_imitated, reward_of
+from whetstone.data.conversations import LEARNED_FROM, DataUsage, everything
 from whetstone.data.demonstrations import Drawn
+from whetstone.data.rows import Row, read_all
 from whetstone.data.stored_episodes import best_and_worst, is_stored
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
@@ -51,6 +55,9 @@ from whetstone.recipe import (
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import EndReason, Group, Score, Trajectory
 
+_Item = TypeVar("_Item")
+_Read = TypeVar("_Read", bound=Callable[..., Any])
+
 
 class StoredEpisodes:
     """Episodes of a run, or of a log, as demonstrations, in a shuffled order: those that solved their task, and those
@@ -61,7 +68,7 @@ class StoredEpisodes:
     """
 
     def __init__(self, groups: Sequence[Group], *, seed: int, balanced: bool = False) -> None:
-        kept = [[_shown(t) for t in g.trajectories if t.error is not None or _imitated(t)] for g in groups]
+        kept = [[_shown(t) for t in g.trajectories if t.error is not None or is_imitated(t)] for g in groups]
         tasks = kept if balanced else [[episode] for group in kept for episode in group]
         self._tasks = [each for each in tasks if each]
         if not self._tasks:
@@ -82,10 +89,6 @@ def _shown(episode: Trajectory) -> Trajectory:
         why = f"{episode.id}  train_on selects none of its turns"
         return replace(episode, score=None, ended=EndReason.ERROR, error=why)
     return episode if score is None else replace(episode, score=replace(score, success=True))
-
-
-def _imitated(episode: Trajectory) -> bool:
-    return episode.solved or (episode.score is not None and episode.score.success is None)
 
 
 class StoredGroups:
@@ -147,6 +150,32 @@ def _worth(trajectory: Trajectory, value: float) -> Trajectory:
     return replace(trajectory, score=Score(value, success=value > 0))
 
 
+def _take_checked(read: _Read) -> _Read:
+    """Make a reader return the data that `check_data` read with the same settings, once."""
+
+    @functools.wraps(read)
+    def take(assembly: Assembly, settings: Any, *args: Any) -> Any:
+        checked = assembly.checked_data.pop(read.__name__, None)
+        if checked is not None and checked[0] == settings:
+            return checked[1]
+        return read(assembly, settings, *args)
+
+    return cast("_Read", take)
+
+
+def _read_rows(
+    assembly: Assembly, settings: DataSettings, key: str, parse: Callable[[Row], Iterable[_Item]]
+) -> list[_Item]:
+    """Read every row of a data file, and store the number of skipped rows in the assembly."""
+    path = Path(settings.path)
+    items, skipped = read_all(path, parse, split=settings.split, on_bad_row=settings.on_bad_row)
+    if skipped and not items:
+        raise DataError(f"{path}: all {skipped} rows are invalid; set `{key}.on_bad_row: stop` to see the reasons")
+    count_skipped(assembly.skipped_rows, key, skipped)
+    return items
+
+
+@_take_checked
 def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> Drawn:
     """What `data` of a stage that imitates holds.
 
@@ -164,15 +193,31 @@ def demonstrations_of(assembly: Assembly, settings: DataSettings, key: str) -> D
             raise DataError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     chosen = found(assembly.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
     offered = tuple(tools_shown(assembly.environment()))
-    rows = chain.from_iterable(map(conversation_rows, rows_of(path, split=settings.split)))
-    conversations = [conversation_of(row, offered) for row in rows]
+
+    def parse(row: Row) -> list[Conversation]:
+        conversations = [conversation_of(each, offered) for each in conversation_rows(row)]
+        usage.add(*conversations, chosen=chosen)
+        return conversations
+
+    usage = DataUsage()
+    conversations = _read_rows(assembly, settings, key, parse)
+    _report_usage(assembly, path, usage)
     if not conversations:
         raise DataError(f"{path}: no conversations in it")
+    conversations = [each for each in conversations if each.learned(everything)]
+    if not conversations:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
     return Demonstrations(
         conversations, assembly.chat, chosen=chosen, context_length=assembly.policy.context_length, seed=seed
     )
 
 
+def _report_usage(assembly: Assembly, path: Path, usage: DataUsage) -> None:
+    for line in usage.describe(path):
+        assembly.say(line)
+
+
+@_take_checked
 def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """The texts of pretraining.
 
@@ -181,13 +226,21 @@ def texts_of(assembly: Assembly, settings: PretrainingSettings) -> Texts:
     """
     _refuse_turns(assembly.resolved, settings.data, "pretraining.data", "every token of a text is learned from")
     path = Path(settings.data.path)
-    texts = [text_of(row) for row in rows_of(path, split=settings.data.split)]
+    usage = DataUsage("texts")
+
+    def parse(row: Row) -> list[str]:
+        text = text_of(row)
+        return [] if usage.add_row(row, ("text",)) else [text]
+
+    texts = _read_rows(assembly, settings.data, "pretraining.data", parse)
+    _report_usage(assembly, path, usage)
     if not any(map(str.strip, texts)):
         raise DataError(f"{path}: no text in it")
     window = min(settings.window, assembly.policy.context_length)
     return Texts(texts, assembly.chat, window=window, seed=assembly.resolved.recipe.seed)
 
 
+@_take_checked
 def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferences | StoredGroups:
     """The pairs, or rated singles, of a preference stage.
 
@@ -207,9 +260,7 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
             raise DataError(f"{path}: {error}") from None
     _refuse_filters(resolved, settings.data, "preference.data")
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
-    if not given:
-        raise DataError(f"{path}: no pairs in it")
+    given = _read_preferences(assembly, settings.data, "preference.data", offered)
     singles = sum(len(each.answers) == 1 for each in given)
     if not singles_alone and singles:
         said = f'"{settings.objective.name}" compares pairs, and {singles} of {len(given)} rows are rated singles'
@@ -218,10 +269,36 @@ def preferences_of(assembly: Assembly, settings: PreferenceSettings) -> Preferen
     return Preferences(given, assembly.chat, context_length=room, seed=seed, steps=steps)
 
 
+def _read_preferences(
+    assembly: Assembly, settings: DataSettings, key: str, offered: tuple[ToolSpec, ...]
+) -> list[Preference]:
+    """Read the pairs and rated singles of a file that marks do not exclude.
+
+    Raises:
+        DataError: Rows are invalid, or nothing is left.
+    """
+
+    def parse(row: Row) -> list[Preference]:
+        preference = preference_of(row, offered)
+        usage.add(*(conversation for conversation, _ in preference.answers))
+        return [preference]
+
+    path, usage = Path(settings.path), DataUsage()
+    preferences = _read_rows(assembly, settings, key, parse)
+    _report_usage(assembly, path, usage)
+    if not preferences:
+        raise DataError(f"{path}: no pairs in it")
+    trained = [preference for preference in preferences if preference.is_trained]
+    if not trained:
+        raise DataError(f"{usage.describe(path)[0]}; change its marks")
+    return trained
+
+
 def _objective_of(resolved: Resolved, settings: PreferenceSettings) -> Any:
     return function_of(resolved, "preference.objective", settings.objective, OBJECTIVES, kind="objective")
 
 
+@_take_checked
 def stored_of(assembly: Assembly, settings: OfflineSettings) -> StoredGroups:
     """The stored episodes of an offline stage.
 
@@ -245,13 +322,13 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     Raises:
         DataError: A row is wrong, or there is none.
     """
-    path, key = Path(settings.data.path), "reward_model.data"
+    key = "reward_model.data"
     _refuse_turns(assembly.resolved, settings.data, key, "an episode is scored whole")
     if _holds_episodes(settings.data):
         return [group.trajectories for group in _tasks_of(assembly, settings.data, key)]
     _refuse_filters(assembly.resolved, settings.data, key)
     offered = tuple(tools_shown(assembly.environment()))
-    given = [preference_of(row, offered) for row in rows_of(path, split=settings.data.split)]
+    given = _read_preferences(assembly, settings.data, key, offered)
     rated: dict[tuple[Message, ...], list[Trajectory]] = defaultdict(list)  # singles of one prompt are one task
     for each in Preferences(given, assembly.chat, context_length=assembly.policy.context_length).all():
         if each.score is not None:
@@ -259,25 +336,35 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
     return [tuple(episodes) for episodes in rated.values()]
 
 
-def check_data(assembly: Assembly, resolved: Resolved) -> None:
-    """Read what a stage learns from, whole.
+def check_data(assembly: Assembly, resolved: Resolved, finished: Container[str] = ()) -> None:
+    """Read the whole data of each stage before anything is evaluated or trained; the stage takes what was read.
+
+    Args:
+        assembly: The components of the run.
+        resolved: The recipe with its stages.
+        finished: Stages whose data is not needed any more.
 
     Raises:
-        DataError: A row is wrong; the message has file, line and reason.
+        DataError: Rows are invalid; the message has their number, and place and reason of the first ten.
     """
     for kind, settings in resolved.recipe.own_stages.items():
+        if kind in finished:
+            continue
         if isinstance(settings, SupervisedSettings) and settings.data is not None:
-            demonstrations_of(assembly, settings.data, f"{kind}.data")
+            _check(demonstrations_of, assembly, settings.data, f"{kind}.data")
         elif isinstance(settings, PretrainingSettings):
-            texts_of(assembly, settings)
+            _check(texts_of, assembly, settings)
         elif isinstance(settings, PreferenceSettings):
-            preferences_of(assembly, settings)
+            _check(preferences_of, assembly, settings)
         elif isinstance(settings, OfflineSettings):
-            stored_of(assembly, settings)
+            _check(stored_of, assembly, settings)
         elif isinstance(settings, RewardModelSettings):
             scored_episodes(assembly, settings)
-    if resolved.recipe.reinforcement is not None:
-        check_mixture(assembly)
+    check_mixture(assembly)
+
+
+def _check(read: Callable[..., Any], assembly: Assembly, settings: Any, *key: str) -> None:
+    assembly.checked_data[read.__name__] = (settings, read(assembly, settings, *key))
 
 
 def check_mixture(assembly: Assembly) -> None:

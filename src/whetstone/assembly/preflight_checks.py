@@ -36,6 +36,7 @@ from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
 
 _EPISODES = 8
@@ -218,10 +219,10 @@ class _Probe:
             seen.add(task.id)
             environment = self.assembly.environment()
             try:
-                first = await environment.reset(task, seed=0)
+                first = await call_user_function(environment.reset, task, seed=0)
                 lengths.append(len(self.assembly.chat.open(first.messages, first.tools).ids))
             finally:
-                await environment.close()
+                await call_user_function(environment.close)
             if time.perf_counter() - began > _PROMPT_SECONDS:
                 break
         beyond = sum(length >= most for length in lengths)

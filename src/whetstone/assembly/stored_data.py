@@ -1,19 +1,20 @@
-"""Which stored episodes does `data` of a recipe name? Those of a run, of a file of trajectories, or of another tool's
-log; read in one place, for whatever learns from them.
+"""Reader of the stored episodes that `data` of a recipe names: of a run, a file of trajectories, or a log.
 
-Easy to get wrong: a key that says something of logs alone, beside a run, would be ignored in silence.
+Note:
+    A key that applies to logs only is an error if `data` names a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from whetstone.assembly.instantiate import found
 from whetstone.chat import Chat
 from whetstone.data import Choice, logged_groups, stored_groups
-from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.conversations import LEARNED_FROM, DataUsage
 from whetstone.data.stored_episodes import is_stored
 from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
@@ -32,6 +33,10 @@ class StoredReader:
     """Offers its tools to logs that say nothing of tools."""
     context_length: int
     """Tokens an episode of a log may have."""
+    skipped_rows: dict[str, int] = field(default_factory=dict)
+    """Number of invalid rows that were skipped, by the recipe key of their file."""
+    say: Callable[[str], None] = lambda line: None
+    """Receives the lines of a report on each file of a log."""
 
     def groups(self, settings: DataSettings, key: str) -> list[Group]:
         """The stored episodes `data` names.
@@ -46,6 +51,8 @@ class StoredReader:
         path, choice = Path(settings.path), choice_of(settings)
         train_on = found(self.resolved, f"{key}.train_on", "turn filter", settings.train_on, LEARNED_FROM)
         if is_stored(path):
+            if settings.on_bad_row != "stop":
+                raise self.resolved.error(f"{key}.on_bad_row", f"has no effect: {path} is a run, which has no rows")
             if settings.reward is not None:
                 raise self.resolved.error(f"{key}.reward", f"has no effect: {path} holds the rewards its run gave")
             relabel = None
@@ -57,7 +64,8 @@ class StoredReader:
             )
         if settings.relabel is not None:
             raise self.resolved.error(f"{key}.relabel", f"has no effect: {path} is no run, whose contexts are known")
-        return logged_groups(
+        usage = DataUsage()
+        groups = logged_groups(
             path,
             self.chat,
             choice,
@@ -67,7 +75,19 @@ class StoredReader:
             reward=settings.reward,
             offered=tuple(tools_shown(self.environment())),
             context_length=self.context_length,
+            on_bad_row=settings.on_bad_row,
+            count_skipped=partial(count_skipped, self.skipped_rows, key),
+            usage=usage,
         )
+        for line in usage.describe(path):
+            self.say(line)
+        return groups
+
+
+def count_skipped(skipped_rows: dict[str, int], key: str, count: int) -> None:
+    """Store the number of rows that were skipped in the file of a recipe key."""
+    if count:
+        skipped_rows[key] = count
 
 
 def choice_of(settings: DataSettings) -> Choice:

@@ -11,6 +11,7 @@ from typing import Any
 from whetstone.environments import Environment
 from whetstone.errors import TaskError, WhetstoneError
 from whetstone.tasks import Expert
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
 
 _MOST_TURNS = 60
@@ -65,17 +66,17 @@ async def _played(
 async def _episode(source: Expert, task: Task, environment: Environment, format: Any, *, seed: int) -> list[str]:
     texts: list[str] = []
     try:
-        first = await environment.reset(task, seed=seed)
+        first = await call_user_function(environment.reset, task, seed=seed)
         said, tools = list(first.messages), first.tools
         for _ in range(_MOST_TURNS):
             action = source.demonstrate(task, said, tools)
             texts.append(format.write(action, tools))
-            result = await environment.step(action)
+            result = await call_user_function(environment.step, action)
             said += [action, *result.observation.messages]
             tools = result.observation.tools or tools
             if result.ended is not None:
                 break
         texts += [message.text for message in said if message.role != "assistant"]
     finally:
-        await environment.close()
+        await call_user_function(environment.close)
     return texts

@@ -38,6 +38,8 @@ TOOL = ToolSpec(
 _ARGUMENTS: dict[str, Any] = {"text": f"{CALLED} b", "count": 3}
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thoughts")
 _TAGS = ("<think>", "</think>")
+_OTHER_TAGS = (("[THINK]", "[/THINK]"), ("<|inner_prefix|>", "<|inner_suffix|>"))
+"""Signs around thoughts that are tokens of a model, and that its template writes only for content given as parts."""
 _END = re.compile(r"\s*(?:<|\[|\Z)")
 _FIRST_SIGN = re.compile(r"\s*(?:<[^<>]*>|\[/?\w+\])")
 
@@ -102,8 +104,8 @@ class Dialect:
         if calls and not self.speaks_and_calls:
             content = ""
         if speech.thought and not self.thought_key:
-            opening, closing = self.thought_signs
-            content = f"{opening}\n{speech.thought}\n{closing}\n\n{content}"
+            opening, closing = self.thought_frame
+            content = f"{opening}{speech.thought}{closing}{content}"
         message: dict[str, Any] = {"role": "assistant", "content": content or (self.silence if calls else "")}
         if speech.thought and self.thought_key:
             message[self.thought_key] = speech.thought
@@ -195,7 +197,12 @@ def learned(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) 
         answered = prober.show([_user(), _said(SAID), _answer(base)], True, True) or ""
         if hints(prober, format, vocabulary):
             dialect = replace(base, shows_tools=True, shows_answers=ANSWERED in answered)
-    return _framed(prober, _thoughts(prober, dialect or base))
+    learned_dialect = _thoughts(prober, dialect or base)
+    if not learned_dialect.thought_key:
+        for signs in _OTHER_TAGS:
+            if all(sign in vocabulary for sign in signs):
+                learned_dialect = replace(learned_dialect, thought_signs=signs, thought_frame=signs)
+    return _framed(prober, learned_dialect)
 
 
 def misread(prober: Prober, format: ToolCallFormat) -> int | None:
@@ -205,6 +212,17 @@ def misread(prober: Prober, format: ToolCallFormat) -> int | None:
         return None
     turn = prober.turn(dialect.speech(_speech(dialect, 1)), dialect.shows_tools)
     return len(format.read(turn, (TOOL,)).text)
+
+
+def reads_escapes(prober: Prober, format: ToolCallFormat) -> bool:
+    """Whether the format reads a backslash in a call as the template writes it; formats differ in escapes only."""
+    dialect = _calls(prober, format, Dialect(parts=prober.parts, no_tools=prober.no_tools))
+    if dialect is None:
+        return False
+    arguments = {**_ARGUMENTS, "text": f"{CALLED} \\n"}
+    call = ToolCall(TOOL.name, json.dumps(arguments), dialect.id_of(ToolCall(TOOL.name, ""), 0))
+    turn = prober.turn(dialect.speech(Speech("", "", "", (call,))), dialect.shows_tools)
+    return [_object(one.arguments) for one in format.read(turn, (TOOL,)).tool_calls] == [arguments]
 
 
 def hints(prober: Prober, format: ToolCallFormat, vocabulary: Container[str]) -> bool:
@@ -255,8 +273,12 @@ def _reads(prober: Prober, format: ToolCallFormat, dialect: Dialect, count: int)
         return False
     ends = [match.start() for match in _END.finditer(turn, turn.rfind(CALLED))]
     for end in (len(turn), *reversed(ends)):  # without the sign that closes the turn
-        calls = format.read(turn[:end], (TOOL,)).tool_calls
-        if [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count:
+        message = format.read(turn[:end], (TOOL,))
+        calls = message.tool_calls
+        if (
+            not message.malformed
+            and [(call.name, _object(call.arguments)) for call in calls] == [(TOOL.name, _ARGUMENTS)] * count
+        ):
             return True
     return False
 
@@ -309,7 +331,11 @@ def _framed(prober: Prober, dialect: Dialect) -> Dialect:
     beside = True
     if dialect.writes_calls:
         speech = _speech(dialect, 1, THOUGHT if dialect.thought_key else "", SAID)
-        beside = SAID in prober.turn(dialect.speech(speech), dialect.shows_tools)
+        turn = prober.turn(dialect.speech(speech), dialect.shows_tools)
+        end = _FIRST_SIGN.match(prober.turn(_said(SAID), dialect.shows_tools).partition(SAID)[2])
+        between = turn.partition(CALLED)[2].partition(SAID)[0] if turn.find(CALLED) < turn.find(SAID) else ""
+        # text after a call that ends the turn is a second turn
+        beside = SAID in turn and CALLED in turn and not (end is not None and end[0].strip() in between)
     return replace(dialect, said_sign=sign, speaks_and_calls=beside)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.chat.dialect import Prober, hints, misread
+from whetstone.chat.dialect import Prober, hints, misread, reads_escapes
 from whetstone.chat.formats import FORMATS
 from whetstone.chat.rendering import Variable, rendered
 from whetstone.errors import PolicyError
@@ -36,6 +36,9 @@ def fitting_format(tokenizer: Any, variables: Mapping[str, Variable] | None = No
     made = {name: FORMATS[name]() for name in names}
     missed = {name: misread(prober, made[name]) for name in names}
     written = sorted((name for name in names if missed[name] is not None), key=lambda name: missed[name] or 0)
+    best = [name for name in written if missed[name] == missed[written[0]]]
+    if len(best) > 1:
+        written = sorted(best, key=lambda name: not reads_escapes(prober, made[name]))
     vocabulary = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
     hinted = [name for name in names if hints(prober, made[name], vocabulary)]
     return next(iter([*written, *hinted]), "hermes")

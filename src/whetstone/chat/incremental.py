@@ -21,12 +21,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import CALLED, TOOL, Prober, Rewritten, Speech, in_parts, learned, shared_beginning
+from whetstone.chat.dialect import (
+    Prober,
+    Rewritten,
+    Speech,
+    in_parts,
+    learned,
+)
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.openings import Openings
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rendered, tells_time
+from whetstone.chat.thoughts import read_after_thought
+from whetstone.chat.turn_ends import Vocabulary, end_pattern, find_turn_ends
 from whetstone.errors import PolicyError
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
@@ -85,11 +93,13 @@ class Chat:
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""
         self._knows_system = self._accepts_system()
-        self._closing, self._closing_calls = self._closings()
-        ends = {*self._closing, *self._closing_calls, tokenizer.eos_token_id} - {None}
-        self.stop_ids: frozenset[int] = frozenset(ends)
-        """A turn is over when the model draws one of these."""
+        vocabulary = Vocabulary(self.encode, self._token_text, self._special_ids, tokenizer.eos_token_id)
+        ends = find_turn_ends(self._named, self.dialect, self._render, Prober(self._show), vocabulary)
+        self._ends = ends
+        self.stop_ids = ends.stop_ids
+        """A turn ends when the model samples one of these tokens."""
         self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
+        self._text_end = end_pattern(ends.text_end)
 
     def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
         """Another process compiles the template itself."""
@@ -107,9 +117,11 @@ class Chat:
             spoken = self._with_tools(spoken, self.format.describe(declared))
         return self._afresh(spoken, declared)
 
-    def extend(self, context: Context, sampled: Sequence[int], messages: Sequence[Message]) -> Context:
-        """The context after the model said `sampled` and the environment answered with `messages`."""
-        speech = self._speech(self._text(sampled), context)
+    def extend(
+        self, context: Context, sampled: Sequence[int], messages: Sequence[Message], *, max_calls: int | None = None
+    ) -> Context:
+        """Return the context after the sampled tokens and the messages that answer them; `max_calls`: see `read`."""
+        speech = self._speech(self._text(sampled), context, max_calls)
         after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
         ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
         try:
@@ -121,21 +133,30 @@ class Chat:
         ids, shown = (*context.ids, *sampled, *new), (*context.shown, written)
         return replace(context, ids=ids, new=new, opens_segment=False, spoken=after, shown=shown)
 
-    def read(self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int) -> Message:
-        """The model's tokens as a message; call ids are unique within the episode."""
-        thought, _, message = self._taken_apart(self._text(sampled), tools)
+    def read(
+        self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
+    ) -> Message:
+        """Parse the sampled tokens of a turn; call ids are unique within the episode.
+
+        Calls after the first `max_calls` are left out. With 0, text that looks like a call is text.
+        """
+        thought, _, message = self._taken_apart(self._text(sampled), tools, max_calls)
         calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
         said = thought + message.text
         return replace(message, content=(Text(said),) if said else (), tool_calls=calls)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """A message as the tokens a model would have sampled for it, end of turn included."""
-        ids, closing = self.encode(self._written(message, tools)), self._closing
-        if message.tool_calls:
-            closing = self._closing_calls
-            if ids[-1:] == closing and self._text_of(closing[0]) in self.format.markers:
-                return ids  # the end of the calls is the end of the turn
-        return (*ids, closing[0])
+        text, end = self.write_turn(message, tools)
+        return (*self.encode(text), end)
+
+    def write_turn(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[str, int]:
+        """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
+        text = self._written(message, tools)
+        if not message.tool_calls:
+            return text, self._ends.answer
+        sign = self._text_of(self._ends.call)  # the end of the calls can be the end of the turn
+        return text.removesuffix(sign) if sign in self.format.markers else text, self._ends.call
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
@@ -164,51 +185,6 @@ class Chat:
                 f"{self._named}: its chat template has no generation prompt (add_generation_prompt changes nothing): "
                 f"the model would be asked without {header.strip()!r} in front of its answer"
             )
-
-    def _closings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens that end a turn of the model that answers, and one that calls; the first is the template's.
-
-        Raises:
-            PolicyError: No special token does.
-        """
-        told = ({"role": "user", "content": "x"}, Speech("", "", _PROBE))
-        alone = self._render(told, (), False).rpartition(_PROBE)[2]
-        following = self._render((*told, {"role": "user", "content": "x"}), (), True).rpartition(_PROBE)[2]
-        # some close the last turn of all once more (Phi-3), or otherwise (gpt-oss)
-        closed = answering = self._ends(shared_beginning(alone, following), alone) or self._ends(alone, alone)
-        if not answering:  # then it is the token of who speaks next
-            answering = self._first_special(following)
-        if not answering:
-            raise PolicyError(
-                f"{self._named}: the chat template does not close the "
-                "assistant's turn with a special token, so the model could never end one"
-            )
-        if not self.dialect.writes_calls:
-            return answering, answering
-        call = ToolCall(TOOL.name, json.dumps({"text": CALLED}))
-        called = Speech("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
-        answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
-        tail = self._render((told[0], called), (TOOL,), False).rpartition(CALLED)[2]
-        ids = [i for i in self.encode(tail) if i in self._token_text]
-        if answering[0] in ids:
-            return answering, answering
-        behind = self._render((told[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
-        following = behind.removeprefix(tail).lstrip()
-        speaker = self._first_special(following)
-        if not closed and speaker and following.startswith(self._text_of(speaker[0])):
-            return answering, speaker  # whoever answers; signs of the calls themselves are said before
-        return answering, (self._ends(tail, tail) or speaker or answering)[:1]
-
-    def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
-        """The token behind a turn that ends it: the tokenizer's own, that at the end of all, or the first."""
-        ids = [i for i in self.encode(behind) if i in self._token_text]
-        if self.tokenizer.eos_token_id in ids:
-            return (self.tokenizer.eos_token_id,)
-        last = next((i for i in reversed(ids) if alone.rstrip().endswith(self._token_text[i])), None)
-        return (last,) if last is not None else tuple(ids[:1])
-
-    def _first_special(self, text: str) -> tuple[int, ...]:
-        return tuple(i for i in self.encode(text) if i in self._special_ids)[:1]
 
     def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
         """Everything as the template renders it; in what the model said, its own tokens are broken up."""
@@ -248,7 +224,7 @@ class Chat:
         behind = whole[place:]
         stop = min((at for text in self._stops if (at := behind.find(text)) >= 0), default=-1)
         answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], Speech)) :]
-        if stop < 0 or not all(is_in(str(m["content"]), behind) for m in answers if isinstance(m, dict)):
+        if stop < 0 or not all(is_in(str(m["content"]), behind[stop:]) for m in answers if isinstance(m, dict)):
             raise Rewritten("it shows an answer in another place")
         if ended is None:
             return behind[stop:]
@@ -265,26 +241,42 @@ class Chat:
     def _text_of(self, token: int) -> str:
         return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
 
-    def _taken_apart(self, text: str, tools: Sequence[ToolSpec]) -> tuple[str, str, Message]:
+    def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
         """(the thought with its signs, the thought alone, the message it says and calls)"""
         opening, closing = self.dialect.thought_signs
-        # a tag may be said in a thought; other signs may come again behind it
-        at = text.rfind(closing) if closing == "</think>" else text.find(closing)
-        place = at + len(closing) if at >= 0 else 0
-        signed = text[:place]
-        thought = signed.removesuffix(closing).strip().removeprefix(self.dialect.said_sign.strip()).strip()
-        thought = thought.removeprefix(opening).strip()
-        message = self.format.read(text[place:], tools)
-        said = message.text
-        if self.dialect.said_sign and said.lstrip().startswith(self.dialect.said_sign):
-            said = said.lstrip().removeprefix(self.dialect.said_sign)
+        if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
+            closing = ""  # what ends a thought also separates calls, and this turn has no thought
+
+        def read_rest(rest: str) -> Message:
+            return self.format.read(rest, tools)
+
+        raw, message = read_after_thought(text, closing, read_rest, opening=opening)
+        signed = raw
+        if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
+            signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
+        if signed and self.dialect.said_sign.strip():
+            signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
+        if limit == 0 and (message.tool_calls or message.malformed):
+            sign = next((stop for stop in self._stops if text.endswith(stop)), "")
+            message = Message("assistant", (Text(text[len(raw) :].removesuffix(sign)),))
+        message = replace(message, tool_calls=message.tool_calls[:limit])
+        thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
+        said = self._without_frame(message.text)
         if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
             signed = f"<think>\n{thought}\n</think>\n\n"
         return signed, thought, replace(message, content=(Text(said),) if said else ())
 
-    def _speech(self, text: str, context: Context) -> Speech:
+    def _without_frame(self, text: str) -> str:
+        """Remove what the template writes before and after the text of a turn."""
+        opening = self.dialect.said_sign.strip()
+        if opening and text.lstrip().startswith(opening):
+            text = text.lstrip().removeprefix(opening)
+        end = self._text_end.search(text) if self._ends.text_end else None
+        return text if end is None else text[: end.start()]
+
+    def _speech(self, text: str, context: Context, max_calls: int | None = None) -> Speech:
         """What was said, as the template is told of it."""
-        _, thought, message = self._taken_apart(text, context.tools)
+        _, thought, message = self._taken_apart(text, context.tools, max_calls)
         closing = self.dialect.thought_signs[1]
         content = message.text.strip() if closing in text else message.text
         before = sum(len(m.calls) for m in context.spoken if isinstance(m, Speech))
@@ -338,7 +330,7 @@ class Chat:
         opening = self.dialect.thought_signs[0]
         written = self.format.write(replace(message, content=(Text(content),) if content else ()), tools)
         if not message.tool_calls:
-            written = self.dialect.said_sign + written
+            written = self.dialect.said_sign + written + self._ends.text_end
         begun = self._begins_thought(opened)
         before, behind_it = self.dialect.thought_frame
         if not closed:
@@ -371,7 +363,7 @@ class Chat:
         """What the system says, said by the user where the template knows no system."""
         if self._knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
-        return (replace_content(spoken[1], f"{spoken[0]['content']}\n\n{spoken[1]['content']}"), *spoken[2:])
+        return ({**spoken[1], "content": f"{spoken[0]['content']}\n\n{spoken[1]['content']}"}, *spoken[2:])
 
     def _render(self, spoken: Spoken, tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
         """The conversation as the template writes it.
@@ -464,10 +456,10 @@ class Chat:
         if not description:
             return spoken
         if spoken and spoken[0]["role"] == "system":
-            return (replace_content(spoken[0], f"{spoken[0]['content']}\n\n{description}"), *spoken[1:])
+            return ({**spoken[0], "content": f"{spoken[0]['content']}\n\n{description}"}, *spoken[1:])
         if self._knows_system:
             return ({"role": "system", "content": system(description).text}, *spoken)
-        return (replace_content(spoken[0], f"{description}\n\n{spoken[0]['content']}"), *spoken[1:])
+        return ({**spoken[0], "content": f"{description}\n\n{spoken[0]['content']}"}, *spoken[1:])
 
     def _accepts_system(self) -> bool:
         """Some templates (Gemma) refuse or drop a system message; tools then go to the first user message."""
@@ -483,8 +475,3 @@ def _same_calls(read: Sequence[ToolCall], given: Sequence[ToolCall]) -> bool:
         return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in given]
     except (ValueError, RecursionError):
         return False
-
-
-def replace_content(message: dict[str, str], content: str) -> dict[str, str]:
-    """The same message saying something else."""
-    return {**message, "content": content}

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import click
 
 import whetstone.assembly
 import whetstone.record
 import whetstone.training
-from whetstone.data.checking import DataReport, checked_file, counted
+from whetstone.data.checking import DataReader, DataReport, checked_file, counted, write_redacted
 from whetstone.data.choosing import Choice
 from whetstone.data.conversations import LEARNED_FROM
+from whetstone.data.rows import InvalidRow, read_rows
+from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensitive, missing_package
 from whetstone.data.stored_episodes import best_and_worst, stored_groups
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import DataError
+from whetstone.extras import install_command
 from whetstone.plain_json import to_json
 from whetstone.plugins import find_part
-from whetstone.recipe import load_recipe
+from whetstone.recipe import DataSettings, Resolved, load_recipe
+from whetstone.recipe.stages import stages_of
+from whetstone.tasks.file import task_suffix
 from whetstone.trajectory import Segment
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -32,36 +40,64 @@ def data() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--split", default="train", show_default=True, help="Of a dataset that has several.")
+@click.option("--split", help="Split of a dataset with several splits.  [default: split of the stage, or train]")
 @click.option(
     "--train-on",
-    default="all",
-    show_default=True,
-    help="Assistant turns to train: all, last, calls, answers, or package.module:name.",
+    help="Assistant turns to train: all, last, calls, answers, or module:name.  [default: of the stage, or all]",
 )
 @click.option(
     "-n", "show", type=click.IntRange(min=0), default=1, show_default=True, help="How many to show in tokens."
 )
+@click.option(
+    "--redact",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="COPY",
+    help="Write a copy as JSON lines with secrets and personal data replaced; FILE stays as it is.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
-    file: Path, recipe: str, overrides: tuple[str, ...], split: str, train_on: str, show: int, as_json: bool
+    file: Path,
+    recipe: str,
+    overrides: tuple[str, ...],
+    split: str | None,
+    train_on: str | None,
+    show: int,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
-    """Say what of FILE would be trained by RECIPE: a name, a YAML file.
+    """Report what RECIPE (a name, a YAML file) would train of FILE.
 
-    Rows that are wrong, said twice, too long, changed by the template, or among the tasks of the evaluation are told;
-    the first is shown token by token, what is learned from in green.
+    If a stage of the recipe names FILE, the file is read with the settings of that stage, its filters included. Every
+    row is read: invalid rows, duplicates, rows that are too long, changed by the template or contain tasks of the
+    evaluation, and the number of secrets and personal data by kind. The first episode is shown token by token, trained
+    tokens in green. The exit code is 2 if a row is invalid.
     """
-    assembly = whetstone.assembly.assemble(load_recipe(recipe, overrides))
-    report = checked_file(
-        file,
-        assembly.chat,
-        split=split,
-        offered=tuple(tools_shown(assembly.environment())),
-        chosen=find_part("turn filter", train_on, LEARNED_FROM),
-        context_length=assembly.policy.context_length,
-        held_out=assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes),
-        show=show,
-    )
+    resolved = load_recipe(recipe, overrides)
+    assembly = whetstone.assembly.assemble(whetstone.assembly.with_learning(resolved))
+    stage, settings = _settings_for(resolved, file)
+    changes = {"split": split, "train_on": train_on}
+    settings = settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
+    is_tasks = not stage and _is_task_file(resolved, file)
+    if is_tasks:
+        report = _check_tasks(file, assembly)
+    else:
+        reader = DataReader(
+            assembly.chat,
+            settings,
+            stage.partition(".")[0],
+            offered=tuple(tools_shown(assembly.environment())),
+            chosen=find_part("turn filter", settings.train_on, LEARNED_FROM),
+            context_length=assembly.policy.context_length,
+            choice=whetstone.assembly.choice_of(settings),
+            stored=lambda: assembly.stored_reader.groups(settings, stage or "data"),
+        )
+        held_out = assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes)
+        report = checked_file(file, reader, held_out=held_out, show=show)
+    copied = None
+    if output is not None:
+        suffix = task_suffix(file) if is_tasks else ""
+        copied = write_redacted(file, output, assembly.chat, split=settings.split, suffix=suffix)
     if as_json:
         click.echo(to_json(report.to_json()))
     else:
@@ -69,33 +105,84 @@ def check(
         for episode in report.shown:
             for segment in episode.segments():
                 _show(segment, assembly.chat.tokenizer)
+    if copied is not None:
+        skipped = f"; {copied[1]} rows cannot be read and are not in it" if copied[1] else ""
+        click.echo(f"{output}: redacted copy with {copied[0]} rows{skipped}", err=as_json)
     if report.wrong or not report.learned:
         raise DataError(
             f"{file}: {len(report.wrong)} rows are wrong, {report.learned} of {report.rows} can be learned from"
         )
 
 
+def _settings_for(resolved: Resolved, file: Path) -> tuple[str, DataSettings]:
+    """Return (recipe key, settings) of the stage that reads a file; an empty key and defaults if no stage does."""
+    for recipe in (resolved.recipe, *(stage.resolved.recipe for stage in stages_of(resolved))):
+        for kind, stage in recipe.own_stages.items():
+            fields = dict(stage)
+            mixture, named = fields.get("offline_mixture"), {f"{kind}.data": fields.get("data")}
+            named |= {
+                f"{kind}.offline_mixture.data.{k}": each for k, each in enumerate(mixture.data if mixture else ())
+            }
+            for key, settings in named.items():
+                if isinstance(settings, DataSettings) and settings.path and _is_same(settings.path, file):
+                    return key, settings
+    return "", DataSettings(path=str(file))
+
+
+def _is_task_file(resolved: Resolved, file: Path) -> bool:
+    options = resolved.recipe.tasks.options
+    return any(_is_same(options[key], file) for key in ("path", "held_out") if isinstance(options.get(key), str))
+
+
+def _is_same(path: str, file: Path) -> bool:
+    return Path(path).resolve() == file.resolve()
+
+
+def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataReport:
+    """Report on the file of the recipe's tasks, which are valid or skipped once the recipe is assembled."""
+    report = DataReport("tasks")
+    for row in read_rows(file, suffix=task_suffix(file)):
+        report.rows += 1
+        if not isinstance(row, InvalidRow):
+            report.sensitive += count_sensitive(list(collect_texts(row.columns)))
+    skipped = assembly.skipped_rows.get("tasks", 0)
+    if skipped:
+        report.wrong.append(f"{file}: {skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
+    report.learned = report.rows - skipped
+    return report
+
+
 def _tell(report: DataReport, file: Path) -> None:
-    told = report.to_json()
-    lengths = told["lengths"]
+    plain = report.to_json()
+    lengths = plain["lengths"]
     click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} can be learned from", bold=True)
     click.echo(
         f"  {lengths['median']:.0f} tokens in the median, {lengths['most']:,} at most, {lengths['tokens']:,} in all; "
         f"{report.trained:,} are learned from"
     )
+    for line in report.usage.describe(file):
+        click.echo(f"  {line}")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in plain["sensitive"].items())
+    click.secho(f"  secrets and personal data: {kinds or '0'}", fg="yellow" if kinds else None)
+    if missing_package():
+        click.secho(f"  detect-secrets finds keys of further providers: {install_command('secrets')}", dim=True)
+    if report.wrong:
+        click.secho(f"  {len(report.wrong)} rows are invalid:", fg="red")
     evaluated = [f"{where}  holds the task {task} of the evaluation" for where, task in report.evaluated]
     twice = [f"{where}  says what {before} says" for where, before in report.twice]
-    for lines, colour in ((report.wrong, "red"), (report.left_out, "yellow"), (evaluated, "yellow"), (twice, "yellow")):
-        for line in counted(lines):
-            click.secho(f"  {line}", fg=colour)
+    listed = ((plain["wrong"], "red", 10), (plain["left_out"], "yellow", 5), (evaluated, "yellow", 5))
+    for lines, color, most in (*listed, (twice, "yellow", 5)):
+        for line in counted(lines, most=most):
+            click.secho(f"  {line}", fg=color)
 
 
-def _show(segment: Segment, tokenizer: object) -> None:
-    """Token by token, what is learned from in green."""
+def _show(segment: Segment, tokenizer: Any) -> None:
+    """Print a segment, trained tokens in green. Secrets and personal data are masked."""
     click.echo()
-    for token, learned in zip(segment.tokens.ids, segment.action_mask, strict=True):
-        text = tokenizer.decode([token])  # type: ignore[attr-defined]
-        click.secho(text, fg="green" if learned else None, dim=not learned, nl=False)
+    tokens = zip(segment.tokens.ids, segment.action_mask, strict=True)
+    for is_trained, run in groupby(tokens, key=itemgetter(1)):
+        text = mask_sensitive(tokenizer.decode([token for token, _ in run]))
+        click.secho(text, fg="green" if is_trained else None, dim=not is_trained, nl=False)
     click.echo()
 
 

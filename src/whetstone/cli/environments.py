@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,20 +18,21 @@ import whetstone.rewards
 import whetstone.tasks
 import whetstone.tools
 from whetstone.cli.check_output import show as show_check
+from whetstone.cli.listening import access_log_option, bound_to, start_access_log
 from whetstone.cli.tasks import all_sources, read_options
 from whetstone.contracts import fulfils
 from whetstone.environments.catalogue import REWARD_OF
-from whetstone.environments.protocol import Checks
+from whetstone.environments.dependencies import check_needs
+from whetstone.environments.protocol import Checks, Needs
 from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract import Contract, check_contract
-from whetstone.extras import install_command
-from whetstone.network.connections import patient_protocol
 from whetstone.network.loopback import LOOPBACK
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
+from whetstone.serving.connections import runner
 
 
 @click.group()
@@ -100,6 +100,7 @@ def check(
     show_default=True,
     help="Close an episode after this many seconds without a request.",
 )
+@access_log_option("-")
 def serve(
     environment: str,
     options: tuple[str, ...],
@@ -108,30 +109,25 @@ def serve(
     port: int,
     capacity: int,
     idle_seconds: float,
+    access_log: str,
 ) -> None:
     """Serve ENVIRONMENT and its tasks over HTTP until stopped. Elsewhere a recipe says
     `environment: {name: remote, url: http://HOST:8100}`, and `tasks: {source: remote, url: …}`.
 
     Whoever may ask is told the tasks with their answers. So beyond this machine a token is asked for, which both sides
     find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
-    try:
-        import uvicorn
-    except ImportError:
-        raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
     contract = contract_of(environment, read_options(options), source=source)
     episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
     token = os.environ.get(TOKEN, "")
     made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
     served = application(environment, episodes, contract.source, token=token or made)
-    try:
-        bound = socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-    except OSError as error:
-        raise RecipeError(f"http://{address}:{port} cannot be served: {error.strerror or error}") from None
-    with bound:
+    server = runner(served)
+    start_access_log(access_log)
+    with bound_to(address, port) as bound:
         click.echo(f"{environment} at http://{address}:{bound.getsockname()[1]}, {capacity} episodes at once")
         if made:
             click.echo(f"who asks needs {TOKEN}={made}")
-        uvicorn.Server(uvicorn.Config(served, log_level="warning", http=patient_protocol())).run(sockets=[bound])
+        server.run(sockets=[bound])
 
 
 async def _checked(contract: Contract, quiet: bool) -> list[Check]:
@@ -182,6 +178,7 @@ def contract_of(
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
+    check_needs(environment, part.needs if fulfils(part, Needs) else ())
     tried = make()
     if fulfils(tried, Checks):
         tried.check()

@@ -134,10 +134,9 @@ def _endpoint(url: str, model: str, api_key_env: str) -> whetstone.chat.ChatEndp
 
 def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
     click.echo(training.headline(came_to.to_json()))
-    low, high = came_to.clustered_interval
-    if not math.isnan(low):
+    if came_to.tasks:
         few = f"; {came_to.tasks} tasks are few" if came_to.tasks < _FEW else ""
-        click.echo(f"  over {came_to.tasks} tasks          ({low:.1%} to {high:.1%}, tasks drawn anew{few})")
+        click.echo(f"  the interval is over {came_to.tasks} tasks, whose episodes are alike{few}")
     for tag, values in came_to.tags.items():
         for value, rate in values.items() if len(values) > 1 or tag == "kind" else ():
             low, high = rate.interval

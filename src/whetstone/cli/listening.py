@@ -1,13 +1,46 @@
-"""Where does a command listen, and who may ask there? The same for all that serve something."""
+"""Options and sockets of the commands that serve something: address, keys, access log."""
 
 from __future__ import annotations
 
+import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import click
 
 from whetstone.errors import RecipeError
+from whetstone.network.http_layer import ACCESS_LOG
 from whetstone.network.loopback import LOOPBACK
 from whetstone.serving.access import Keys
+
+
+def access_log_option(default: str) -> Callable[[Any], Any]:
+    """Return the option `--access-log` of a command."""
+    text = "File for one line per request; - is standard error, off disables the log."
+    return click.option("--access-log", metavar="FILE", default=default, show_default=True, help=text)
+
+
+def start_access_log(target: str) -> None:
+    """Write the access log to a file, or to standard error.
+
+    Args:
+        target: Path of the file; `-` is standard error; `off` disables the log.
+
+    Raises:
+        RecipeError: The file cannot be opened.
+    """
+    if target == "off":
+        return
+    try:
+        handler = logging.StreamHandler() if target == "-" else logging.FileHandler(target, encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"--access-log {target}: {error.strerror or error}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+    ACCESS_LOG.handlers[:] = [handler]
+    ACCESS_LOG.setLevel(logging.INFO)
+    ACCESS_LOG.propagate = False
 
 
 def keys_for(address: str, file: Path | None) -> Keys:

@@ -14,7 +14,7 @@ import click
 import whetstone.record
 import whetstone.serving.live
 import whetstone.training
-from whetstone.cli.listening import bound_to, keys_for, served_at
+from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved, load_recipe
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--paused", is_flag=True, help="Begin without learning, until POST /v1/live/resume.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
+@access_log_option("-")
 def live(
     recipe: str,
     overrides: tuple[str, ...],
@@ -49,6 +50,7 @@ def live(
     keys: Path | None,
     paused: bool,
     idle_seconds: float,
+    access_log: str,
 ) -> None:
     """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
 
@@ -68,6 +70,7 @@ def live(
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
     resolved = whetstone.training.pin_choices(resolved, folder, resume=True)
+    start_access_log(access_log)
     with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
 

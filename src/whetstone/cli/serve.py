@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.serving
-from whetstone.cli.listening import bound_to, keys_for, served_at
+from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.data.redacting import Redacting
+from whetstone.data.sensitive import find_redactor
 from whetstone.errors import RecipeError, explained
-from whetstone.plugins import find_part
 from whetstone.serving.access import ROLES
 from whetstone.serving.connections import keep_what_is_loaded, runner
 from whetstone.serving.judging import Judging
 from whetstone.serving.people import PeopleQueue, people_routes
-from whetstone.serving.redacting import Redacting
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -53,8 +53,8 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 )
 @click.option(
     "--redact",
-    metavar="MODULE:FUNCTION",
-    help="Function that redacts each stored text.",
+    metavar="NAME",
+    help="Redactor of each stored text: `sensitive` (secrets, e-mail addresses, phone numbers) or module:function.",
 )
 @click.option("--annotations", "people", type=click.Path(path_type=Path), metavar="FILE",
               help="Serve the human-in-the-loop page at / and store its queue and annotations in FILE.")  # fmt: skip
@@ -72,6 +72,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
+@access_log_option("-")
 def serve(
     run_or_model: str,
     overrides: tuple[str, ...],
@@ -91,6 +92,7 @@ def serve(
     most_bytes: int | None,
     idle_seconds: float,
     seed: int,
+    access_log: str,
 ) -> None:
     """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
 
@@ -112,6 +114,7 @@ def serve(
         raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
     say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")
+    start_access_log(access_log)
     with bound_to(address, port) as bound:
         asyncio.run(
             _serve(run_or_model, overrides, bound, name, record, judge, redact, people, known, idle_seconds, seed)
@@ -140,7 +143,7 @@ async def _serve(
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     named = name or Path(run_or_model).name
-    taken_out = find_part("redact", redact, {}) if redact is not None else None
+    taken_out = find_redactor(redact) if redact is not None else None
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
     writer = RecordFile(record, redacting) if record is not None else None
     judging = _judging(assembly, writer) if judge and writer is not None else None

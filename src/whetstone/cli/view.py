@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from whetstone import viewing
-from whetstone.cli.listening import bound_to, keys_for
+from whetstone.cli.listening import access_log_option, bound_to, keys_for, start_access_log
 from whetstone.serving.connections import runner
 
 
@@ -20,16 +20,34 @@ from whetstone.serving.connections import runner
 )
 @click.option("--keys", type=click.Path(path_type=Path),
               help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
-def view(runs: tuple[Path, ...], address: str, port: int, keys: Path | None) -> None:
+@click.option(
+    "--allow-run-code",
+    is_flag=True,
+    help="Let the page import modules that a run's recipe names, to compute credit and demonstrations again.",
+)
+@click.option("--follow-symlinks", is_flag=True, help="Read files that a symbolic link of a run leads to.")  # fmt: skip
+@access_log_option("off")
+def view(
+    runs: tuple[Path, ...],
+    address: str,
+    port: int,
+    keys: Path | None,
+    access_log: str,
+    allow_run_code: bool,
+    follow_symlinks: bool,
+) -> None:
     """Look at RUNs in a browser: run directories, folders that hold some, or what `whetstone compare` made.
 
     Curves, alerts, trajectories token by token, tools, the timeline; while a run goes on, the page goes on with it.
     Nothing is written into a run.
     """
     known = keys_for(address, keys)
-    opened = viewing.opened_runs(runs)
+    start_access_log(access_log)
+    opened = viewing.opened_runs(runs, follow_symlinks=follow_symlinks)
     with bound_to(address, port) as bound:
-        viewer = viewing.Viewer(opened, keys=known, folders=runs)
+        viewer = viewing.Viewer(
+            opened, keys=known, folders=runs, allow_run_code=allow_run_code, follow_symlinks=follow_symlinks
+        )
         server = runner(viewing.view_application(viewer))
         host, at = bound.getsockname()[:2]
         click.echo(f"{len(opened)} run{'s' * (len(opened) > 1)} at http://{f'[{host}]' if ':' in host else host}:{at}/")

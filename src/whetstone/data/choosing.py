@@ -66,6 +66,11 @@ def reward_of(episode: Trajectory) -> float:
     return episode.score.value
 
 
+def is_imitated(episode: Trajectory) -> bool:
+    """Return whether an episode is a demonstration: it solved its task, or its log has no success."""
+    return episode.solved or (episode.score is not None and episode.score.success is None)
+
+
 def is_clean(episode: Trajectory) -> bool:
     """Whether it ended by itself, every call could be read and was answered well, and nothing was said in a loop."""
     if episode.ended.cut_short or any(turn.message.malformed for turn in episode.turns):

@@ -1,185 +1,234 @@
-"""What is a conversation somebody has on disk? Messages in the OpenAI shape, checked before anything is trained.
+"""Conversations of a data file: checks the messages of a row, pairs calls with results, and selects trained turns.
 
-    {"messages": [{"role": "user", …}, {"role": "assistant", …, "tool_calls": […]}, {"role": "tool", …}], "tools": […]}
-    {"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}]}           ShareGPT
-    {"prompt": …, "completion": …}                                                           texts, or lists of messages
+`dataset_formats` reads every format into the same messages; everything here works on that form.
 
-Easy to get wrong: a call nobody answered, or an answer to no call, renders without complaint in most templates and
-teaches what never happens.
+Note:
+    Most chat templates render a call without a result, or a result without a call, without an error, and a model
+    trained on them imitates a conversation that cannot happen.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from whetstone.chat import Message, ToolSpec
+from whetstone.chat import Message, ToolCall, ToolSpec
+from whetstone.data.dataset_formats import NormalMessage, RowReader, has_answer, suggest_key
 from whetstone.data.rows import Row
 from whetstone.errors import did_you_mean
 
 Chosen = Callable[[Message, int, Sequence[Message]], bool]
-"""(a message of the assistant, its number among the assistant's, all messages) → whether it is learned from"""
-_SPEAKERS = {
-    "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "model": "assistant",
-    "system": "system", "tool": "tool", "observation": "tool", "function_response": "tool",
-}  # fmt: skip
-_ROLES = {"developer": "system", "function": "tool"}
-"""Roles of other times, and what they are called now."""
+"""(message of the assistant, its index among the assistant's messages, all messages) → whether it is trained"""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, and the tools that were on offer."""
+    """Messages, and the tools that the model can call."""
 
     where: str
     messages: tuple[Message, ...]
     """Calls have the ids `call_T_I` (the assistant's T-th message, its I-th call), as in an episode."""
     tools: tuple[ToolSpec, ...] = ()
-    weights: tuple[bool, ...] = ()
-    """[messages] False where the row says that a message of the assistant is not learned from (`weight: 0`)."""
+    exclusions: tuple[str, ...] = ()
+    """[messages] Why a message of the assistant is not trained, such as `weight: 0`; empty if it can be trained."""
+    unread: tuple[str, ...] = ()
+    """Columns and keys of the row that nothing reads."""
 
     def learned(self, chosen: Chosen) -> tuple[int, ...]:
-        """The places of the messages that are learned from."""
+        """Return the indices of the messages that are trained."""
+        return tuple(place for place, reason in self._turns(chosen) if not reason)
+
+    def count_exclusions(self, chosen: Chosen) -> Counter[str]:
+        """Return the number of turns that are not trained, by reason."""
+        return Counter(reason for _, reason in self._turns(chosen) if reason)
+
+    def _turns(self, chosen: Chosen) -> Iterator[tuple[int, str]]:
+        """Yield index and reason of exclusion of each message of the assistant."""
         own = [place for place, message in enumerate(self.messages) if message.role == "assistant"]
-        return tuple(
-            place
-            for number, place in enumerate(own)
-            if self.weights[place] and chosen(self.messages[place], number, self.messages)
-        )
+        for number, place in enumerate(own):
+            is_chosen = chosen(self.messages[place], number, self.messages)
+            yield place, self.exclusions[place] or ("" if is_chosen else "train_on")
 
 
-def conversation_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Conversation:
-    """The conversation of a row.
+@dataclass(slots=True)
+class DataUsage:
+    """Trained and excluded turns of a file, and the keys that nothing reads."""
+
+    unit: str = "assistant turns"
+    trained: int = 0
+    excluded: Counter[str] = field(default_factory=Counter)
+    """Reason, such as `weight: 0` → number of turns."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Column or key, such as `source` or `messages[].mood` → number of rows."""
+
+    def add(self, *conversations: Conversation, chosen: Chosen | None = None) -> None:
+        """Count the conversations of a row."""
+        for conversation in conversations:
+            self.trained += len(conversation.learned(chosen or everything))
+            self.excluded += conversation.count_exclusions(chosen or everything)
+        self.unread.update(list(dict.fromkeys(name for each in conversations for name in each.unread)))
+
+    def add_row(self, row: Row, used: Collection[str], count: int = 1) -> str:
+        """Count a row without messages, and return the mark that excludes it, or an empty string.
+
+        Args:
+            row: A row of text, or of tokens.
+            used: Columns that are read.
+            count: Number of texts or turns.
+        """
+        reader = RowReader(row, used)
+        self.unread.update(list(reader.unread))
+        if reader.mark is not False:
+            self.trained += count
+            return ""
+        self.excluded[f"row {reader.reason}"] += count
+        return f"row {reader.reason}"
+
+    def describe(self, path: Path) -> list[str]:
+        """Return the lines of a report."""
+        total = self.trained + self.excluded.total()
+        reasons = "; ".join(f"{reason} ({count})" for reason, count in self.excluded.most_common())
+        lines = [f"{path}: {self.trained} of {total} {self.unit} are trained"] if total else []
+        if reasons:
+            lines[0] += f"; excluded: {reasons}"
+        if self.unread:
+            lines.append(f"{path}: keys without effect: {', '.join(map(self._describe_key, self.unread))}")
+        return lines
+
+    def _describe_key(self, name: str) -> str:
+        near = suggest_key(name)
+        rows = f"{self.unread[name]} rows" if self.unread[name] > 1 else "1 row"
+        return f'{name} ({rows}; did you mean "{near}"?)' if near else f"{name} ({rows})"
+
+
+def conversation_of(row: Row, offered: tuple[ToolSpec, ...] = (), *, used: Collection[str] = ()) -> Conversation:
+    """Read the conversation of a row.
 
     Args:
-        offered: Tools of a row that says nothing of tools.
+        row: The row, in any dataset format.
+        offered: Tools of a row that does not declare tools.
+        used: Columns that another reader uses, such as the reward of a log.
 
     Raises:
-        DataError: It holds none, or one that cannot have happened; the message says where and why.
+        DataError: The row has no conversation, or an impossible one; the message has the place and the reason.
     """
-    columns = row.columns
-    if isinstance(columns.get("messages"), Sequence) and not isinstance(columns["messages"], str):
-        given = list(columns["messages"])
-    elif isinstance(columns.get("conversations"), Sequence):
-        given = [_of_sharegpt(row, number, said) for number, said in enumerate(columns["conversations"], start=1)]
-    elif "prompt" in columns and "completion" in columns:
-        given = [*said_by("user", columns["prompt"]), *said_by("assistant", columns["completion"])]
-    else:
-        near = did_you_mean("messages", columns)
-        raise row.error(
-            f'no conversation: "messages", "conversations", or "prompt" and "completion" is asked for{near}'
-        )
-    return checked(row, given, tools_of(row, offered))
+    reader = RowReader(row, used)
+    messages = reader.read_conversation()
+    return check_conversation(reader, messages, reader.read_tools(offered))
 
 
-def said_by(role: str, given: Any) -> list[Any]:
-    """A text as one message of this role; a list of messages as it is."""
-    return [{"role": role, "content": given}] if isinstance(given, str) else list(given or ())
-
-
-def tools_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> tuple[ToolSpec, ...]:
-    """The tools a row declares, as a list or as one written in JSON; those offered where it says nothing.
+def check_conversation(
+    reader: RowReader, messages: Sequence[NormalMessage], tools: tuple[ToolSpec, ...]
+) -> Conversation:
+    """Check messages, and pair calls with results.
 
     Raises:
-        DataError: A declaration is none.
+        DataError: The conversation is not possible.
     """
-    declared = row.columns.get("tools")
-    if declared is None:
-        return offered
-    try:
-        declared = json.loads(declared) if isinstance(declared, str) else declared
-        return tuple(ToolSpec.from_openai(tool) for tool in declared)
-    except (ValueError, TypeError) as error:
-        raise row.error(f"tools: {error}") from None
-
-
-def checked(row: Row, given: Sequence[Any], tools: tuple[ToolSpec, ...]) -> Conversation:
-    """The messages as a conversation that can have happened.
-
-    Raises:
-        DataError: It cannot.
-    """
-    messages, weights = [], []
-    for number, said in enumerate(given, start=1):
-        message, weight = _message(row, number, said)
-        messages.append(message)
-        weights.append(weight)
+    row = reader.row
     if not messages:
         raise row.error("a conversation without messages")
-    if messages[0].role in ("assistant", "tool"):
-        raise row.error(f"message 1 is of the {messages[0].role}: nothing stands before it")
-    if not any(message.role == "assistant" for message in messages):
-        raise row.error("the assistant says nothing, so there is nothing to learn")
+    first = messages[0]
+    if first.message.role in ("assistant", "tool"):
+        raise row.error(f"{first.path}: the first message is of the {first.message.role}; system or user is expected")
+    if not any(each.message.role == "assistant" for each in messages):
+        raise row.error("a conversation without a message of the assistant, so nothing can be trained")
+    exclusions = tuple(_exclude(reader, each) for each in messages)
+    return Conversation(row.where, tuple(_pair_calls(row, messages, tools)), tools, exclusions, reader.unread)
+
+
+def _exclude(reader: RowReader, item: NormalMessage) -> str:
+    """Return why a message is not trained, or an empty string."""
+    if item.message.role != "assistant":
+        return ""
+    if item.mark and reader.mark is False:
+        raise reader.row.error(f"{item.path}: {item.reason} contradicts {reader.reason} of the row")
+    if item.mark is False:
+        return item.reason
+    if reader.mark is False:
+        return f"row {reader.reason}"
+    if item.is_context:
+        return "prompt"
+    return "" if has_answer(item.message) else "empty answer"
+
+
+def _pair_calls(row: Row, messages: Sequence[NormalMessage], tools: tuple[ToolSpec, ...]) -> Iterator[Message]:
+    """Yield messages whose calls and results have the ids of an episode."""
     known = {tool.name for tool in tools}
-    paired: list[Message] = []
-    open_calls: dict[str, str] = {}
-    turn = 0
-    for number, message in enumerate(messages, start=1):
-        if open_calls and message.role != "tool":
-            raise row.error(f"message {number}: {len(open_calls)} of the calls before it have no result")
-        if message.role == "assistant":
-            calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
-            for call, renamed in zip(message.tool_calls, calls, strict=True):
-                if tools and call.name not in known:
-                    near = did_you_mean(call.name, known)
-                    raise row.error(f'message {number} calls "{call.name}", which is not among its tools{near}')
-                open_calls[call.id or renamed.id] = renamed.id
-            paired.append(replace(message, tool_calls=calls))
-            turn += 1
-        elif message.role == "tool":
-            asked = message.tool_call_id
-            if not open_calls or (asked and asked not in open_calls):
-                raise row.error(f"message {number} is a result of no call" + (f" ({asked})" if asked else ""))
-            paired.append(replace(message, tool_call_id=open_calls.pop(asked or next(iter(open_calls)))))
-        else:
-            paired.append(message)
-    return Conversation(row.where, tuple(paired), tools, tuple(weights))
+    turn, place = 0, 0
+    while place < len(messages):
+        item = messages[place]
+        place += 1
+        if item.message.role == "tool":
+            raise row.error(f"{item.path}: a result without a call{_describe_result(item)}")
+        if item.message.role != "assistant":
+            yield item.message
+            continue
+        calls = item.message.tool_calls
+        for index, call in enumerate(calls):
+            if tools and call.name not in known:
+                near = did_you_mean(call.name, known)
+                raise row.error(
+                    f'{item.path}: call {index + 1} names "{call.name}", which is not among its tools{near}'
+                )
+        yield replace(
+            item.message, tool_calls=tuple(replace(call, id=f"call_{turn}_{k}") for k, call in enumerate(calls))
+        )
+        end = place
+        while end < len(messages) and messages[end].message.role == "tool":
+            end += 1
+        results = messages[place:end]
+        if len(results) < len(calls) and end < len(messages):
+            missing = len(calls) - len(results)
+            raise row.error(f"{messages[end].path}: {missing} of the calls before it have no result")
+        for result, index in zip(results, _match_results(row, calls, results), strict=True):
+            yield replace(result.message, tool_call_id=f"call_{turn}_{index}")
+        turn, place = turn + 1, end
 
 
-def _message(row: Row, number: int, said: Any) -> tuple[Message, bool]:
-    if not isinstance(said, Mapping):
-        raise row.error(f"message {number} is {type(said).__name__}, not an object")
-    # tables fill in what a message lacks
-    said = {key: value for key, value in said.items() if value is not None}
-    said["role"] = _ROLES.get(str(said.get("role")), said.get("role"))
-    if isinstance(thought := said.get("reasoning_content"), str) and isinstance(said.get("content", ""), str):
-        said["content"] = f"<think>\n{thought}\n</think>\n\n{said.get('content', '')}"
-    calls = [_call(call) for call in said.get("tool_calls") or ()]
-    try:
-        message = Message.from_openai({**said, "tool_calls": calls})
-    except ValueError as error:
-        raise row.error(f"message {number}: {error}") from None
-    return message, bool(said.get("weight", 1))
+def _match_results(row: Row, calls: Sequence[ToolCall], results: Sequence[NormalMessage]) -> list[int]:
+    """Return the index of the call of each result: by id, otherwise by name, otherwise by position.
+
+    Raises:
+        DataError: A result matches no open call.
+    """
+    matched: dict[int, int] = {}
+    unmatched = list(range(len(calls)))
+    for number in sorted(range(len(results)), key=lambda k: _rank_of_match(results[k])):
+        result = results[number]
+        fits = (k for k in unmatched if _can_match(result, calls[k]))
+        index = next(fits, None)
+        if index is None:
+            names = ", ".join(calls[k].name for k in unmatched) or "none"
+            raise row.error(f"{result.path}: a result of no open call{_describe_result(result)}; open calls: {names}")
+        unmatched.remove(index)
+        matched[number] = index
+    return [matched[number] for number in range(len(results))]
 
 
-def _call(call: Any) -> Any:
-    """Arguments as a text of JSON, which some write as an object."""
-    inner = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(inner, Mapping) or isinstance(inner.get("arguments"), str):
-        return call
-    arguments = inner.get("arguments") or {}
-    if isinstance(arguments, Mapping):  # a column of a table has the keys of all rows
-        arguments = {key: value for key, value in arguments.items() if value is not None}
-    return {**call, "function": {**inner, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+def _rank_of_match(result: NormalMessage) -> int:
+    return 0 if result.message.tool_call_id else 1 if result.name else 2
 
 
-def _of_sharegpt(row: Row, number: int, said: Any) -> dict[str, Any]:
-    speaker = said.get("from") if isinstance(said, Mapping) else None
-    if speaker not in _SPEAKERS:
-        near = did_you_mean(str(speaker), _SPEAKERS)
-        raise row.error(f'message {number} is from "{speaker}"; known are {", ".join(_SPEAKERS)}{near}')
-    return {"role": _SPEAKERS[speaker], "content": said.get("value")}
+def _can_match(result: NormalMessage, call: ToolCall) -> bool:
+    call_id = result.message.tool_call_id
+    return (not call_id or call_id == call.id) and (not result.name or result.name == call.name)
+
+
+def _describe_result(result: NormalMessage) -> str:
+    values = filter(None, (result.message.tool_call_id, result.name))
+    return f" ({text})" if (text := ", ".join(values)) else ""
 
 
 def everything(message: Message, number: int, messages: Sequence[Message]) -> bool:
-    """All the assistant said."""
+    """Select every turn of the assistant."""
     return True
 
 
 def _last(message: Message, number: int, messages: Sequence[Message]) -> bool:
-    return message is next(said for said in reversed(messages) if said.role == "assistant")
+    return message is next(each for each in reversed(messages) if each.role == "assistant")
 
 
 def _calls(message: Message, number: int, messages: Sequence[Message]) -> bool:
@@ -191,4 +240,4 @@ def _answers(message: Message, number: int, messages: Sequence[Message]) -> bool
 
 
 LEARNED_FROM: Mapping[str, Chosen] = {"all": everything, "last": _last, "calls": _calls, "answers": _answers}
-"""By name, which messages of the assistant are learned from."""
+"""Name of a turn filter → the filter."""

@@ -73,6 +73,9 @@ def written(
         return _left_out(conversation, str(error).partition("\n")[0])
     episode = _episode(conversation, turns)
     if not episode.segments():
+        reasons = ", ".join(conversation.count_exclusions(chosen))
+        if reasons != "train_on":
+            return _left_out(conversation, f"all of its turns are excluded from training ({reasons})")
         return _left_out(conversation, "train_on selects none of its turns")
     longest = max(map(len, episode.segments()))
     if longest > context_length:

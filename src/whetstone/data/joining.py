@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 
 from whetstone.data.choosing import reward_of, said
-from whetstone.trajectory import Author, Group, OffPolicy, Score, Tokens, Trajectory, Turn
+from whetstone.trajectory import TRAINABLE, Author, Group, OffPolicy, Score, Tokens, Trajectory, Turn
 
 
 def with_joined(group: Group, most: int) -> Group:
@@ -71,6 +71,8 @@ def _of_both(begin: Trajectory, k: int, end: Trajectory, j: int) -> Trajectory:
 
 
 def _drawn_by_nobody(turn: Turn) -> Turn:
+    if not any(author in TRAINABLE for author in turn.action.authors):
+        return turn  # excluded from training, and stays so
     return replace(turn, action=Tokens.written(turn.action.ids, Author.CORRECTED))
 
 

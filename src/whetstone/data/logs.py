@@ -1,4 +1,4 @@
-"""What did other tools write down of what their models did? Conversations, what each was worth, and tokens if kept.
+"""Episodes in the logs of other tools: conversations, their rewards, and tokens with log-probs if the log has them.
 
     {"request": {"messages": …, "tools": …}, "response": {"choices": [{"message": …}]}}    calls of an OpenAI-style API
     {"step": …, "prompt": …, "completion": …, "accuracy": …, "advantage": …}               TRL's completions
@@ -8,18 +8,22 @@
 
 Any other row is a conversation of its own, with a `reward` or without.
 
-Easy to get wrong: a log of calls holds a conversation once per call, each time longer. Only what a call answered is
-learned from, else its first turns would count most.
+Note:
+    A log of calls contains a conversation once per call, each time longer. Only the response of a call is trained,
+    otherwise the first turns would have the highest weight.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from whetstone.data.dataset_formats import CONVERSATIONS, ROLES
 from whetstone.data.rows import Row
 from whetstone.errors import did_you_mean
 
@@ -66,15 +70,17 @@ def logged(row: Row, reward: str | Sequence[str] | None = None) -> list[Logged]:
         DataError: There is no such column, or it is not said which of several it is.
     """
     columns = row.columns
-    if isinstance(columns.get("traces"), Sequence):
-        return [episode for trace in columns["traces"] for episode in _of_trace(row, trace)]
+    if columns.get("traces") is not None:
+        traces = _list(row, columns["traces"], "traces")
+        return [episode for k, trace in enumerate(traces) for episode in _of_trace(row, trace, f"traces[{k}]")]
     worth = _reward(row, reward)
-    if isinstance(columns.get("completion_ids"), Sequence):
+    if columns.get("completion_ids") is not None:
         return [Logged(row, _task(columns, columns.get("prompt_ids")), worth, tuple(_of_tokens(row)))]
     row = conversation_rows(row)[0]
-    opening = row.columns.get("prompt") or _before_the_assistant(
-        row.columns.get("messages") or row.columns.get("conversations")
-    )
+    opening = columns.get("prompt")
+    if not opening:
+        whole = next((row.columns[name] for name in (*CONVERSATIONS, "prompt") if row.columns.get(name)), None)
+        opening = _before_the_assistant(whole)
     return [Logged(row, _task(columns, opening), worth)]
 
 
@@ -85,10 +91,11 @@ def conversation_rows(row: Row) -> list[Row]:
         DataError: It is in tokens alone, or no call of a chat API.
     """
     columns = row.columns
-    if isinstance(columns.get("traces"), Sequence):
-        return [said for trace in columns["traces"] for said in _branches(row, trace)]
+    if columns.get("traces") is not None:
+        traces = _list(row, columns["traces"], "traces")
+        return [branch for k, trace in enumerate(traces) for branch in _branches(row, trace, f"traces[{k}]")]
     if isinstance(columns.get("response"), Mapping):
-        return [Row(row.where, _of_call(row))]
+        return [Row(row.where, _of_call(row), row.number)]
     if "completion_ids" in columns and "completion" not in columns and "messages" not in columns:
         raise row.error("an episode in tokens alone; an offline stage learns from it")
     return [row]
@@ -101,37 +108,53 @@ def _task(columns: Mapping[str, Any], opening: Any) -> str:
 
 
 def _before_the_assistant(messages: Any) -> list[Any]:
-    said = list(messages) if isinstance(messages, Sequence) and not isinstance(messages, str) else []
-    spoken = (n for n, each in enumerate(said) if isinstance(each, Mapping) and _speaker(each) in ("assistant", "gpt"))
-    return said[: next(spoken, len(said))]
+    with suppress(ValueError, RecursionError):
+        messages = json.loads(messages) if isinstance(messages, str) else messages
+    listed = list(messages) if isinstance(messages, Sequence) and not isinstance(messages, str) else []
+    spoken = (n for n, each in enumerate(listed) if isinstance(each, Mapping) and _role(each) == "assistant")
+    return listed[: next(spoken, len(listed))]
 
 
-def _speaker(message: Mapping[str, Any]) -> Any:
-    return message.get("role", message.get("from"))
+def _role(message: Mapping[str, Any]) -> str | None:
+    return ROLES.get(str(message.get("role") or message.get("from")).lower())
 
 
 def _reward(row: Row, named: str | Sequence[str] | None) -> float | None:
-    columns = row.columns
+    columns = {name: _number(value) for name, value in row.columns.items()}
     if named is not None:
-        asked = [named] if isinstance(named, str) else list(named)
-        for name in asked:
-            if not _is_number(columns.get(name)):
-                wrong = "is missing" if columns.get(name) is None else "is no number"
-                raise row.error(f'the reward "{name}" {wrong}{did_you_mean(name, columns)}')
-        return float(sum(columns[name] for name in asked))
-    usual = [name for name in _REWARDS if _is_number(columns.get(name))]
+        names = [named] if isinstance(named, str) else list(named)
+        total = 0.0
+        for name in names:
+            value = columns.get(name)
+            if value is None:
+                reason = "is missing" if row.columns.get(name) is None else "is no number"
+                raise row.error(f'the reward "{name}" {reason}{did_you_mean(name, row.columns)}')
+            total += value
+        return total
+    usual = [value for name in _REWARDS if (value := columns.get(name)) is not None]
     if usual:
-        return float(columns[usual[0]])
+        return usual[0]
     if not set(columns) >= _OF_TRL:
         return None
-    scored = [name for name, value in columns.items() if _is_number(value) and name not in _OF_TRL]
+    scored = {name: value for name, value in columns.items() if value is not None and name not in _OF_TRL}
     if len(scored) != 1:
         raise row.error(f"{len(scored)} columns could be the reward ({', '.join(scored)}); say which (reward)")
-    return float(columns[scored[0]])
+    return next(iter(scored.values()))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _number(value: Any) -> float | None:
+    """Return a number as a float, also if it is a text as in CSV; None for any other value."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if is_number(value) else None
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that a float can hold."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _of_call(row: Row) -> dict[str, Any]:
@@ -141,48 +164,128 @@ def _of_call(row: Row) -> dict[str, Any]:
     response = response["body"] if isinstance(response.get("body"), Mapping) else response
     choices = response.get("choices")
     messages = request.get("messages") if isinstance(request, Mapping) else None
-    if not isinstance(messages, Sequence) or not isinstance(choices, Sequence) or not choices:
+    if not isinstance(messages, list | tuple) or not isinstance(choices, list | tuple) or not choices:
         raise row.error("a call of a chat API has `request.messages` and `response.choices`")
-    before = [{**said, "weight": 0} if said.get("role") == "assistant" else said for said in messages]
-    tools = {"tools": request["tools"]} if request.get("tools") else {}
-    named = {name: row.columns[name] for name in _TASKS if name in row.columns}
-    return {"messages": [*before, choices[0].get("message")], **tools, **named}
+    if not isinstance(choices[0], Mapping) or not isinstance(choices[0].get("message"), Mapping):
+        raise row.error(f"a message is expected, got {_shorten(choices[0])}", at="response.choices[0].message")
+    columns = {name: value for name, value in row.columns.items() if name not in ("request", "body", "response")}
+    if request is row.columns:
+        columns.pop("messages")
+    else:  # what nothing reads of the request and the response is reported by its path
+        columns |= {f"request.{name}": value for name, value in request.items() if name != "messages"}
+        columns |= {name: columns.pop(f"request.{name}") for name in ("tools", "functions") if request.get(name)}
+    columns |= {f"response.{name}": value for name, value in response.items() if name != "choices"}
+    columns["response.choices[1]"] = choices[1:]
+    return {**columns, "prompt": messages, "completion": [choices[0]["message"]]}
+
+
+_MAX_LOGPROB = 1e-6
+"""Largest log-prob, which allows for rounding; a probability is at most 1."""
 
 
 def _of_tokens(row: Row) -> Iterator[Piece]:
     columns = row.columns
-    ids, prompt = list(columns["completion_ids"]), list(columns.get("prompt_ids") or ())
-    mask = [bool(own) for own in columns.get("env_mask") or [1] * len(ids)]
-    logprobs = list(columns.get("logprobs") or [math.nan] * len(ids))
-    if not prompt:
+    ids = _token_ids(row, columns["completion_ids"], "completion_ids")
+    if not columns.get("prompt_ids"):
         raise row.error("completion_ids without prompt_ids: what the model read is not known")
-    if not len(ids) == len(mask) == len(logprobs):
+    prompt = _token_ids(row, columns["prompt_ids"], "prompt_ids")
+    mask = _mask(row, columns.get("env_mask"), "env_mask", len(ids))
+    logprobs = columns.get("logprobs")
+    logprobs = [math.nan] * len(ids) if logprobs is None else _list(row, logprobs, "logprobs")
+    if not ids or not len(ids) == len(mask) == len(logprobs):
         raise row.error(f"{len(ids)} completion_ids, {len(logprobs)} logprobs and {len(mask)} of env_mask")
     yield Piece(tuple(prompt), sampled=False, begins=True)
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or mask[end] != mask[start]:
-            drawn = tuple(map(float, logprobs[start:end])) if mask[start] else ()
-            yield Piece(tuple(ids[start:end]), mask[start], drawn)
+            sampled = range(start, end) if mask[start] and columns.get("logprobs") is not None else ()
+            checked = tuple(_logprob(row, logprobs[k], f"logprobs[{k}]") for k in sampled)
+            unknown = (math.nan,) * (end - start) if mask[start] else ()
+            yield Piece(tuple(ids[start:end]), mask[start], checked or unknown)
             start = end
 
 
-def _of_trace(row: Row, trace: Mapping[str, Any]) -> list[Logged]:
+def _list(row: Row, values: Any, at: str) -> list[Any]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
+        raise row.error(f"a list is expected, got {_shorten(values)}", at=at)
+    return list(values)
+
+
+def _token_ids(row: Row, values: Any, at: str) -> list[int]:
+    for index, id in enumerate(ids := _list(row, values, at)):
+        if isinstance(id, bool) or not isinstance(id, int) or id < 0:
+            raise row.error(f"a token id is an integer from 0, got {_shorten(id)}", at=f"{at}[{index}]")
+    return ids
+
+
+def _mask(row: Row, values: Any, at: str, length: int) -> list[bool]:
+    mask = [True] * length if values is None else _list(row, values, at)
+    for index, value in enumerate(mask):
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise row.error(f"a mask has 0 and 1, got {_shorten(value)}", at=f"{at}[{index}]")
+    return list(map(bool, mask))
+
+
+def _logprob(row: Row, value: Any, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value <= _MAX_LOGPROB:
+        raise row.error(f"a log-prob is a finite number of at most 0, got {_shorten(value)}", at=at)
+    try:
+        return float(value)
+    except OverflowError:
+        raise row.error("a log-prob is a finite number, got an integer of hundreds of digits", at=at) from None
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as JSON, without its end if it is long."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)[:40] if not isinstance(value, int) or abs(value) < 10**40 else "a number of many digits"
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _of_trace(row: Row, trace: Any, at: str) -> list[Logged]:
     """A rollout as a graph of messages: in the order they were drawn where it kept its tokens, else each branch."""
-    nodes = trace.get("nodes") or []
-    rewards = [given for given in (trace.get("rewards") or {}).values() if given is not None]
-    worth = float(sum(each["score"] * each.get("weight", 1.0) for each in rewards)) if rewards else None
+    nodes = _nodes(row, trace, at)
+    worth = _trace_reward(row, trace.get("rewards"), f"{at}.rewards")
     said = trace.get("task") or row.columns.get("task") or {}
-    task = json.dumps(said.get("key") or said.get("hash") or said.get("data"), default=str)
+    named = (said.get("key") or said.get("hash") or said.get("data")) if isinstance(said, Mapping) else said
+    task = json.dumps(named, default=str)
     drawn = [number for number, node in enumerate(nodes) if node.get("sampled")]
     if drawn and all(node.get("token_ids") for node in nodes):
-        return [Logged(row, task, worth, tuple(_pieces(nodes, drawn)))]
-    return [Logged(branch, task, worth) for branch in _branches(row, trace)]
+        return [Logged(row, task, worth, tuple(_pieces(row, nodes, drawn, f"{at}.nodes")))]
+    return [Logged(branch, task, worth) for branch in _branches(row, trace, at)]
 
 
-def _branches(row: Row, trace: Mapping[str, Any]) -> Iterator[Row]:
+def _trace_reward(row: Row, rewards: Any, at: str) -> float | None:
+    """Return the weighted sum of a trace's rewards; None if it has none."""
+    if not isinstance(rewards or {}, Mapping):
+        raise row.error(f"an object is expected, got {_shorten(rewards)}", at=at)
+    terms = [(name, reward) for name, reward in (rewards or {}).items() if reward is not None]
+    for name, reward in terms:
+        is_reward = isinstance(reward, Mapping) and is_number(reward.get("score"))
+        if not is_reward or not is_number(reward.get("weight", 1.0)):
+            raise row.error(f"a score and a weight are expected, got {_shorten(reward)}", at=f"{at}.{name}")
+    return float(sum(reward["score"] * reward.get("weight", 1.0) for _, reward in terms)) if terms else None
+
+
+def _nodes(row: Row, trace: Any, at: str) -> list[Mapping[str, Any]]:
+    """Return the nodes of a trace; the parent of each is a node before it."""
+    if not isinstance(trace, Mapping):
+        raise row.error(f"an object is expected, got {_shorten(trace)}", at=at)
+    nodes = _list(row, trace.get("nodes") or [], f"{at}.nodes")
+    for index, node in enumerate(nodes):
+        if not isinstance(node, Mapping) or not isinstance(node.get("message"), Mapping):
+            raise row.error(f"an object with a message is expected, got {_shorten(node)}", at=f"{at}.nodes[{index}]")
+        parent = node.get("parent")
+        if parent is not None and (not isinstance(parent, int) or not 0 <= parent < index):
+            reason = f"the index of a node before it is expected, got {_shorten(parent)}"
+            raise row.error(reason, at=f"{at}.nodes[{index}].parent")
+    return nodes
+
+
+def _branches(row: Row, trace: Any, at: str) -> Iterator[Row]:
     """Each path from a first message to a last one; what two have in common is learned from once."""
-    nodes = trace.get("nodes") or []
+    nodes = _nodes(row, trace, at)
     parents = {node.get("parent") for node in nodes}
     seen: set[int] = set()
     for leaf in (number for number in range(len(nodes)) if number not in parents):
@@ -191,7 +294,8 @@ def _branches(row: Row, trace: Mapping[str, Any]) -> Iterator[Row]:
         seen |= set(path)
         messages = [_message(nodes[place], new=fresh) for place, fresh in zip(path, new, strict=True)]
         tools = nodes[path[0]].get("tools")
-        yield Row(row.where, {"messages": messages, **({"tools": tools} if tools else {})})
+        columns = {name: value for name, value in row.columns.items() if name not in ("traces", "task")}
+        yield Row(row.where, {**columns, "messages": messages, **({"tools": tools} if tools else {})}, row.number)
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], last: int) -> list[int]:
@@ -202,21 +306,30 @@ def _path(nodes: Sequence[Mapping[str, Any]], last: int) -> list[int]:
     return path[::-1]
 
 
-def _pieces(nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int]) -> Iterator[Piece]:
+def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], at: str) -> Iterator[Piece]:
+    tokens = [_token_ids(row, node["token_ids"], f"{at}[{k}].token_ids") for k, node in enumerate(nodes)]
     before: list[int] = []
     unread: Sequence[int] = ()
     for number in drawn:
         path, node = _path(nodes, number), nodes[number]
         goes_on = bool(before) and path[: len(before)] == before
         new = path[len(before) if goes_on else 0 : -1]
-        ids, own = node["token_ids"], node.get("mask") or [True] * len(node["token_ids"])
+        ids, own = tokens[number], _mask(row, node.get("mask") or None, f"{at}[{number}].mask", len(tokens[number]))
         begin, end = (own.index(True), len(own) - own[::-1].index(True)) if any(own) else (len(ids), len(ids))
-        read = [token for place in new for token in nodes[place]["token_ids"]]
+        read = [token for place in new for token in tokens[place]]
         yield Piece((*(unread if goes_on else ()), *read, *ids[:begin]), sampled=False, begins=not goes_on)
-        logprobs = node.get("logprobs") or [math.nan] * (end - begin)
+        logprobs: tuple[float, ...] = (math.nan,) * (end - begin)
+        if node.get("logprobs"):
+            place = f"{at}[{number}].logprobs"
+            values = _list(row, node["logprobs"], place)
+            logprobs = tuple(_logprob(row, value, f"{place}[{k}]") for k, value in enumerate(values))
+        if len(own) != len(ids) or len(logprobs) != end - begin:
+            raise row.error(
+                f"{len(ids)} token_ids, {len(own)} of mask, and {len(logprobs)} logprobs for {end - begin} sampled",
+                at=f"{at}[{number}]",
+            )
         said = node["message"].get("content")
-        drawn_as = tuple(map(float, logprobs))
-        yield Piece(tuple(ids[begin:end]), True, drawn_as, said=said if isinstance(said, str) else "")
+        yield Piece(tuple(ids[begin:end]), True, logprobs, said=said if isinstance(said, str) else "")
         before, unread = path, ids[end:]
 
 
@@ -224,8 +337,19 @@ def _message(node: Mapping[str, Any], *, new: bool) -> dict[str, Any]:
     said = dict(node["message"])
     if said.get("role") != "assistant":
         return said
-    calls = [
-        {"id": call.get("id"), "type": "function", "function": {key: call.get(key) for key in ("name", "arguments")}}
-        for call in said.get("tool_calls") or ()
-    ]
-    return {**said, "tool_calls": calls, "weight": int(bool(node.get("sampled")) and new)}
+    return {**said, "weight": int(bool(node.get("sampled")) and new)}
+
+
+def list_used_columns(row: Row, reward: str | Sequence[str] | None) -> set[str]:
+    """Return the columns from which the task, the reward and the tokens of an episode are read.
+
+    Args:
+        row: The row of the log.
+        reward: Names of the columns with the reward; None: the usual ones.
+    """
+    named = [reward] if isinstance(reward, str) else reward or _REWARDS
+    is_trl = set(row.columns) >= _OF_TRL
+    numbers = {name for name, value in row.columns.items() if is_trl and reward is None and _number(value) is not None}
+    tokens = {"prompt_ids", "completion_ids", "logprobs", "env_mask", "traces"}
+    tokens |= {"prompt", "completion"} if "completion_ids" in row.columns else set()
+    return {*named, *_TASKS, *_OF_TRL, *numbers, *tokens}

@@ -1,20 +1,20 @@
-"""How do pairs of answers, or rated single ones, become groups a learner compares within?
+"""Preference data: pairs of answers and rated single answers, as groups that a learner compares within.
 
     {"prompt": …, "chosen": …, "rejected": …}       texts, or lists of messages; without `prompt` whole conversations
-    {"prompt": …, "completion": …, "label": true}   rated singles
+    {"prompt": …, "completion": …, "label": true}   rated singles; a whole conversation instead of prompt and completion
 
-Each row is a group: the better episode has reward 1, the worse 0. What both begin with is read; what they differ in is
-compared.
+Each row is a group: the better episode has reward 1, the other one 0. The messages that both have in common are
+context; the messages after them are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from whetstone.chat import Chat, ToolSpec
-from whetstone.data.conversations import Conversation, checked, said_by, tools_of
+from whetstone.data.conversations import Conversation, check_conversation, everything
+from whetstone.data.dataset_formats import CONVERSATIONS, NormalMessage, RowReader
 from whetstone.data.demonstrations import written
 from whetstone.data.order import Shuffled
 from whetstone.data.rows import Row
@@ -23,49 +23,86 @@ from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """One row: answers to the same, each with what it is worth."""
+    """One row: answers to the same prompt, each with its value."""
 
     where: str
     answers: tuple[tuple[Conversation, float], ...]
-    """(the whole conversation, 1 or 0); two where they are a pair."""
+    """(whole conversation, 1 or 0); two of a pair, one of a rated single."""
     shared: int
-    """Messages all begin with, which are read and not compared."""
+    """Number of messages that are context of every answer."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether every answer has a turn that can be trained."""
+        return all(conversation.learned(everything) for conversation, _ in self.answers)
 
 
 def preference_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
-    """The pair, or the rated single, of a row.
+    """Read the pair, or the rated single, of a row.
 
     Args:
-        offered: Tools of a row that says nothing of tools.
+        row: The row, in any dataset format.
+        offered: Tools of a row that does not declare tools.
 
     Raises:
-        DataError: It holds none, or the two are equal.
+        DataError: The row has neither, or the two answers are equal.
     """
-    columns, tools = row.columns, tools_of(row, offered)
-    prompt = said_by("user", columns.get("prompt"))
-    if "chosen" in columns and "rejected" in columns:
-        sides: list[tuple[Any, float]] = [(columns["chosen"], 1.0), (columns["rejected"], 0.0)]
-    elif "completion" in columns and "label" in columns:
-        if columns["label"] not in (True, False):
-            raise row.error(f"label is {columns['label']!r}; true or false is asked for")
-        sides = [(columns["completion"], float(columns["label"]))]
+    reader = RowReader(row)
+    columns = reader.columns
+    if {"chosen", "rejected"} <= row.columns.keys() and not columns.keys().isdisjoint(("chosen", "rejected")):
+        name = next((name for name in ("prompt", *CONVERSATIONS) if name in columns), "prompt")
+        prompt = reader.read_messages(name, role="user", is_context=True)
+        sides = [(_read_answer(reader, side, prompt, is_prompt=name == "prompt"), value)
+                 for side, value in (("chosen", 1.0), ("rejected", 0.0))]  # fmt: skip
+        shared = len(prompt)
+    elif "label" in columns:
+        rated = reader.read_conversation()
+        is_answer = [each.path.startswith("completion") for each in rated]
+        last = max((k for k, each in enumerate(rated) if each.message.role in ("system", "user")), default=-1)
+        shared = is_answer.index(True) if any(is_answer) else last + 1
+        sides = [(rated, float(reader.read_label()))]
     else:
         raise row.error('no pair ("chosen" and "rejected") and no rated single ("prompt", "completion" and "label")')
-    answers = []
-    for said, worth in sides:
-        own = said_by("assistant", said)
-        whole = own if own[: len(prompt)] == prompt else [*prompt, *own]
-        answers.append((checked(row, whole, tools), worth))
-    shared = len(prompt)
+    tools = reader.read_tools(offered)
+    answers = tuple((check_conversation(reader, reader.complete(each), tools), value) for each, value in sides)
     if len(answers) == 2:
         (better, _), (worse, _) = answers
         if better.messages == worse.messages:
-            raise row.error("chosen and rejected are equal, so nothing is better")
+            raise row.error("chosen and rejected are equal, so neither is better")
         pairs = zip(better.messages, worse.messages, strict=False)
         shared = next((k for k, (a, b) in enumerate(pairs) if a != b), min(map(len, (better.messages, worse.messages))))
     if not shared:
-        raise row.error("the two have no beginning in common")
-    return Preference(row.where, tuple(answers), shared)
+        raise row.error("the two answers have no messages in common at their start")
+    return Preference(row.where, tuple((_exclude_shared(each, shared), value) for each, value in answers), shared)
+
+
+def _exclude_shared(conversation: Conversation, shared: int) -> Conversation:
+    """Return a conversation whose first messages are context."""
+    reasons = [
+        reason or ("prompt" if place < shared and message.role == "assistant" else "")
+        for place, (message, reason) in enumerate(zip(conversation.messages, conversation.exclusions, strict=True))
+    ]
+    return replace(conversation, exclusions=tuple(reasons))
+
+
+def _read_answer(
+    reader: RowReader, side: str, prompt: Sequence[NormalMessage], *, is_prompt: bool
+) -> list[NormalMessage]:
+    """Read one side of a pair as a whole conversation.
+
+    Args:
+        reader: The row.
+        side: Name of the column.
+        prompt: Messages before the answer, unless the column contains them.
+        is_prompt: Whether the prompt has its own column.
+    """
+    own = reader.read_messages(side, role="assistant")
+    messages, context = [each.message for each in own], [each.message for each in prompt]
+    start = next((k for k, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    is_whole = context in (messages[: len(context)], messages[:start][-len(context) :])
+    if is_whole or (start > 0 and not is_prompt):
+        return own
+    return [*prompt, *own]
 
 
 class Preferences:
@@ -103,11 +140,7 @@ class Preferences:
 
     def _answer(self, preference: Preference, number: int) -> Trajectory:
         conversation, worth = preference.answers[number]
-        alone = replace(
-            conversation,
-            weights=tuple(w and place >= preference.shared for place, w in enumerate(conversation.weights)),
-        )
-        episode = written(alone, self._chat, context_length=self._context_length)
+        episode = written(conversation, self._chat, context_length=self._context_length)
         score = Score(worth, success=worth > 0) if episode.score is not None else None
         return replace(episode, id=f"{preference.where}#{number}", score=score)
 

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from whetstone.chat import Chat, ToolSpec, user
 from whetstone.data.choosing import Choice, reward_of
-from whetstone.data.conversations import Chosen, conversation_of, everything
+from whetstone.data.conversations import Chosen, DataUsage, conversation_of, everything
 from whetstone.data.demonstrations import same, written
 from whetstone.data.joining import with_joined
-from whetstone.data.logs import Logged, Piece, logged
-from whetstone.data.rows import rows_of
+from whetstone.data.logs import Logged, Piece, list_used_columns, logged
+from whetstone.data.rows import OnBadRow, Row, read_all
 from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
+from whetstone.reporting.trajectories import read_trajectories
 from whetstone.rollout.rereading import reread
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
-from whetstone.trajectory_json import decoded_trajectories
 
 _TRIED = 8
 """Episodes whose tokens are read again."""
@@ -80,8 +80,11 @@ def logged_groups(
     reward: str | Sequence[str] | None = None,
     offered: tuple[ToolSpec, ...] = (),
     context_length: float = math.inf,
+    on_bad_row: OnBadRow = "stop",
+    count_skipped: Callable[[int], None] = lambda count: None,
+    usage: DataUsage | None = None,
 ) -> list[Group]:
-    """Groups of the episodes of other tools: rows of the same task, in the order in which tasks come first.
+    """Read the episodes of other tools: rows of the same task are a group; groups are in the order of the file.
 
     Args:
         path: A file, as `rows_of` reads it.
@@ -92,6 +95,9 @@ def logged_groups(
         reward: The column with the reward, or several that are added up; None: the usual ones.
         offered: Tools of rows that say nothing of tools.
         context_length: Tokens an episode may have.
+        on_bad_row: `stop` raises one error for all invalid rows; `skip` excludes them.
+        count_skipped: Receives the number of rows that are skipped.
+        usage: Counts trained and excluded turns, and keys without effect.
 
     Returns:
         Beside what is taken, what cannot be learned from: without a score, with `error` in a line.
@@ -99,15 +105,78 @@ def logged_groups(
     Raises:
         DataError: A row is wrong or has no reward, its tokens are of another tokenizer, or nothing is taken.
     """
+    parse = partial(
+        logged_episodes,
+        chat=chat,
+        reward=reward,
+        offered=offered,
+        train_on=train_on,
+        context_length=context_length,
+        usage=usage,
+    )
+    episodes, skipped = read_all(path, parse, split=split, on_bad_row=on_bad_row)
+    count_skipped(skipped)
+    return group_episodes(path, episodes, choice, train_on=train_on, joined=joined)
+
+
+def logged_episodes(
+    row: Row,
+    *,
+    chat: Chat,
+    reward: str | Sequence[str] | None = None,
+    offered: tuple[ToolSpec, ...] = (),
+    train_on: Chosen = everything,
+    context_length: float = math.inf,
+    usage: DataUsage | None = None,
+) -> list[Trajectory]:
+    """Return the episodes of a row; an episode that cannot be trained has no score and an `error`.
+
+    Args:
+        row: The row of the log.
+        chat: Tokenizer and template of the policy.
+        reward: Column of the reward, or columns that are summed; None: the usual ones.
+        offered: Tools of a row without tools.
+        train_on: Turns that `usage` counts as trained. The episodes have all turns.
+        context_length: Maximum number of tokens of an episode.
+        usage: Counts trained and excluded turns, and keys without effect.
+
+    Raises:
+        DataError: The row is invalid or has no reward, or its tokens are from another tokenizer.
+    """
+    episodes: list[Trajectory] = []
+    usage = usage or DataUsage()
+    for number, episode in enumerate(logged(row, reward)):
+        if episode.reward is None:
+            raise row.error("no reward: which column has it (`reward`)?")
+        used = list_used_columns(row, reward)
+        if episode.pieces:
+            excluded = usage.add_row(row, used, sum(piece.sampled for piece in episode.pieces))
+            trajectory = _read_pieces(episode, chat, offered, context_length)
+            if excluded:
+                reason = f"{row.where}  all of its turns are excluded from training ({excluded})"
+                trajectory = replace(trajectory, turns=(), ended=EndReason.ERROR, error=reason)
+        else:
+            conversation = conversation_of(episode.row, offered, used=used)
+            usage.add(conversation, chosen=train_on)
+            trajectory = written(conversation, chat, context_length=context_length)
+        trajectory = replace(trajectory, id=f"{row.where}#{number}", task_id=episode.task)
+        if trajectory.error is None:
+            trajectory = replace(trajectory, score=Score(episode.reward))
+        episodes.append(trajectory)
+    return episodes
+
+
+def group_episodes(
+    path: Path, episodes: Sequence[Trajectory], choice: Choice, *, train_on: Chosen = everything, joined: int = 0
+) -> list[Group]:
+    """Group the episodes of a log by task, and apply the filters.
+
+    Raises:
+        DataError: No episode remains, or `train_on` selects no turn.
+    """
     tasks: dict[str, list[Trajectory]] = {}
-    for row in rows_of(path, split=split):
-        for number, episode in enumerate(logged(row, reward)):
-            if episode.reward is None:
-                raise row.error("no reward: which column has it (`reward`)?")
-            read = _read(episode, chat, offered, context_length)
-            read = replace(read, id=f"{row.where}#{number}", task_id=episode.task)
-            scored = replace(read, score=Score(episode.reward)) if read.error is None else read
-            tasks.setdefault(episode.task, []).append(scored)
+    for episode in episodes:
+        tasks.setdefault(episode.task_id, []).append(episode)
     groups = [Group(Task(task, ""), tuple(each), number) for number, (task, each) in enumerate(tasks.items())]
     left_out = {group.number: [t for t in group.trajectories if t.error is not None] for group in groups}
     chosen = _learned(path, _chosen(path, [with_joined(group, joined) for group in groups], choice), train_on)
@@ -149,9 +218,7 @@ def _learned(path: Path, groups: Sequence[Group], train_on: Chosen) -> list[Grou
     return masked
 
 
-def _read(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:
-    if not episode.pieces:
-        return written(conversation_of(episode.row, offered), chat, context_length=context_length)
+def _read_pieces(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], context_length: float) -> Trajectory:
     where = episode.row.where
     turns: list[Turn] = []
     context, opens, length = Tokens.joined(()), True, 0
@@ -298,10 +365,7 @@ def _with_its_task(group: Group) -> Group:
 def _of_file(path: Path) -> list[Group]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    try:
-        read = decoded_trajectories(path.read_bytes().splitlines())
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: holds no trajectories as runs write them: {str(error)[:120]}") from None
+    read = read_trajectories(path, error=DataError)
     # `group-7/task/…#2`: what stands before the first stroke is the group
     sampled = groupby(read, key=lambda trajectory: (trajectory.id.partition("/")[0], trajectory.task_id))
     return [Group(Task(task, ""), tuple(each), number) for number, ((_, task), each) in enumerate(sampled)]

@@ -12,7 +12,6 @@ Source: Liu et al. 2025 (EPO, explicit policy optimization), arXiv:2502.12486.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.seeding import derive_seed
 from whetstone.tools import FrozenModel, model_named
 from whetstone.tools.protocol import GivesVerdict
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import CallRecord, Task
 
 
@@ -63,7 +63,7 @@ class Advised:
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """What the world says first."""
         self.seed, self.acted = seed, 0
-        self.seen = await self.world.reset(task, seed=seed)
+        self.seen = await call_user_function(self.world.reset, task, seed=seed)
         return replace(self.seen, tools=())
 
     async def step(self, action: Message) -> StepResult:
@@ -76,7 +76,7 @@ class Advised:
         calls: list[CallRecord] = []
         for _ in range(self.actions_per_advice):
             said = await self._acts(action.text, calls)
-            result = await self.world.step(said)
+            result: StepResult = await call_user_function(self.world.step, said)
             tools = result.observation.tools or self.seen.tools
             self.seen = replace(result.observation, tools=tools)
             calls += result.calls
@@ -90,12 +90,12 @@ class Advised:
         """What the world says became of it."""
         if not fulfils(self.world, GivesVerdict):
             return {}
-        said: Any = self.world.verdict()
-        return await said if inspect.isawaitable(said) else said  # type: ignore[no-any-return]
+        verdict: Mapping[str, Any] = await call_user_function(self.world.verdict)
+        return verdict
 
     async def close(self) -> None:
         """Let go of the world."""
-        await self.world.close()
+        await call_user_function(self.world.close)
 
     async def _acts(self, advice: str, calls: list[CallRecord]) -> Message:
         began = time.perf_counter()

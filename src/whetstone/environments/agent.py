@@ -28,25 +28,28 @@ from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told, words
-from whetstone.chat.api.fields import finite, flag, read_body
+from whetstone.chat.api.fields import finite, flag, read_body, receive_body
 from whetstone.chat.api.openai_completions import COMPLETIONS
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.routes import ROUTES, models_listed, wire_of
+from whetstone.chat.api.routes import ROUTES, models_listed, rejection
 from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.environments.dependencies import package
+from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
-from whetstone.extras import install_command
 from whetstone.network.connections import patient_protocol
+from whetstone.network.http_layer import RouteError
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
-_MOST_BODY = 16 << 20
-"""Bytes of a request."""
+_MOST_BODY, _BODY_SECONDS = 16 << 20, 60.0
+"""Maximum size of a request, and time until it is complete."""
 _MOST_LINGERING = 1.0
 """Seconds."""
 _MOST_STARTING, _STARTING_SECONDS = 16, 1.0
@@ -77,6 +80,8 @@ class Agent:
     Raises:
         RecipeError: Neither or both of `command` and `function`, a function that is not there, or one to be confined.
     """
+
+    needs = (package("starlette", "serve"), package("uvicorn", "serve"))
 
     def __init__(
         self,
@@ -214,10 +219,7 @@ class Agent:
         every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
         arguments = given if every else {name: value for name, value in given.items() if name in taken}
         try:
-            if inspect.iscoroutinefunction(function):
-                returned = await function(**arguments)
-            else:
-                returned = await asyncio.to_thread(function, **arguments)
+            returned = await call_user_function(function, **arguments)
         except (InfrastructureError, TaskError):
             raise
         except Exception as error:  # whatever else somebody's agent raises is how it ended
@@ -248,7 +250,7 @@ class Agent:
                 stack.callback((await self._door.stand_behind(inside.door)).close)
                 inside.begin()
             else:
-                variables = {**os.environ, **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
+                variables = {**same_hashes(), **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
                 process = await self._started(argv, variables)
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None
@@ -352,10 +354,7 @@ class _Door:
 
     @classmethod
     async def _opened(cls) -> _Door:
-        try:
-            uvicorn = importlib.import_module("uvicorn")
-        except ImportError:
-            raise RecipeError(f"environment agent needs starlette and uvicorn: {install_command('serve')}") from None
+        uvicorn = importlib.import_module("uvicorn")
         agents: dict[str, Agent] = {}
         responses = StoredResponses()
         config = uvicorn.Config(
@@ -396,12 +395,9 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
         return agent
 
     async def body_of(request: Request) -> bytes:
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_BODY:
-                raise RefusedError(f"a request may have {_MOST_BODY} bytes", status=413, code="request_too_large")
-        return bytes(body)
+        length = request.headers.get("content-length", "")
+        pieces = request.stream()
+        return await receive_body(pieces, length=length, max_bytes=_MOST_BODY, seconds=_BODY_SECONDS)
 
     async def answer(wire: Wire, request: Request) -> Response:
         agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
@@ -434,10 +430,9 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):
-            error = RefusedError(str(error.detail), status=error.status_code)
-        elif not isinstance(error, RefusedError):
-            error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
-        return JSONResponse(wire_of(request.url.path, request.headers).error(error), status_code=error.status)
+            error = RouteError(error.status_code, str(error.detail), error.headers)
+        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
+        return JSONResponse(body, status, headers)
 
     base = "/episodes/{id}/v1"
     routes = [Route(f"{base}/{path}", partial(answer, wire), methods=["POST"]) for path, wire in ROUTES.items()]

@@ -77,7 +77,7 @@ class GameEnvironment:
         self.actions = actions
         written = kind.instruction if fulfils(kind, Instructs) else ""
         self.instruction = written if instruction is None else instruction
-        declared: Isolation = kind.isolation if fulfils(kind, Isolated) else "object"
+        declared: Isolation = kind.isolation if fulfils(kind, Isolated) else "thread"
         self.isolation: Isolation = isolation or declared
         self._whole = fulfils(kind, ReadsWhole) and kind.whole
         self.replayable = replayable(kind)

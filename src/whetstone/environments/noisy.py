@@ -17,6 +17,7 @@ from whetstone.chat import Message, tool_result, user
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, HoldsTools, Observation, StepResult
 from whetstone.seeding import derive_random
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import CallRecord, Task
 
 _FAILED = "error: the service did not answer; try again"
@@ -59,7 +60,7 @@ class Noisy:
         """Begin, with noise of the seed's."""
         self._draw, self._last = derive_random(seed, "noise"), None
         self.failed = self.late = 0
-        first = await self.environment.reset(task, seed=seed)
+        first: Observation = await call_user_function(self.environment.reset, task, seed=seed)
         declared = (*first.declared, ("noise", f"errors {self.error_rate:g}, outdated {self.stale_rate:g}"))
         return replace(first, declared=declared)
 
@@ -68,13 +69,14 @@ class Noisy:
         fails, late, slow = self._draw.random(), self._draw.random(), self._draw.gauss(0, 1)
         answers = fulfils(self.environment, HoldsTools) and not action.tool_calls
         if answers:
-            return await self.environment.step(action)
+            answer: StepResult = await call_user_function(self.environment.step, action)
+            return answer
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds * math.exp(self.delay_sigma * slow))
         if fails < self.error_rate:
             self.failed += 1
             return _failure(action)
-        result = await self.environment.step(action)
+        result: StepResult = await call_user_function(self.environment.step, action)
         if late < self.stale_rate and self._last is not None and result.ended is None:
             self.late += 1
             return replace(result, observation=_as_before(result.observation, self._last.observation))
@@ -83,7 +85,7 @@ class Noisy:
 
     async def close(self) -> None:
         """Close the other."""
-        await self.environment.close()
+        await call_user_function(self.environment.close)
 
 
 def _failure(action: Message) -> StepResult:

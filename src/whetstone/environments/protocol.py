@@ -169,9 +169,17 @@ class Checks(Protocol):
         ...
 
 
+@runtime_checkable
+class Needs(Protocol):
+    """A game or an environment that takes more than Python."""
+
+    needs: Iterable[Need]
+    """What has to be installed; it is looked for when a recipe is loaded."""
+
+
 OPTIONAL = (
     Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
-    Checks,
+    Checks, Needs,
 )  # fmt: skip
 """What an environment may have."""
 
@@ -278,7 +286,7 @@ class Solves(Protocol):
 
 @runtime_checkable
 class Isolated(Protocol):
-    """A game that says how it may be shared; what says nothing is an `object`."""
+    """A game that says how it may be shared; one that says nothing is a `thread`, as its functions may block."""
 
     isolation: Isolation
 
@@ -289,14 +297,6 @@ class ReadsWhole(Protocol):
 
     whole: bool
     """True where it is all of what is said."""
-
-
-@runtime_checkable
-class Needs(Protocol):
-    """A game that takes more than Python."""
-
-    needs: Iterable[Need]
-    """What has to be installed."""
 
 
 OPTIONAL_OF_GAMES = (

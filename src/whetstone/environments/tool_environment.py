@@ -8,19 +8,21 @@ read, or cannot be executed, come back as errors the model reads; they never rai
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from whetstone.chat import Message, system, tool_result, user
 from whetstone.contracts import fulfils
-from whetstone.environments.protocol import Observation, StepResult, User
+from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.tools import Answer, Toolset
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import GivesVerdict, replayable
+from whetstone.tools.threads import call_user_function
+from whetstone.tools.toolset import MIN_CLOSE_SECONDS
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
+from whetstone.waiting import deadline, waiting_for
 
 
 class ToolEnvironment:
@@ -94,9 +96,11 @@ class ToolEnvironment:
         request, author = task.prompt, Author.ENVIRONMENT
         if self._user_of is not None:
             await self._user_leaves()
-            self._user = self._user_of()
             assert self.toolset.episode is not None
-            request, author = (await awaited(self._user.open(self.toolset.episode))).text, Author.OTHER_AGENT
+            with waiting_for("the user (open)"):
+                self._user = await call_user_function(self._user_of)
+                reply: Reply = await call_user_function(self._user.open, self.toolset.episode)
+            request, author = reply.text, Author.OTHER_AGENT
         opening = (system(self.instruction), user(request)) if self.instruction else (user(request),)
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
@@ -108,7 +112,8 @@ class ToolEnvironment:
         """
         if not action.tool_calls and not action.malformed:
             if self._user is not None:
-                reply = await awaited(self._user.answer(action.text))
+                with waiting_for("the user"):
+                    reply = await call_user_function(self._user.answer, action.text)
                 heard = (user(reply.text),) if reply.reason is None else ()
                 observation = Observation(heard, author=Author.OTHER_AGENT)
                 return StepResult(observation, terminated=reply.ended, reason=reply.reason)
@@ -146,7 +151,8 @@ class ToolEnvironment:
         """What tools, and the user, say became of it; nothing where none of them says anything."""
         said = await self.toolset.verdict()
         if fulfils(self._user, GivesVerdict):
-            said |= await awaited(self._user.verdict())
+            with waiting_for("the user (verdict)"):
+                said |= await call_user_function(self._user.verdict)
         return said
 
     async def close(self) -> None:
@@ -159,10 +165,5 @@ class ToolEnvironment:
     async def _user_leaves(self) -> None:
         leaving, self._user = self._user, None
         if leaving is not None:
-            left: Any = leaving.close()  # type: ignore[func-returns-value]
-            await awaited(left)
-
-
-async def awaited(value: Any) -> Any:
-    """What a plain or async function came to."""
-    return await value if inspect.isawaitable(value) else value
+            async with deadline(MIN_CLOSE_SECONDS, owner="the user (close)"):
+                await call_user_function(leaving.close)

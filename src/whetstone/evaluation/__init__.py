@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         pass_hat_k,
         tool_productivity,
     )
-    from whetstone.evaluation.success import MOST_INVALID, Evaluation, evaluation_of, rate
+    from whetstone.evaluation.success import MOST_INVALID, Evaluation, effective_samples, evaluation_of, rate
 
 __getattr__, __dir__ = window(__name__)
 
@@ -28,6 +28,7 @@ __all__ = [
     "Rate",
     "calibration",
     "clustered",
+    "effective_samples",
     "evaluation_of",
     "harness_json",
     "inspect_json",

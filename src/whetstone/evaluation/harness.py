@@ -15,8 +15,7 @@ def harness_json(name: str, came_to: Evaluation, protocol: Mapping[str, Any]) ->
 
     Source: lm-evaluation-harness, https://github.com/EleutherAI/lm-evaluation-harness.
     """
-    low, high = came_to.clustered_interval
-    error = (high - low) / (2 * 1.96)
+    error = came_to.standard_error
     results: dict[str, Any] = {
         "alias": name,
         "acc,none": came_to.success,

@@ -1,19 +1,21 @@
-"""How sure is a number? Intervals that know that episodes of one task are alike.
+"""95 % intervals that account for several episodes per task.
 
-Easy to get wrong: sixteen episodes of each of ten tasks are ten things drawn, not a hundred and sixty.
+Episodes of one task are alike: sixteen episodes of each of ten tasks are closer to ten independent draws than to 160.
+Tasks are the unit that is drawn, and everything within a task is one observation.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest, bootstrap
+import numpy.typing as npt
+from scipy.stats import norm, t
 
-_RESAMPLES = 2000
+_UPPER = 0.975
+_Z = float(norm.ppf(_UPPER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,58 +26,88 @@ class Rate:
     success: float
     """In [0, 1]; NaN for no episodes."""
     interval: tuple[float, float]
-    """The 95 % Wilson score interval."""
+    """95 %, see `clustered`."""
 
 
-def wilson(successes: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of independent things; [0, 1] of none.
+def wilson(successes: float, count: float) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a share of independent draws; [0, 1] of none.
+
+        p = successes / n
+        (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+
+    Args:
+        successes: Number of successes.
+        count: Number of draws, n; an effective number need not be whole.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
-    if count == 0:
+    if count <= 0:
         return (0.0, 1.0)
-    found = binomtest(successes, count).proportion_ci(0.95, method="wilson")
-    return (float(found.low), float(found.high))
+    p, ratio = successes / count, _Z * _Z / count
+    half = math.sqrt(max(0.0, p * (1 - p)) * ratio + ratio * ratio / 4)
+    low, high = (p + ratio / 2 - half) / (1 + ratio), (p + ratio / 2 + half) / (1 + ratio)
+    return (0.0 if p == 0 else max(0.0, low), 1.0 if p == 1 else min(1.0, high))
 
 
-def clustered(values: Sequence[Sequence[float]], *, level: float = 0.95) -> tuple[float, float]:
-    """An interval of the mean over all values [tasks][episodes], whole tasks drawn anew; [NaN, NaN] of nothing.
+def effective_number(outcomes: Sequence[Sequence[float]]) -> float:
+    """Return the number of independent episodes whose share of successes is as uncertain as that of K tasks.
 
-    Bias-corrected and accelerated, of Σ values / Σ counts over tasks. Where all tasks say the same it cannot tell how
-    far off that is: for values of 0 and 1 the Wilson interval over tasks is given then, else the value itself.
+        m = sum(x_ij) / sum(n_i)           V = K / (K - 1) * sum((sum_j x_ij - m n_i)^2) / sum(n_i)^2
+        min(sum(n_i), m (1 - m) / V) * (z / t_{K-1})^2
 
-    Source: Efron 1987, "Better bootstrap confidence intervals"; Miller 2024, arXiv:2411.00640, for the clusters.
+    The last factor accounts for the estimate of V (Student's t). With one episode per task the number is K, and if all
+    outcomes are equal, which does not show how alike episodes of a task are. Different outcomes of a single task say
+    nothing of other tasks: 0.
+
+    Args:
+        outcomes: [K][n_i] outcomes of each task, 0 or 1; tasks without episodes are left out.
+
+    Source: Korn & Graubard 1998, "Confidence intervals for proportions with small expected number of positive counts
+        estimated from survey data".
     """
-    filled = [list(map(float, row)) for row in values if len(row)]
-    if not filled:
+    sums, counts = _sums_of(outcomes)
+    tasks, episodes = len(sums), float(counts.sum())
+    if episodes == tasks or sums.sum() in (0, episodes):
+        return float(tasks)
+    if tasks < 2:
+        return 0.0
+    mean, variance = _ratio(sums, counts)
+    number = min(episodes, mean * (1 - mean) / variance) if variance else episodes
+    return number * (_Z / float(t.ppf(_UPPER, tasks - 1))) ** 2
+
+
+def clustered(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean over all values of K tasks, whose values are alike; [NaN, NaN] of nothing.
+
+    Outcomes (0 or 1) have the Wilson interval of their `effective_number`. Other values have Student's interval of the
+    ratio of sums over tasks, m +- t_{K-1} sqrt(V), with m and V as in `effective_number`; it is NaN for one task.
+
+    Args:
+        values: [K][n_i] values of each task; tasks without values are left out.
+
+    Source: Miller 2024, arXiv:2411.00640 (tasks as clusters).
+    """
+    sums, counts = _sums_of(values)
+    if not len(sums):
         return (math.nan, math.nan)
-    sums, counts = np.array([sum(row) for row in filled]), np.array([len(row) for row in filled], dtype=float)
-    means = sums / counts
-    if len(filled) < 2 or np.ptp(means) == 0:
-        mean = float(sums.sum() / counts.sum())
-        if mean in (0.0, 1.0):
-            return wilson(round(mean * len(filled)), len(filled))
-        return (mean, mean)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of degenerate resamples; what comes of them is looked at below
-        found = bootstrap(
-            (sums, counts),
-            lambda s, c, axis=-1: s.sum(axis) / c.sum(axis),
-            paired=True,
-            vectorized=True,
-            n_resamples=_RESAMPLES,
-            confidence_level=level,
-            method="BCa",
-            rng=np.random.default_rng(0),
-        ).confidence_interval
-    low, high = float(found.low), float(found.high)
-    mean = float(sums.sum() / counts.sum())
-    if math.isnan(low) or math.isnan(high):
-        return (mean, mean)
-    # resampling alone is too narrow where tasks are few
-    widen = math.sqrt(len(filled) / (len(filled) - 1))
-    low, high = mean + widen * (low - mean), mean + widen * (high - mean)
-    flat = [value for row in filled for value in row]
-    if set(flat) <= {0.0, 1.0}:
-        return (max(0.0, low), min(1.0, high))
-    return (low, high)
+    if all(value in (0, 1) for row in values for value in row):
+        number = effective_number(values)
+        return wilson(float(sums.sum() / counts.sum()) * number, number)
+    if len(sums) < 2:
+        return (math.nan, math.nan)
+    mean, variance = _ratio(sums, counts)
+    half = float(t.ppf(_UPPER, len(sums) - 1)) * math.sqrt(variance)
+    return (mean - half, mean + half)
+
+
+def _sums_of(values: Sequence[Sequence[float]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return ([K] sums, [K] counts) of the tasks that have values."""
+    filled = [row for row in values if len(row)]
+    return np.array([float(sum(row)) for row in filled]), np.array([float(len(row)) for row in filled])
+
+
+def _ratio(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return (mean, its variance) of a ratio of sums over two tasks or more."""
+    tasks, total = len(sums), counts.sum()
+    mean = sums.sum() / total
+    return float(mean), float(tasks / (tasks - 1) * ((sums - mean * counts) ** 2).sum() / total**2)

@@ -38,8 +38,7 @@ def inspect_json(
     Source: Inspect, https://inspect.aisi.org.uk/eval-logs.html, version 2.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    low, high = came_to.clustered_interval
-    numbers = {"accuracy": came_to.success, "stderr": (high - low) / (2 * 1.96), "reward": came_to.reward}
+    numbers = {"accuracy": came_to.success, "stderr": came_to.standard_error, "reward": came_to.reward}
     metrics = {key: {"name": key, "value": value} for key, value in numbers.items() if math.isfinite(value)}
     samples = [
         _sample(group, trajectory, epoch)
@@ -135,7 +134,7 @@ def outcomes_of(path: Path) -> dict[str, float]:
         raise TaskError(f"{path}: Inspect's binary log; `inspect log convert --to json` writes the one read here")
     try:
         rows = (
-            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
             if (path.suffix == ".jsonl")
             else json.loads(path.read_text(encoding="utf-8"))
         )

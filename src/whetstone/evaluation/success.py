@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from whetstone.causes import causes_of
-from whetstone.evaluation.intervals import Rate, clustered, wilson
+from whetstone.evaluation.intervals import Rate, clustered, effective_number
 from whetstone.evaluation.measures import Calibration, calibration, majority, pass_at_k, pass_hat_k, tool_productivity
 from whetstone.plain_json import plain
 from whetstone.rewards.answers.confidence import stated_confidence
@@ -37,7 +37,7 @@ class Evaluation:
     """Episodes with a valid ending."""
     success: float
     interval: tuple[float, float]
-    """The 95 % Wilson interval, as if every episode stood for itself."""
+    """95 %, over tasks: several episodes of one task are alike; see `clustered`."""
     kinds: dict[str, Rate]
     """By the `kind` tag of the tasks."""
     turns: float
@@ -57,7 +57,7 @@ class Evaluation:
     temperature: float
     tasks: int = 0
     clustered_interval: tuple[float, float] = (math.nan, math.nan)
-    """The 95 % bootstrap interval with whole tasks drawn anew."""
+    """Same as `interval`, for readers of earlier releases; NaN without episodes."""
     pass_hat: dict[str, float] = field(default_factory=dict)
     """pass^k: all of k samples succeed."""
     majority: dict[str, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Evaluation:
     reward: float = math.nan
     """Mean outcome: avg@k, k being the samples of a task."""
     reward_interval: tuple[float, float] = (math.nan, math.nan)
-    """As `clustered_interval`."""
+    """Of `reward`, as `interval`."""
     tool_productivity: float | None = None
     """Solved episodes over tool calls; None where nothing was called."""
     tags: dict[str, dict[str, Rate]] = field(default_factory=dict)
@@ -91,25 +91,35 @@ class Evaluation:
         return found
 
     @property
+    def standard_error(self) -> float:
+        """Standard error of `success` that `interval` amounts to; NaN without episodes."""
+        low, high = self.clustered_interval
+        return (high - low) / (2 * 1.96)
+
+    @property
     def sound(self) -> bool:
         """Whether few enough episodes were invalid for it to say something."""
         return self.invalid <= MOST_INVALID * max(1, self.episodes + self.invalid)
 
 
-def rate(outcomes: Iterable[bool]) -> Rate:
-    """The share of True with its 95 % Wilson interval; of nothing, NaN in [0, 1]."""
+def rate(outcomes: Iterable[bool], tasks: Iterable[Hashable] | None = None) -> Rate:
+    """Return the share of True with its 95 % interval; of nothing, NaN in [0, 1].
+
+    Args:
+        outcomes: [N] whether each episode succeeded.
+        tasks: [N] the task of each episode; None: each is of another one.
+    """
     results = list(outcomes)
     if not results:
         return Rate(0, math.nan, (0.0, 1.0))
-    return Rate(len(results), sum(results) / len(results), wilson(sum(results), len(results)))
+    by_task: defaultdict[Hashable, list[bool]] = defaultdict(list)
+    for outcome, task in zip(results, range(len(results)) if tasks is None else tasks, strict=True):
+        by_task[task].append(outcome)
+    return Rate(len(results), sum(results) / len(results), clustered(list(by_task.values())))
 
 
-def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: bool = True) -> Evaluation:
-    """What the episodes in `groups` came to.
-
-    Args:
-        intervals: Whether intervals with tasks drawn anew are wanted; they take milliseconds.
-    """
+def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
+    """Return what the episodes in `groups` came to."""
     tried = groups
     groups = [
         replace(group, trajectories=tuple(t for t in group.trajectories if _NOT_CHOSEN not in t.marks))
@@ -117,10 +127,10 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
     ]
     everything = [trajectory for group in groups for trajectory in group.trajectories]
     valid = [trajectory for trajectory in everything if trajectory.score is not None]
-    kinds: defaultdict[str, list[bool]] = defaultdict(list)
+    kinds: defaultdict[str, list[Group]] = defaultdict(list)
     for group in groups:
-        kinds[group.task.tags.get("kind", "all")] += [t.solved for t in group.trajectories if t.score is not None]
-    whole = rate(t.solved for t in valid)
+        kinds[group.task.tags.get("kind", "all")].append(group)
+    whole = _rate_of(groups)
     calls = [call for trajectory in valid for call in trajectory.calls]
     by_task = _by_task(groups)
     values = [[t.score.value for t in row if t.score is not None] for row in by_task]
@@ -131,7 +141,7 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
         episodes=whole.episodes,
         success=whole.success,
         interval=whole.interval,
-        kinds={kind: rate(outcomes) for kind, outcomes in sorted(kinds.items())},
+        kinds={kind: _rate_of(each) for kind, each in sorted(kinds.items())},
         turns=_mean(len(t.turns) for t in valid),
         tool_calls=_mean(len(t.calls) for t in valid),
         action_tokens=_mean(t.action_tokens for t in valid),
@@ -142,11 +152,11 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
         invalid=len(everything) - len(valid),
         temperature=temperature,
         tasks=len(by_task),
-        clustered_interval=clustered([[float(t.solved) for t in row] for row in by_task] if intervals else []),
+        clustered_interval=whole.interval if whole.episodes else (math.nan, math.nan),
         pass_hat=_over_tasks(by_task, pass_hat_k),
         majority=_majorities(by_task),
         reward=_mean(value for row in values for value in row),
-        reward_interval=clustered(values if intervals else []),
+        reward_interval=clustered(values),
         tool_productivity=None if math.isnan(productivity) else productivity,
         tags=_by_tags(groups),
         failures=_shares(_what_went_wrong(t) for t in valid if not t.solved),
@@ -160,6 +170,19 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float, intervals: boo
             for name in ("sampled_tokens", "tool_calls", "environment_steps")
         },
     )
+
+
+def _rate_of(groups: Iterable[Group]) -> Rate:
+    scored = [(t.solved, group.task.id) for group in groups for t in group.trajectories if t.score is not None]
+    return rate([solved for solved, _ in scored], [task for _, task in scored])
+
+
+def effective_samples(groups: Iterable[Group]) -> float:
+    """Return the `effective_number` of the scored episodes of groups."""
+    by_task: defaultdict[str, list[bool]] = defaultdict(list)
+    for group in groups:
+        by_task[group.task.id] += [t.solved for t in group.trajectories if t.score is not None]
+    return effective_number(list(by_task.values()))
 
 
 def _by_task(groups: Sequence[Group]) -> list[list[Trajectory]]:
@@ -233,13 +256,12 @@ def _majority_is_right(row: Sequence[Trajectory]) -> bool:
 
 
 def _by_tags(groups: Sequence[Group]) -> dict[str, dict[str, Rate]]:
-    found: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    found: defaultdict[str, defaultdict[str, list[Group]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         for tag, value in group.task.tags.items():
-            found[tag][str(value)] += [t.solved for t in group.trajectories if t.score is not None]
-    kept: Mapping[str, Mapping[str, list[bool]]] = found
+            found[tag][str(value)].append(group)
     return {
-        tag: {value: rate(outcomes) for value, outcomes in sorted(values.items())}
-        for tag, values in sorted(kept.items())
+        tag: {value: _rate_of(each) for value, each in sorted(values.items())}
+        for tag, values in sorted(found.items())
         if len(values) <= _MOST_VALUES
     }

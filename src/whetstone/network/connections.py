@@ -1,8 +1,8 @@
-"""Who holds a connection of ours, and for how long? Nobody who says nothing, and nobody who does not read what he asked
-for, nor who never ends what he says.
+"""The server of an ASGI application: uvicorn with time and size limits for each connection.
 
-Easy to get wrong: an application never sees a client that sends half a header, and cannot end one that takes its answer
-a byte at a time. Whoever holds the socket can.
+Note:
+    An application does not see a client that sends half of a head, and cannot end one that reads its answer byte by
+    byte. The limits are therefore set where the socket is read.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 
 SECONDS_TO_ASK = 30.0
-"""From a connection to a whole head of a first request."""
+"""Maximum time for the head of a request: from the connection, or from the first byte of a later request."""
 SECONDS_TO_READ = 60.0
-"""In which a client that is behind has to take something."""
+"""Maximum time in which a client that reads slowly reads nothing."""
 MOST_OF_A_HEAD = 1 << 16
-"""Bytes of an address and its headers, or of what comes behind a body, that come in pieces."""
+"""Maximum bytes of a head, or of trailers after a body, that arrive in pieces."""
 
 MOST_UNHEARD = 1 << 20
-"""Bytes of a body that may still come when the answer is told."""
+"""Maximum bytes of a body that arrive after the response."""
 
 
 def patient_protocol(
     *, seconds_to_ask: float = SECONDS_TO_ASK, seconds_to_read: float = SECONDS_TO_READ
 ) -> type[asyncio.Protocol]:
-    """How uvicorn reads HTTP, with bounds: `uvicorn.Config(app, http=patient_protocol())`.
+    """Return uvicorn's HTTP protocol with limits: `uvicorn.Config(app, http=patient_protocol())`.
 
     Raises:
         RecipeError: It is not installed.
@@ -37,61 +37,86 @@ def patient_protocol(
     except ImportError:
         raise RecipeError(f"serving needs starlette, uvicorn and httptools: {install_command('serve')}") from None
 
-    class Patient(HttpToolsProtocol):  # type: ignore[misc]
-        """Waits so long and no longer, for so much and no more."""
+    class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc]
+        """HTTP/1.1 with limits."""
 
-        _waiting: asyncio.TimerHandle | None = None
-        _moved, _kept = False, 0
-        """Whether what came last said more than a piece of a head; bytes of such pieces behind one another."""
-        _unheard = 0
+        _head_timer: asyncio.TimerHandle | None = None
+        _read_timer: asyncio.TimerHandle | None = None
+        _is_progress, _piece_bytes = False, 0
+        """Whether the last data completed a head, a body or a part of a body; bytes of pieces since then."""
+        _late_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._waiting = self.loop.call_later(seconds_to_ask, self._end_unasked)
+            self._start_head_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._wait_no_more()
+            self._stop_head_timer()
+            self._stop_read_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            self._moved = False
+            self._is_progress = False
             super().data_received(data)
-            self._kept = 0 if self._moved else self._kept + len(data)  # the parser keeps a head however long it gets
-            if self._kept > MOST_OF_A_HEAD:
-                self.transport.abort()
+            if self._is_progress:
+                self._piece_bytes = 0
+            elif not self.transport.is_closing():
+                self._start_head_timer()
+                self._piece_bytes += len(data)  # the parser stores a head of any length
+                if self._piece_bytes > MOST_OF_A_HEAD:
+                    self.transport.abort()
+
+        def on_message_begin(self) -> None:
+            self._start_head_timer()
+            super().on_message_begin()
 
         def on_headers_complete(self) -> None:
-            self._moved, self._unheard = True, 0
+            self._is_progress, self._late_bytes = True, 0
+            self._stop_head_timer()
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
-            self._moved = True
+            self._is_progress = True
             super().on_body(body)
-            if self.cycle.response_complete:
-                self._unheard += len(body)
-                if self._unheard > MOST_UNHEARD:
+            if self.cycle is not None and self.cycle.response_complete:
+                self._start_head_timer()
+                self._late_bytes += len(body)
+                if self._late_bytes > MOST_UNHEARD:
                     self.transport.abort()
 
         def on_message_complete(self) -> None:
-            self._moved = True
+            self._is_progress = True
+            self._stop_head_timer()
             super().on_message_complete()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._wait_no_more()
-            self._waiting = self.loop.call_later(seconds_to_read, self.transport.abort)
+            self._stop_read_timer()
+            self._read_timer = self.loop.call_later(seconds_to_read, self.transport.abort)
 
         def resume_writing(self) -> None:
-            self._wait_no_more()
+            self._stop_read_timer()
             super().resume_writing()
 
-        def _end_unasked(self) -> None:
-            if self.cycle is None:
+        def _start_head_timer(self) -> None:
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(seconds_to_ask, self._end_incomplete_head)
+
+        def _end_incomplete_head(self) -> None:
+            self._head_timer = None
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._start_head_timer()  # an earlier request of this connection is still answered
+            else:
                 self.transport.abort()
 
-        def _wait_no_more(self) -> None:
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+        def _stop_head_timer(self) -> None:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
 
-    return Patient
+        def _stop_read_timer(self) -> None:
+            if self._read_timer is not None:
+                self._read_timer.cancel()
+                self._read_timer = None
+
+    return LimitedProtocol

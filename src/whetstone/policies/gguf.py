@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from whetstone.errors import PolicyError, explained
 from whetstone.extras import install_command
+from whetstone.policies.policy import save_tokenizer
 
 logging.disable_progress_bar()
 
@@ -42,7 +43,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
         model = AutoModelForCausalLM.from_pretrained(file.parent, **given, **unpacked)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
         model.save_pretrained(folder)
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError, ImportError, NotImplementedError) as error:
         raise PolicyError(f"{file}: could not be converted: {explained(error, max_characters=300)}") from error

@@ -26,6 +26,7 @@ from whetstone.policies.view import on_cpu
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
 _ADAPTERS = "adapter_config.json"
+_SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
 """What configurations call how many tokens a model can have in view."""
 _UNBOUNDED, _ENDLESS = 8192, 2**24
@@ -191,7 +192,7 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
         at: Where the folder will be, if it is to be renamed.
     """
     model: Any = on_cpu(policy.model)
-    policy.tokenizer.save_pretrained(folder)
+    save_tokenizer(policy.tokenizer, folder)
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -206,8 +207,24 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
         without.save_pretrained(folder / _BESIDE)
     base = (at or folder) / _BESIDE if beside else Path(named)
     written = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
-    text = json.dumps({**written, "base_model_name_or_path": str(base.resolve())}, indent=1)
+    # PEFT holds names in sets, whose order differs between processes
+    names = {key: sorted(written[key]) for key in _SETS if isinstance(written.get(key), list)}
+    text = json.dumps({**written, **names, "base_model_name_or_path": str(base.resolve())}, indent=1)
     (folder / _ADAPTERS).write_text(text, encoding="utf-8")
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer into an existing folder.
+
+    Transformers adds how the tokenizer was loaded (`is_local`, `local_files_only`) to its configuration. Both keys are
+    removed, so that a resumed run, whose tokenizer comes from a checkpoint, writes the same bytes as an uninterrupted
+    run.
+    """
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    config = {key: value for key, value in written.items() if key not in ("is_local", "local_files_only")}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _check_kind(folder: Path, config: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from whetstone.recipe.parts import Part, Settings, named
 
@@ -96,6 +96,8 @@ class DataSettings(Settings):
     `reward`, `score`, or the reward column of a known tool's log."""
     split: str = "train"
     """Split of a dataset with several splits."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """`stop` reports all invalid rows before training starts; `skip` excludes them, and the run stores their number."""
     train_on: str = "all"
     """Assistant turns that are trained: `all`, the `last`, those with `calls`, those that are `answers`, or
     `package.module:function` of (message, index among the assistant's messages, all messages)."""
@@ -411,6 +413,8 @@ class LiveSettings(OptimizerSettings):
     """Judged answers that make an update."""
     replay_turns: int = Field(0, ge=0)
     """Number of earlier answers, sampled at random, that are added to each update."""
+    reward_range: list[float] = Field([-10.0, 10.0], min_length=2, max_length=2)
+    """Smallest and largest reward that clients, people and `scorer` can give; any other is rejected."""
     reward_weight: float = Field(1.0, ge=0)
     """What an answer's reward counts for; 0: rewards teach nothing."""
     hint_weight: float = Field(1.0, ge=0)
@@ -431,10 +435,17 @@ class LiveSettings(OptimizerSettings):
     guard: GuardSettings | None = None
     """Rollback of the weights if the success rate on held-out tasks falls; null disables it."""
     redact: str | None = None
-    """`package.module:function`, a text → as it may be kept: what is taken out of words and tokens before a turn is
-    stored and learned from, and of what people wrote; null: nothing."""
+    """Redactor of text and tokens before a turn is stored and trained, and of text that people write: `sensitive`
+    (secrets, e-mail addresses and phone numbers), or `package.module:function` of a text; null: none."""
     checkpoint_interval_steps: int = Field(10, ge=1)
     """Updates between two checkpoints; a step of live learning is one update."""
+
+    @field_validator("reward_range")
+    @classmethod
+    def _check_reward_range(cls, value: list[float]) -> list[float]:
+        if value[0] >= value[1]:
+            raise ValueError(f"the smallest reward first, got [{value[0]:g}, {value[1]:g}]")
+        return value
 
 
 class EntropySettings(Settings):

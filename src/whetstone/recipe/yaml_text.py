@@ -16,6 +16,7 @@ from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEv
 from whetstone.errors import RecipeError
 
 _DEEPEST = 60
+_BRACKETS = re.compile(r"[][{}]")
 _LONG_NUMBER = re.compile(r"[-+]?(0[xo][0-9a-fA-F_]{300,}|[0-9_:.]{300,})")
 _KINDS = ("str", "int", "float", "bool", "null", "map", "seq")
 _TAGS = frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in _KINDS)})
@@ -38,6 +39,7 @@ def yaml_document(
     if len(text) > max_characters:
         raise RecipeError(f"{label}: longer than {max_characters} characters")
     kind: Literal["safe", "rt"] = "safe" if plain else "rt"
+    _check_brackets(text, label)
     try:
         _measure(text, label, kind, most_nodes)
         return YAML(typ=kind).load(text)
@@ -49,6 +51,24 @@ def yaml_document(
     except (YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         # what the library makes of dates, numbers and tags that are none
         raise RecipeError(f"{label}: not YAML: {' '.join(str(error).split())[:160]}") from None
+
+
+def _check_brackets(text: str, label: str) -> None:
+    """Reject a line with far more open brackets than a document may have.
+
+    The scanner looks for the end of each possible key on its line, in time that is quadratic in the open brackets.
+
+    Raises:
+        RecipeError: There is such a line.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count("[") + line.count("{") <= _DEEPEST * 2:
+            continue
+        depth = 0
+        for bracket in _BRACKETS.findall(line):
+            depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+            if depth > _DEEPEST * 2:
+                raise RecipeError(f"{label}:{number}  nested more than {_DEEPEST} deep")
 
 
 def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int) -> None:

@@ -1,27 +1,25 @@
-"""What did the last episodes of a run come to, where their lines as stored are enough?"""
+"""Stored rows of the last episodes of a run, for statistics that need no `Trajectory`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import orjson
+from whetstone.json_lines import read_objects
+from whetstone.trajectory_json import check_row
 
-_MOST_EPISODES = 5_000
+_MAX_EPISODES = 5_000
 
 
-def stored_lines(run_dir: Path, *, most: int = _MOST_EPISODES) -> list[dict[str, Any]]:
-    """The last trajectories of a run, as they are stored; a torn line is left out."""
+def stored_lines(run_dir: Path, *, most: int = _MAX_EPISODES) -> list[dict[str, Any]]:
+    """Return the rows of the last files of trajectories, at most `most`. An incomplete last line is ignored.
+
+    Raises:
+        RunDirectoryError: A line is damaged; the message names file and line.
+    """
     found: list[dict[str, Any]] = []
     for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
-        with open(path, "rb") as file:
-            for text in file:
-                try:
-                    line = orjson.loads(text)
-                except ValueError:
-                    continue
-                if isinstance(line, dict):
-                    found.append(line)
+        found += read_objects(path, check_row)
         if len(found) >= most:
             break
     return found[-most:]

@@ -14,13 +14,27 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import orjson
 
 from whetstone.errors import RunDirectoryError
+from whetstone.json_lines import UNREADABLE, describe_damage, make_shape, parse_json, parse_object, validate_shape
 from whetstone.trajectory import Costs, Group, Task, Turn
 from whetstone.trajectory_json import decoded_task, decoded_trajectories, decoded_turn
+
+_OF_UPDATE = make_shape(update=int)
+_EVENTS = {
+    "admitted": make_shape(group=int, version=int, task=NotRequired[int | dict[str, Any]]),
+    "kept": make_shape(group=int, file=str, offset=int, length=int, checksum=int, costs=NotRequired[list[int | float]]),
+    "lost": make_shape(group=int, reason=str),
+    "consumed": make_shape(update=int, groups=list[int], passed_over=NotRequired[list[int]]),
+    "begun": _OF_UPDATE,
+    "updated": _OF_UPDATE,
+    "quarantined": _OF_UPDATE,
+    "fault": make_shape(kind=str, said=str, episode=NotRequired[str]),
+}
+_TURNS = make_shape(over=NotRequired[list[str]], episode=NotRequired[str], turn=NotRequired[dict[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +118,8 @@ class RunRecord:
             raise RunDirectoryError(f"{path}: group {number} is damaged (its checksum does not match the journal's)")
         try:
             return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RunDirectoryError(f"{path}: group {number} is no group: {str(error)[:160]}") from None
+        except ValueError as error:
+            raise RunDirectoryError(f"{path}: group {number} is no group: {describe_damage(error)}") from None
 
     def waiting(self) -> list[int]:
         """Groups that were let in and neither consumed nor lost."""
@@ -114,15 +128,19 @@ class RunRecord:
 
     def played(self, episode: str) -> tuple[Turn, ...]:
         """See `EpisodeRecord.played`."""
-        return tuple(decoded_turn(orjson.loads(line)["turn"]) for line in self._turns.get(episode, ()))
+        return tuple(decoded_turn(parse_object(line)["turn"]) for line in self._turns.get(episode, ()))
 
     def begun_episodes(self, name: str) -> dict[str, tuple[Turn, ...]]:
         """By episode, the turns on record of those under way whose ids begin so."""
         return {episode: self.played(episode) for episode in self._turns if episode.startswith(name)}
 
     def _read(self) -> None:
-        """What is on record, as far as it can be believed."""
-        heard: dict[str, Callable[[dict[str, Any]], None]] = {
+        """Read what is on record, up to the first line that is not JSON.
+
+        Raises:
+            RunDirectoryError: A line is JSON of another shape; the message names file and line.
+        """
+        heard: dict[str, Callable[[Any], None]] = {
             "admitted": self._heard_admitted,
             "kept": self._heard_kept,
             "lost": lambda e: self.lost.__setitem__(e["group"], e["reason"]),
@@ -132,22 +150,33 @@ class RunRecord:
             "quarantined": self._heard_quarantined,
             "fault": self._heard_fault,
         }
-        for event in self._lines(self.journal_path):
-            try:
-                heard[event["event"]](event)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise RunDirectoryError(f"{self.journal_path}: holds what no run writes: {str(error)[:160]}") from None
-        for row in self._lines(self.turns_path):
-            try:
-                self._heard_turn(row)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise RunDirectoryError(f"{self.turns_path}: holds what no run writes: {str(error)[:160]}") from None
+
+        def hear_event(event: dict[str, Any]) -> None:
+            kind = event.get("event")
+            if not isinstance(kind, str) or kind not in heard:
+                raise ValueError(f'"event" is one of {", ".join(heard)}, got {str(kind)[:40]!r}')
+            heard[kind](validate_shape(_EVENTS[kind], event))
+
+        for path, hear in ((self.journal_path, hear_event), (self.turns_path, self._heard_turn)):
+            for number, row in self._lines(path):
+                try:
+                    if not isinstance(row, dict):
+                        raise ValueError(f"a JSON object is expected, got {type(row).__name__}")
+                    hear(row)
+                except UNREADABLE as error:
+                    raise RunDirectoryError(
+                        f"{path}:{number}: holds what no run writes: {describe_damage(error)}"
+                    ) from None
 
     def _heard_turn(self, row: dict[str, Any]) -> None:
-        for episode in row.get("over", ()):
+        read = validate_shape(_TURNS, row)
+        for episode in read.get("over", ()):
             self._turns.pop(episode, None)
-        if "turn" in row:
-            self._turns.setdefault(row["episode"], []).append(orjson.dumps(row) + b"\n")
+        if "turn" in read:
+            if "episode" not in read:
+                raise ValueError("episode: Field required")
+            decoded_turn(read["turn"])
+            self._turns.setdefault(read["episode"], []).append(orjson.dumps(row) + b"\n")
 
     def _heard_admitted(self, event: dict[str, Any]) -> None:
         self.admitted[event["group"]] = event["version"]
@@ -182,19 +211,20 @@ class RunRecord:
         self.passed_over.pop(event["update"], None)
         self.begun.pop(event["update"], None)
 
-    def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
+    def _lines(self, path: Path) -> Iterator[tuple[int, Any]]:
+        """Yield (line number, JSON value) of each line, up to the first that is damaged."""
         if not path.is_file():
             return
         content = path.read_bytes()
         good = 0
         for number, line in enumerate(content.splitlines(keepends=True), start=1):
             try:
-                row = orjson.loads(line) if line.endswith(b"\n") else None
-            except orjson.JSONDecodeError:
+                row = parse_json(line) if line.endswith(b"\n") else None
+            except ValueError:
                 row = None
             if row is None:
                 if self._forgotten is not None:
                     self._forgotten(path, content, good, number, good + len(line) >= len(content))
                 return
             good += len(line)
-            yield row
+            yield number, row

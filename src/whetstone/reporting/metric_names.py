@@ -37,6 +37,8 @@ METRICS = _rows({
     "steps with a scored episode": (
         ("reward/mean", "", "Mean outcome of the step's episodes. The optimized quantity."),
         ("episode/success", "fraction", "Fraction of episodes that solved their task. The quantity of interest."),
+        ("episode/effective_samples", "episodes",
+         "Number of independent episodes with the same uncertainty of `episode/success`; those of one group are not."),
         ("episode/turns", "turns", "Mean number of turns per episode."),
         ("episode/tool_calls", "calls", "Mean number of tool calls per episode."),
         ("episode/action_tokens", "tokens", "Mean number of sampled tokens per episode."),
@@ -218,6 +220,12 @@ METRICS = _rows({
         ("loss/supervised", "nats per token", "Negative log-likelihood of the demonstrations per token."),
         ("demonstrations/skipped_fraction", "fraction",
          "Demonstrations that were skipped because they did not solve their task."),
+    ),
+    "demonstrations of an expert": (
+        ("demonstrations/retried", "count",
+         "Demonstrations that were played again because a sandbox, tool or server failed."),
+        ("demonstrations/lost", "count",
+         "Demonstrations that failed in every attempt; each is a fault in the journal."),
     ),
     "`pretraining`": (
         ("loss/pretraining", "nats per token", "Negative log-likelihood of the text per token."),

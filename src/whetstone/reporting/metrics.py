@@ -1,17 +1,23 @@
 """Where do the numbers of a run go? One JSON object a step in `metrics.jsonl`, keys `area/name`.
 
-Easy to get wrong: after a kill the file may hold steps the last checkpoint does not know, or half a line.
-Going on from a checkpoint first rewinds the file to it.
+Note:
+    After a kill the file may hold steps that the last checkpoint does not know, or an incomplete line. A resumed run
+    first rewinds the file to its checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from whetstone.atomic_write import saving, write_text
+from whetstone.json_lines import read_objects
 from whetstone.plain_json import to_json
 from whetstone.renames import upgrade_metrics
 
@@ -21,10 +27,18 @@ class Journal:
 
     Args:
         heard: Each is told every row once it is written.
+        warn: Told of each damaged line that is read; None: it is logged.
     """
 
-    def __init__(self, run_dir: Path, *, heard: Sequence[Callable[[Mapping[str, Any]], None]] = ()) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        heard: Sequence[Callable[[Mapping[str, Any]], None]] = (),
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self.path, self.heard = run_dir / "metrics.jsonl", heard
+        self.warn = warn or partial(logging.getLogger("whetstone").warning, "whetstone: %s")
 
     def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Append one step. Numbers that are not finite are written as null, so that every line is JSON.
@@ -39,21 +53,59 @@ class Journal:
             heard({"stage": stage, "step": step, **metrics})
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the rows of all steps, with the metric names of this release. A torn last line is ignored."""
-        if not self.path.is_file():
-            return []
-        rows = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                break
-            if not isinstance(row, dict):
-                break
-            rows.append(upgrade_metrics(row))
+        """Return the rows of all steps, with the metric names of this release.
+
+        A damaged line is left out with a warning. An incomplete last line is ignored.
+        """
+        rows, damaged = self._read()
+        for number, reason in damaged.items():
+            self.warn(f"{self.path}:{number}: is damaged and left out: {reason}")
         return rows
 
     def rewind(self, done: Mapping[str, int]) -> None:
-        """Forget what came after `done[stage]` steps of each stage; stages not named are forgotten whole."""
-        kept = [row for row in self.read() if row["step"] <= done.get(row["stage"], 0)]
+        """Remove the rows after `done[stage]` steps of each stage; all rows of a stage that is not named are removed.
+
+        A damaged file is first copied to `metrics.jsonl.damaged`, or the next free name (`.damaged-2`).
+
+        Raises:
+            SaveError: It could not be written.
+        """
+        rows, damaged = self._read()
+        if damaged:
+            copy = self._keep_copy()
+            for number, reason in damaged.items():
+                self.warn(f"{self.path}:{number}: is damaged and left out: {reason}; the file is kept as {copy.name}")
+        kept = [row for row in rows if row["step"] <= done.get(row["stage"], 0)]
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def _read(self) -> tuple[list[dict[str, Any]], dict[int, str]]:
+        damaged: dict[int, str] = {}
+        if not self.path.is_file():
+            return [], damaged
+        return list(read_objects(self.path, parse_metrics, on_damage=damaged.__setitem__)), damaged
+
+    def _keep_copy(self) -> Path:
+        names = (f"{self.path.name}.damaged{f'-{n}' * (n > 1)}" for n in count(1))
+        copy = next(path for name in names if not (path := self.path.with_name(name)).exists())
+        with saving(copy):
+            shutil.copyfile(self.path, copy)
+        return copy
+
+
+def parse_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `metrics.jsonl` with the metric names of this release.
+
+    Raises:
+        ValueError: It has no stage or step, or a metric is no number.
+    """
+    step = row.get("step")
+    if not isinstance(row.get("stage"), str) or not isinstance(step, int) or isinstance(step, bool):
+        raise ValueError('a row has "stage" (a string) and "step" (an integer)')
+    wrong = next((key for key, value in row.items() if key != "stage" and not _is_number(value)), None)
+    if wrong is not None:
+        raise ValueError(f'"{wrong}" is no number')
+    return upgrade_metrics(row)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)

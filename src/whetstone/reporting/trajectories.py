@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-import orjson
-
 from whetstone.atomic_write import write_text
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.json_lines import read_objects
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
@@ -22,22 +22,28 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     write_text(path, "".join(encoded_trajectory(t).decode() + "\n" for t in trajectories))
 
 
-def read_trajectories(path: Path) -> list[Trajectory]:
-    """What `write_trajectories` wrote. Forks share their parent's turns where the parent stands before them.
+def read_trajectories(
+    path: Path,
+    *,
+    error: type[WhetstoneError] = RunDirectoryError,
+    problem: str = "  not a trajectory",
+    may_be_incomplete: bool = False,
+) -> list[Trajectory]:
+    """Read what `write_trajectories` wrote. Forks share the turns of a parent that precedes them.
+
+    Args:
+        error: Class of the error.
+        problem: Text of its message between line number and reason.
+        may_be_incomplete: Whether an incomplete last line is ignored.
 
     Raises:
-        RunDirectoryError: No such file, or a line that cannot be read; the message names file and line.
+        WhetstoneError: There is no such file, or a line cannot be read; the message names file and line.
     """
     if not path.is_file():
-        raise RunDirectoryError(f"{path}: no such trajectory file")
+        raise error(f"{path}: no such trajectory file")
     read: dict[str, Trajectory] = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                trajectory = read_trajectory(orjson.loads(line), read)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise RunDirectoryError(
-                    f"{path}:{number}  not a trajectory: {type(error).__name__}: {error}"
-                ) from error
-            read[trajectory.id] = trajectory
+    parse = partial(read_trajectory, before=read)
+    rows = read_objects(path, parse, error=error, problem=problem, may_be_incomplete=may_be_incomplete)
+    for trajectory in rows:
+        read[trajectory.id] = trajectory
     return list(read.values())

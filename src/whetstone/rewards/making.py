@@ -18,6 +18,7 @@ from whetstone.plugins import OptionError, checked_options, find_part, made_of, 
 from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
 from whetstone.rewards.term import Term
+from whetstone.tools.threads import call_user_function
 
 
 def make_reward(named: Any, built_in: Mapping[str, Any]) -> Reward:
@@ -49,19 +50,26 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
             given[key] = _below(key, make, options.pop(key))
     arguments = checked_options(part, options, given)
     if inspect.isclass(part):
-        return made_of(kind, name, part, arguments)
+        return made_of(kind, name, _with_async_call(part) if kind == "reward" else part, arguments)
     if inspect.isfunction(part) and not inspect.iscoroutinefunction(part):
         part = _awaitable(part)
     return functools.partial(part, **arguments) if arguments else part
 
 
+def _with_async_call(part: type) -> type:
+    """Return the class, or a subclass of it whose `__call__` runs in a thread if that of the class is plain."""
+    call = next((vars(kind)["__call__"] for kind in part.__mro__ if "__call__" in vars(kind)), None)
+    if call is None or inspect.iscoroutinefunction(call):
+        return part
+    return type(part.__name__, (part,), {"__call__": _awaitable(call), "__module__": part.__module__})
+
+
 def _awaitable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function as the async one that a reward is."""
+    """Return an async function that calls a plain one in a thread."""
 
     @functools.wraps(function)
     async def asked(*arguments: Any, **options: Any) -> Any:
-        said = function(*arguments, **options)
-        return await said if inspect.isawaitable(said) else said
+        return await call_user_function(function, *arguments, **options)
 
     return asked
 

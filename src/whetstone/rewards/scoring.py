@@ -17,6 +17,7 @@ from typing import Any
 from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
 from whetstone.rewards.judges.heard import judgements_heard
 from whetstone.rewards.protocol import Compares, Reward
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Judgement, RemovalScope, Score, Task, Trajectory
 
 REWARD_FAILED = "the reward failed: "
@@ -36,7 +37,7 @@ async def scored(reward: Reward, trajectory: Trajectory, task: Task, *, seconds:
         return replace(trajectory, removal=RemovalScope.BEFORE_BASELINE)
     try:
         with judgements_heard() as heard:
-            score = await _within(seconds, reward(trajectory, task))
+            score = await _within(seconds, call_user_function(reward, trajectory, task))
         return _with(trajectory, score, heard)
     except WhetstoneError:
         raise
@@ -61,7 +62,8 @@ async def compared(
     places = [place for place, trajectory in enumerate(trajectories) if trajectory.score is not None]
     changed = list(trajectories)
     try:
-        scores = await _within(seconds, reward.compared([trajectories[place] for place in places], task))
+        judged = [trajectories[place] for place in places]
+        scores = await _within(seconds, call_user_function(reward.compared, judged, task))
         if len(scores) != len(places):
             raise ValueError(f"it said {len(scores)} scores of {len(places)} trajectories")
     except WhetstoneError:

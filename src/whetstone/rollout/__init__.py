@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from whetstone.rollout.batch_scheduling import next_batch
     from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
     from whetstone.rollout.conversation import Conversation
+    from whetstone.rollout.episode_inputs import Limits
     from whetstone.rollout.method import Method
     from whetstone.rollout.protocol import (
         Action,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         StepOutcome,
         Strategy,
     )
-    from whetstone.rollout.runner import Limits, run_episode
+    from whetstone.rollout.runner import run_episode
     from whetstone.rollout.status import RolloutStatus
     from whetstone.rollout.strategies import NOT_CHOSEN, SEARCHES, STRATEGIES, Independent
 

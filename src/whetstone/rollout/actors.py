@@ -6,7 +6,7 @@ Both go through the same episode loop, so a demonstration is a trajectory like a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from whetstone.chat import Chat, ChatEndpoint, Message
 from whetstone.errors import InfrastructureError
@@ -14,7 +14,12 @@ from whetstone.inference import Engine, Generation, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.tools import FrozenModel
+from whetstone.tools.threads import run_in_turn
 from whetstone.trajectory import Author, Tokens
+from whetstone.waiting import finish_within
+
+_PROBE, _PROBE_SECONDS = "probe", 10.0
+"""The episode of the request that shows whether an engine answers, and its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class PolicyActor:
     sampling: Sampling
     """`stop_ids` and `seed` are filled in for each turn."""
     stop_ids: frozenset[int]
+    owner: ClassVar = "the engine"
 
     async def act(self, moment: ActorInput) -> Action:
         """One generation, seeded by the moment."""
@@ -45,6 +51,17 @@ class PolicyActor:
         """Let the engine forget the episode."""
         self.engine.forget(episode)
 
+    async def is_answering(self) -> bool:
+        """Return whether the engine samples one token soon: a long answer of the policy is no failure of the engine."""
+        probe = self.engine.generate((min(self.stop_ids, default=0),), Sampling(1), episode=_PROBE)
+        try:
+            await finish_within(_PROBE_SECONDS, probe, owner=self.owner)
+        except Exception:  # whatever it is, this is no answer
+            return False
+        finally:
+            self.engine.forget(_PROBE)
+        return True
+
 
 def _comparable(drawn: Generation, sampling: Sampling) -> tuple[float, ...]:
     """[T] log-probs in the distribution the learner computes, which knows of no cut.
@@ -64,6 +81,7 @@ class FrozenActor:
     """A model that plays a seat in the policy's place; what it says is a partner's, and nothing is learned from it."""
 
     model: PolicyActor
+    owner: ClassVar = "the model in its seat"
 
     async def act(self, moment: ActorInput) -> Action:
         """One generation."""
@@ -81,6 +99,7 @@ class ModelActor:
 
     model: FrozenModel
     chat: Chat
+    owner: ClassVar = "the model in its seat"
 
     async def act(self, moment: ActorInput) -> Action:
         """Its next message."""
@@ -99,10 +118,12 @@ class ExpertActor:
 
     expert: Expert
     chat: Chat
+    owner: ClassVar = "the expert"
 
     async def act(self, moment: ActorInput) -> Action:
         """The expert's next message."""
-        message = self.expert.demonstrate(moment.task, moment.conversation, moment.tools)
+        demonstrate = self.expert.demonstrate
+        message: Message = await run_in_turn(demonstrate, moment.task, moment.conversation, moment.tools)
         return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
 
     def leave(self, episode: str) -> None:
@@ -120,6 +141,7 @@ class EndpointActor:
     chat: Chat
     temperature: float
     max_new_tokens: int
+    owner: ClassVar = "the model at its address"
 
     async def act(self, moment: ActorInput) -> Action:
         """Its next message.

@@ -19,7 +19,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -31,14 +31,17 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
+from whetstone.rollout.episode_inputs import Fork, Limits
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
 from whetstone.rollout.optional import Sized
 from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Plan, Strategy
-from whetstone.rollout.runner import Fork, Limits, run_episode
+from whetstone.rollout.runner import run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, Tokens, Trajectory, Turn
+from whetstone.waiting import DeadlinePassed, Waits, collect_waits, finish_within, waiting_for
 
 _LONGEST_BACK_OFF = 10.0
 
@@ -125,7 +128,10 @@ class Collector:
             group = await strategy(plan.task, sampler)
         finally:  # where one raised, the task is at fault: nobody goes on with it
             await sampler.close()
-        trajectories = await compared(self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds)
+        with self._watched(f"{plan.name}{plan.task.id}"), waiting_for("its reward"):
+            trajectories = await compared(
+                self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds
+            )
         if isinstance(self.reward, Compares):
             for before, after in zip(group.trajectories, trajectories, strict=True):
                 if before.score is not None:
@@ -223,7 +229,8 @@ class Collector:
     def waits(self) -> list[tuple[str, str, float]]:
         """(episode, what it waits for, seconds), the longest first."""
         now = time.perf_counter()
-        waits = [(episode, what, now - since) for episode, (what, since) in list(self._watch.doing.items())]
+        doing = [(episode, waits.current()) for episode, waits in list(self._watch.doing.items())]
+        waits = [(episode, current[0], now - current[1]) for episode, current in doing if current is not None]
         return sorted(waits, key=lambda wait: -wait[2])
 
     def status(self) -> RolloutStatus:
@@ -264,23 +271,36 @@ class Collector:
         finally:
             self._watch.queued -= 1
         self._see_vacancy()
-        over = True
-        try:
-            clock.start()
-            fork = await request.begins()
-            trajectory = await self._attempts(request, fork, clock)
-            over = not request.only_pauses(trajectory)
-        finally:
-            self._places.release()
-            self._see_vacancy()
-            if over and self.freed is not None:
-                self.freed()
-        trajectory = request.placed(trajectory, fork)
-        if request.only_pauses(trajectory):
-            return trajectory
-        trajectory = await self._scored(trajectory, request.task)
+        with self._watched(request.id):
+            over = True
+            try:
+                clock.start()
+                with waiting_for("its start state"):
+                    fork = await request.begins()
+                trajectory = await self._attempts(request, fork, clock)
+                over = not request.only_pauses(trajectory)
+            finally:
+                self._places.release()
+                self._see_vacancy()
+                if over and self.freed is not None:
+                    self.freed()
+            trajectory = request.placed(trajectory, fork)
+            if request.only_pauses(trajectory):
+                return trajectory
+            with waiting_for("its reward"):
+                trajectory = await scored(self.reward, trajectory, request.task, seconds=self.reward_timeout_seconds)
         self._see(trajectory)
         return trajectory
+
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        """Show the watchdog the waits of the block."""
+        waits = self._watch.doing[name] = Waits(self._watch.advance)
+        try:
+            with collect_waits(waits):
+                yield
+        finally:
+            self._watch.doing.pop(name, None)
 
     async def _demonstrated(self, plan: Plan) -> Trajectory:
         """The expert's episode of the planned task; not scored.
@@ -293,7 +313,7 @@ class Collector:
             raise RecipeError(f"rollout.start_states: {needed}")
         return await run_episode(
             plan.task,
-            environment=self._environment(),
+            environment=await self._make(),
             actor=self.expert,
             chat=self.chat,
             limits=self.limits,
@@ -325,7 +345,8 @@ class Collector:
         retries, record = (0, None) if request.seat else (self.infrastructure_retries, self.record)
         for attempt in range(retries + 1):
             if attempt:
-                await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
+                with waiting_for("another attempt"):
+                    await asyncio.sleep(min(_LONGEST_BACK_OFF, self.back_off_seconds * 2 ** (attempt - 1)))
                 if record is not None:
                     record.drop(id)
                 request.hooks.restarted()
@@ -333,7 +354,7 @@ class Collector:
             try:
                 trajectory = await run_episode(
                     request.task,
-                    environment=_WatchedEnvironment(self._made(), self._watch, id),
+                    environment=await self._made(),
                     actor=_WatchedActor(self.others.get(request.seat, self.actor), self._watch),
                     chat=self.chat,
                     limits=clock.bound(replace(self.limits, max_turns=request.max_turns)),
@@ -347,26 +368,27 @@ class Collector:
             except BaseException:
                 self._watch.drop(running)
                 raise
-            finally:
-                self._watch.doing.pop(id, None)
-            if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries:
+            if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries or clock.is_over:
                 break
             self._watch.drop(running)
             self._watch.retried += 1
         self._watch.end(running, trajectory.action_tokens)
         return trajectory
 
-    def _environment(self) -> Environment:
-        """A fresh one, with the method's partner in it."""
-        made = self.environment()
-        return (
-            self.method.environment_wrapper(made, self._judged) if self.method.environment_wrapper is not None else made
+    async def _make(self) -> Environment:
+        """Make an environment with the method's wrapper, in a thread: its constructor and those of tools may block."""
+        made: Environment = await finish_within(
+            self.limits.timeout_seconds, call_user_function(self.environment), owner="its environment (constructor)"
         )
+        wrap = self.method.environment_wrapper
+        return wrap(made, self._judged) if wrap is not None else made
 
-    def _made(self) -> Environment:
-        """A fresh environment; where none can be made, one that says why when the episode begins."""
+    async def _made(self) -> Environment:
+        """Make an environment; if that fails, one that says why when the episode begins."""
         try:
-            return self._environment()
+            return await self._make()
+        except DeadlinePassed as late:
+            return _Unmade(InfrastructureError(str(late)))
         except (Exception, SystemExit) as failure:
             return _Unmade(failure)
 
@@ -378,14 +400,6 @@ class Collector:
         if score.invalid:
             raise InfrastructureError(score.invalid)
         return float(score.success) if score.success is not None else score.value
-
-    async def _scored(self, trajectory: Trajectory, task: Task) -> Trajectory:
-        self._watch.doing[trajectory.id] = ("its reward", time.perf_counter())
-        try:
-            return await scored(self.reward, trajectory, task, seconds=self.reward_timeout_seconds)
-        finally:
-            self._watch.doing.pop(trajectory.id, None)
-            self._watch.moved += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +439,12 @@ class _GroupClock:
         """An episode of it has its place."""
         self.began = self.began or time.perf_counter()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left for another attempt."""
+        spent = time.perf_counter() - (self.began or time.perf_counter())
+        return self.timeout_seconds is not None and spent >= self.timeout_seconds
+
     def bound(self, limits: Limits) -> Limits:
         """What an episode may use that begins now."""
         if self.timeout_seconds is None:
@@ -442,12 +462,13 @@ class _WatchedActor:
 
     async def act(self, moment: ActorInput) -> Action:
         self.watch.acting += 1
-        self.watch.doing[moment.episode] = (f"the engine (turn {moment.turn + 1})", time.perf_counter())
         try:
             return await self.actor.act(moment)
         finally:
             self.watch.acting -= 1
-            self.watch.moved += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.actor, name)  # what it offers beside the two
 
     def leave(self, episode: str) -> None:
         self.actor.leave(episode)
@@ -467,30 +488,3 @@ class _Unmade:
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WatchedEnvironment:
-    """Notes what an episode waits for while its environment is at work."""
-
-    environment: Environment
-    watch: Watch
-    episode: str
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.environment, name)  # what it offers beside the three
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        self.watch.doing[self.episode] = ("its environment (reset)", time.perf_counter())
-        return await self.environment.reset(task, seed=seed)
-
-    async def step(self, action: Message) -> StepResult:
-        names = ", ".join(sorted({call.name for call in action.tool_calls}))
-        self.watch.doing[self.episode] = (names or "its environment", time.perf_counter())
-        try:
-            return await self.environment.step(action)
-        finally:
-            self.watch.moved += 1
-
-    async def close(self) -> None:
-        await self.environment.close()

@@ -15,8 +15,9 @@ from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.environments import Environment
 from whetstone.errors import PromptTooLong
 from whetstone.inference import Engine, Sampling
-from whetstone.rollout.runner import Limits
+from whetstone.rollout.episode_inputs import Limits
 from whetstone.seeding import derive_seed
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
 
 _EPISODE = "conversation"
@@ -63,7 +64,7 @@ class Conversation:
             yield action
             if not action.tool_calls and not action.malformed:
                 return
-            result = await self._environment.step(action)
+            result = await call_user_function(self._environment.step, action)
             for message in result.observation.messages:
                 yield message
             context = self._chat.extend(context, drawn.tokens, result.observation.messages)
@@ -74,12 +75,13 @@ class Conversation:
     async def close(self) -> None:
         """Let go of the environment."""
         self._engine.forget(_EPISODE)
-        await self._environment.close()
+        await call_user_function(self._environment.close)
 
     async def _asked(self, line: str) -> Context:
         """Everything up to the line that was just said."""
         if self._context is not None:
             return self._chat.extend(self._context, self._said, [user(line)])
-        opened = await self._environment.reset(replace(self._task, prompt=line), seed=self._seed)
+        task = replace(self._task, prompt=line)
+        opened = await call_user_function(self._environment.reset, task, seed=self._seed)
         self._tools = opened.tools
         return self._chat.open(opened.messages, opened.tools)

@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from whetstone.rollout.episode_inputs import EpisodeHooks, Fork
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import (
     Allowance,
@@ -27,7 +28,6 @@ from whetstone.rollout.protocol import (
     Start,
     StartPrefix,
 )
-from whetstone.rollout.runner import EpisodeHooks, Fork
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.trajectory import Costs, EndReason, RemovalScope, Task, Trajectory, Turn
 
@@ -289,7 +289,7 @@ class GroupSampler:
             rewrites=tuple((method.rewrites or {}).values()),
             overflow=method.overflow,
             siblings=self._siblings,
-            heard=running.observe,
+            on_turn=running.observe,
             restarted=running.forget,
             snapshots=running.snapshots,
         )

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
 from whetstone.renames import stored_name
-from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures
+from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures, TrainsModel
 from whetstone.rollout.protocol import (
     Allocation,
     ContextTransform,
@@ -94,11 +95,21 @@ class Method:
             rewrites=kept["rewrites"],
         )
 
-    def observe(self, heard: StepOutcome) -> None:
-        """Tell every part that remembers how a step went."""
+    async def observe_step(self, outcome: StepOutcome) -> None:
+        """Same as `observe`, with the parts that train a model in the compute thread."""
+        self.observe(outcome, trains_model=False)
+        if any(_trains_model(part) for _, part in self.parts()):
+            await run_in_compute_thread(self.observe, outcome, trains_model=True)
+
+    def observe(self, heard: StepOutcome, *, trains_model: bool | None = None) -> None:
+        """Tell every part that remembers how a step went.
+
+        Args:
+            trains_model: Tell only the parts that train a model, or only the others; None: all.
+        """
         heard = replace(heard, step=self.steps_before + heard.step)
         for _, part in self.parts():
-            if isinstance(part, Stateful):
+            if isinstance(part, Stateful) and trains_model in (None, _trains_model(part)):
                 part.observe(heard)
 
     def state(self) -> dict[str, Any]:
@@ -125,6 +136,10 @@ class Method:
             if fulfils(part, Measures):
                 said |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
         return said
+
+
+def _trains_model(part: Any) -> bool:
+    return fulfils(part, TrainsModel) and part.trains_model
 
 
 def _evaluated(part: Any) -> bool:

@@ -24,6 +24,14 @@ class Measures(Protocol):
 
 
 @runtime_checkable
+class TrainsModel(Protocol):
+    """A part whose `observe` trains a model."""
+
+    trains_model: bool
+    """True: `observe` is called in the compute thread, while the event loop serves the running episodes."""
+
+
+@runtime_checkable
 class ChecksSource(Protocol):
     """A part that can tell before any episode whether it can do with the tasks there are."""
 
@@ -117,8 +125,8 @@ class Sized(Protocol):
 
 
 OPTIONAL = (
-    Stateful, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly, LearnsAgain,
-    KeepsDrawn, FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
+    Stateful, TrainsModel, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly,
+    LearnsAgain, KeepsDrawn, FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""
 

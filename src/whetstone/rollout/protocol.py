@@ -85,6 +85,23 @@ class Actor(Protocol):
         ...
 
 
+@runtime_checkable
+class HasOwner(Protocol):
+    """An actor with a name in messages about waits; any other is `the actor`."""
+
+    owner: str
+    """Who is waited for, such as `the engine`."""
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An actor that can be asked whether it answers at all."""
+
+    async def is_answering(self) -> bool:
+        """Return whether a small request is answered soon."""
+        ...
+
+
 class EpisodeRecord(Protocol):
     """Where turns are written down as they come about, so that an episode cut off by a kill can go on."""
 

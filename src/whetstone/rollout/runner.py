@@ -12,90 +12,52 @@ sampled. The turn is kept, without an observation.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.contracts import fulfils
-from whetstone.environments.protocol import Environment, Snapshots
+from whetstone.environments.protocol import Environment, Observation, Snapshots, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, explained
 from whetstone.plain_json import plain
 from whetstone.rollout.drawn import drawn_spans
+from whetstone.rollout.episode_inputs import EpisodeHooks, Fork, Limits
 from whetstone.rollout.protocol import (
     NOTHING,
+    Action,
     Actor,
     ActorInput,
     Ask,
     Change,
-    ContextTransform,
     EpisodeKey,
     EpisodeRecord,
     EpisodeState,
+    HasOwner,
+    Probed,
     Reopen,
     Repair,
     Rewrite,
-    Siblings,
-    Splice,
-    Stop,
 )
-from whetstone.rollout.reading import Overflow, Reading
+from whetstone.rollout.reading import Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
 from whetstone.tools.protocol import GivesVerdict, stateless
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
+from whetstone.waiting import (
+    DeadlinePassed,
+    close_within,
+    collect_waits,
+    deadline,
+    finish_within,
+    waiting_for,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an episode may use."""
-
-    max_turns: int
-    context_length: int
-    """Tokens the model can have in view."""
-    timeout_seconds: float
-    """From reset to end, waiting included."""
-    turn_timeout_seconds: float | None = None
-    """One action and the environment's answer to it, waiting included; None: as long as the episode may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Where an episode parts from another."""
-
-    turns: tuple[Turn, ...]
-    """What they share: the same objects in both."""
-    world: int
-    """The seed of the other's environment."""
-    splice: Splice | None = None
-    """What its first own action begins with."""
-    snapshot: Any = None
-    """The environment behind those turns, where it can say; None: it is led there."""
-
-
-@dataclass(slots=True)
-class EpisodeHooks:
-    """What a method does around one episode."""
-
-    occasion: EpisodeKey
-    context_transforms: tuple[ContextTransform, ...] = ()
-    stops: tuple[tuple[str, Stop], ...] = ()
-    """By name."""
-    rewrites: tuple[Rewrite, ...] = ()
-    overflow: Overflow = "drop"
-    siblings: Siblings = field(default_factory=Siblings)
-    """Kept up to date by the episode."""
-    costs: Costs = field(default_factory=Costs)
-    """What the episode came to cost, attempts that failed among it."""
-    heard: Callable[[Turn], None] = lambda turn: None
-    """Told of each turn behind which the episode goes on."""
-    restarted: Callable[[], None] = lambda: None
-    """Told where it is played again: those turns do not count."""
-    snapshots: dict[int, Any] | None = None
-    """Turns → the environment behind so many, filled where it can say; None: nobody asks."""
+_SPARE_SECONDS = 15.0
+"""Behind its deadlines, an episode may take this long to find out whether its engine answers, and to end."""
 
 
 async def run_episode(
@@ -128,54 +90,35 @@ async def run_episode(
     """
     around = around if around is not None else EpisodeHooks(EpisodeKey(task, seed))
     episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, around)
-    started = time.perf_counter()
-    error: str | None = None
-    final: Mapping[str, Any] = {}
-    try:
-        async with asyncio.timeout(limits.timeout_seconds):
-            ended = await episode.play()
-            final = await episode.verdict()
-    except TimeoutError as failure:
-        # the environment may raise a TimeoutError of its own; the deadline's has no text
-        in_time = time.perf_counter() - started < limits.timeout_seconds
-        ended = EndReason.ERROR if in_time else EndReason.TIMEOUT
-        error = f"TimeoutError: {failure}" if in_time else f"not over after {limits.timeout_seconds:g} s"
-    except PromptTooLong as failure:
-        if not episode.turns:
-            raise
-        ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
-    except _TurnTooLong as failure:
-        ended, error = EndReason.TIMEOUT, str(failure)
-    except InfrastructureError as failure:
-        ended, error = EndReason.INFRASTRUCTURE, str(failure)
-    except asyncio.CancelledError:
-        if asked_to_stop():
-            raise
-        ended, error = EndReason.ERROR, "CancelledError: raised by the environment, nobody had cancelled it"
-    except (Exception, SystemExit) as failure:  # the episode boundary: whatever a plug-in raises ends this alone
-        ended, error = EndReason.ERROR, explained(failure)
-    finally:
-        actor.leave(id)
-        around.siblings.under_way.pop(id, None)
-        await _closed(environment)
-    return Trajectory(
-        id,
-        task.id,
-        episode.opening,
-        tuple(episode.turns),
-        ended,
-        error,
-        declared=episode.declared,
-        marks=(*episode.marks, *(("view_dropped",) if episode.reading.dropped else ())),
-        final=final,
-        off_policy=episode.reading.off_policy,
-        seconds=time.perf_counter() - started,
-        closing=episode.closing if ended.cut_short else None,
-    )
+    with collect_waits():
+        try:
+            # one task for all of it: what an environment enters in `reset`, it can leave in `close` alone
+            seconds = limits.timeout_seconds + limits.close_seconds + _SPARE_SECONDS
+            return await finish_within(seconds, episode.run(), owner="the episode", patience=limits.close_seconds + 1)
+        except DeadlinePassed as late:  # it ignores that it was cancelled
+            episode.is_over = True
+            return episode.trajectory(*await episode.blame(late))
+        except asyncio.CancelledError:
+            if asked_to_stop():
+                raise
+            return episode.trajectory(EndReason.ERROR, "CancelledError: the environment cancelled its own episode")
+
+
+class _Stage(Enum):
+    """What an episode is doing; it decides to whom a passed deadline is attributed."""
+
+    OPEN = auto()
+    ACT = auto()
+    STEP = auto()
+    VERDICT = auto()
 
 
 class _TurnTooLong(Exception):
     """A turn took longer than it may."""
+
+    def __init__(self, passed: DeadlinePassed, number: int) -> None:
+        super().__init__(str(passed))
+        self.passed, self.number = passed, number
 
 
 class _Episode:
@@ -221,9 +164,94 @@ class _Episode:
         """Whom the next action answers, where it is not the environment."""
         self.closing: Tokens | None = None
         """What the model would read next, once an answer of the environment stands behind the last action."""
+        self.final: Mapping[str, Any] = {}
+        """What the environment says of itself at the end."""
+        self.stage = _Stage.OPEN
+        self.started = time.perf_counter()
+        self.is_over = False
+        """Whether the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
+
+    async def run(self) -> Trajectory:
+        """Play the episode and close its environment."""
+        error: str | None = None
+        unclosed = ""
+        try:
+            async with deadline(self.limits.timeout_seconds, owner="the episode"):
+                ended = await self.play()
+        except DeadlinePassed as late:
+            ended, error = await self.blame(late)
+        except _TurnTooLong as turn:
+            ended, error = await self.blame(turn.passed, turn=turn.number)
+        except PromptTooLong as failure:
+            if not self.turns:
+                raise
+            ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
+        except InfrastructureError as failure:
+            ended, error = EndReason.INFRASTRUCTURE, str(failure)
+        except asyncio.CancelledError:
+            if asked_to_stop():
+                raise
+            ended, error = EndReason.ERROR, "CancelledError: raised by the environment, nobody had cancelled it"
+        except (Exception, SystemExit) as failure:  # the episode boundary: whatever a plug-in raises ends this alone
+            ended, error = EndReason.ERROR, explained(failure)
+        finally:
+            self.is_over = True
+            self.actor.leave(self.id)
+            self.around.siblings.under_way.pop(self.id, None)
+            closing = call_user_function(self.environment.close)
+            unclosed = await close_within(self.limits.close_seconds, closing, owner="its environment (close)")
+        return self.trajectory(ended, error, unclosed)
+
+    def trajectory(self, ended: EndReason, error: str | None, unclosed: str = "") -> Trajectory:
+        """Return what the episode came to."""
+        marks = {"view_dropped": self.reading.dropped, "not_closed": unclosed}
+        return Trajectory(
+            self.id,
+            self.task.id,
+            self.opening,
+            tuple(self.turns),
+            ended,
+            "; ".join(filter(None, (error, unclosed))) or None,
+            declared=self.declared,
+            marks=(*self.marks, *(mark for mark, given in marks.items() if given)),
+            final=self.final,
+            off_policy=self.reading.off_policy,
+            seconds=time.perf_counter() - self.started,
+            closing=self.closing if ended.cut_short else None,
+        )
 
     async def play(self) -> EndReason:
-        """Turn after turn until something ends the episode."""
+        """Play until something ends the episode, and ask the environment for its verdict."""
+        ended = await self._turns()
+        if fulfils(self.environment, GivesVerdict):
+            said = await self._at(_Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            if not isinstance(said, Mapping):
+                raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
+            self.final = plain(said)  # it is kept with the trajectory
+        return ended
+
+    async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
+        """Decide whether the policy or the infrastructure used up the time; (end reason, error).
+
+        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, and if the
+        engine is waited for and does not answer another request either.
+        """
+        ours = not self.turns or self.stage is _Stage.VERDICT
+        if not ours and self.stage is _Stage.ACT and fulfils(self.actor, Probed):
+            ours = not await self.actor.is_answering()
+        if ours:
+            return EndReason.INFRASTRUCTURE, f"{late.owner} did not answer within {late.seconds:g} s"
+        return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not over after {late.seconds:g} s"
+
+    async def _at(self, stage: _Stage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a function of the environment or the actor; `owner` is waited for meanwhile."""
+        if self.is_over:
+            raise asyncio.CancelledError
+        self.stage = stage
+        with waiting_for(owner):
+            return await call_user_function(call, *arguments, **options)
+
+    async def _turns(self) -> EndReason:
         await self._open()
         for played in await self._played_before():
             self.turns.append(played)
@@ -232,11 +260,7 @@ class _Episode:
             self.around.siblings.under_way[self.id] = len(self.turns)
             if self.turns and len(self.reading.seen.ids) + len(self._begun()) >= self.limits.context_length:
                 return EndReason.CONTEXT_FULL
-            async with self._turn_deadline():
-                turn = await self._act()
-                if turn is None:
-                    return EndReason.MAX_TOKENS
-                ended = await self._step(turn) if self.asked is None else None
+            turn, ended = await self._next_turn()
             if ended is not None:
                 return ended
             if self.asked is None:
@@ -252,20 +276,26 @@ class _Episode:
             if self.record is not None:
                 self.record.add(self.id, self.turns[-1])
             await self._snap()
-            self.around.heard(self.turns[-1])
+            self.around.on_turn(self.turns[-1])
 
-    async def verdict(self) -> Mapping[str, Any]:
-        """What the environment says of itself at the end."""
-        if not fulfils(self.environment, GivesVerdict):
-            return {}
-        said = await _awaited(self.environment.verdict())
-        if not isinstance(said, Mapping):
-            raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
-        final: Mapping[str, Any] = plain(said)  # it is kept with the trajectory
-        return final
+    async def _next_turn(self) -> tuple[Turn, EndReason | None]:
+        """One action and the answer to it, within the deadline of a turn; (the turn, how the episode ended with it)."""
+        number = len(self.turns) + 1
+        try:
+            async with deadline(self.limits.turn_timeout_seconds, owner="the turn"):
+                return await self._act_and_step()
+        except DeadlinePassed as passed:
+            raise _TurnTooLong(passed, number) from None
+
+    async def _act_and_step(self) -> tuple[Turn, EndReason | None]:
+        turn, is_complete = await self._act()
+        if not is_complete:
+            return turn, EndReason.MAX_TOKENS
+        return turn, await self._step(turn) if self.asked is None else None
 
     async def _open(self) -> None:
-        first = await self.environment.reset(self.task, seed=self.world)
+        reset = self.environment.reset
+        first: Observation = await self._at(_Stage.OPEN, "its environment (reset)", reset, self.task, seed=self.world)
         self.author = first.author
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
         self.opening = self.reading.open(first.messages, first.tools, self._so_far())
@@ -274,7 +304,8 @@ class _Episode:
         """Let the environment answer; how the episode ended, if it did."""
         began = time.perf_counter()
         self.around.costs += Costs(environment_steps=1)
-        result = await self.environment.step(turn.message)
+        owner = ", ".join(sorted({call.name for call in turn.message.tool_calls})) or "its environment"
+        result: StepResult = await self._at(_Stage.STEP, owner, self.environment.step, turn.message)
         turn = self.turns[-1] = replace(
             turn,
             observation=result.observation.messages,
@@ -313,7 +344,8 @@ class _Episode:
     async def _rewritten(self, rewrites: Sequence[Rewrite]) -> None:
         """Do what the first that wants something wants."""
         for rewrite in rewrites:
-            change = await rewrite(self._so_far())
+            with waiting_for("a context rewrite"):
+                change = await rewrite(self._so_far())
             if change is not None:
                 self._change(change, rewrite)
                 return
@@ -365,17 +397,6 @@ class _Episode:
             self.limits.max_turns,
         )
 
-    @contextlib.asynccontextmanager
-    async def _turn_deadline(self) -> AsyncIterator[None]:
-        number, seconds = len(self.turns) + 1, self.limits.turn_timeout_seconds
-        try:
-            async with asyncio.timeout(seconds) as deadline:
-                yield
-        except TimeoutError:  # unless the environment raised one of its own
-            if deadline.expired():
-                raise _TurnTooLong(f"turn {number} not over after {seconds:g} s") from None
-            raise
-
     async def _played_before(self) -> tuple[Turn, ...]:
         """The turns it shares with another episode and those a record holds of it, with the environment behind them.
 
@@ -406,11 +427,13 @@ class _Episode:
             return True
         behind = 0
         if self.fork is not None and self.fork.snapshot is not None:
-            await _awaited(self.environment.restore(self.fork.snapshot))  # type: ignore[attr-defined]
+            restore: Any = self.environment.restore  # type: ignore[attr-defined]
+            await self._at(_Stage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
             behind = len(self.fork.turns)
         for number in range(behind, len(played)):
             self.around.costs += Costs(environment_steps=1)
-            answer = await self.environment.step(played[number].message)
+            step, message = self.environment.step, played[number].message
+            answer: StepResult = await self._at(_Stage.OPEN, "its environment (replay)", step, message)
             self.tools = answer.observation.tools or self.tools
             self.author = answer.observation.author
             messages = answer.observation.messages
@@ -421,8 +444,8 @@ class _Episode:
                 return False  # or what stands in the history is not what was said
         return True
 
-    async def _act(self) -> Turn | None:
-        """Let the actor speak and record the turn; None where a limit cut the action off."""
+    async def _act(self) -> tuple[Turn, bool]:
+        """Let the actor speak and record the turn; (the turn, whether no limit cut the action off)."""
         number, context = len(self.turns), self.reading.seen
         begun = self._begun()
         moment = ActorInput(
@@ -438,7 +461,8 @@ class _Episode:
             drawn_spans(self.turns, context, begun),
         )
         began = time.perf_counter()
-        action = await self.actor.act(moment)
+        owner = self.actor.owner if fulfils(self.actor, HasOwner) else "the actor"
+        action: Action = await self._at(_Stage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
         tokens = Tokens.joined([begun, action.tokens]) if len(begun) else action.tokens
         turn = Turn(
             context=Tokens.written(context.new, self.author),
@@ -452,7 +476,7 @@ class _Episode:
         self.around.costs += Costs(sampled_tokens=_drawn(action.tokens))
         self.turns.append(turn)
         self.closing = None
-        return turn if action.complete else None
+        return turn, action.complete
 
     def _begun(self) -> Tokens:
         """What the next action begins with already."""
@@ -467,22 +491,9 @@ class _Episode:
     async def _snap(self) -> None:
         """Keep what an environment says it takes to come back here, where somebody may want to part from here."""
         if self.around.snapshots is not None and fulfils(self.environment, Snapshots):
-            self.around.snapshots[len(self.turns)] = await _awaited(self.environment.snapshot())
+            kept = await self._at(_Stage.STEP, "its environment (snapshot)", self.environment.snapshot)
+            self.around.snapshots[len(self.turns)] = kept
 
 
 def _drawn(tokens: Tokens) -> int:
     return sum(author is Author.POLICY for author in tokens.authors)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _closed(environment: Environment) -> None:
-    """Close, and let a failure to close end nothing: the episode is over."""
-    try:
-        await environment.close()
-    except (Exception, SystemExit) as failure:
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "an environment could not be closed", "exception": failure}
-        )

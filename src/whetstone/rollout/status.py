@@ -11,6 +11,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from whetstone.waiting import Waits
+
 _STRAGGLES = 3.0
 """An episode straggles when it has run so many times the median of those last finished."""
 _FEWEST_FINISHED = 8
@@ -69,14 +71,18 @@ class Watch:
     acting: int = 0
     """Running episodes whose actor is at work."""
     moved: int = 0
-    """Answers of actors, environments and rewards so far."""
-    doing: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """What each episode waits for, and since when."""
+    """Waits for actors, environments, tools and rewards that ended so far."""
+    doing: dict[str, Waits] = field(default_factory=dict)
+    """By episode, the parts it waits for."""
     started: dict[int, float] = field(default_factory=dict)
     """When each running episode began."""
     _begun: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     _looked: tuple[float, float] | None = None
+
+    def advance(self) -> None:
+        """A wait of an episode ended."""
+        self.moved += 1
 
     def begin(self) -> int:
         """An episode runs; the number tells it from the others."""

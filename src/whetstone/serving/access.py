@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,10 @@ class Keys:
     def __len__(self) -> int:
         """How many there are."""
         return len(self._keys)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Iterate over the keys; without any, over the one of every request."""
+        return iter(self._keys.values() or (self._anybody,))
 
     @classmethod
     def read(cls, path: Path) -> Keys:

@@ -2,7 +2,7 @@
 
     POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or whole
     POST   /v1/messages · /v1/messages/count_tokens                    Anthropic's
-    GET    /v1/models · /health · /openapi.json
+    GET    /v1/models · /health · /ready · /metrics · /openapi.json
     GET, DELETE /v1/responses/{id}               one of the last, kept in memory
     GET    /v1/episodes · /v1/episodes/{id}      what is under way
     POST   /v1/episodes                          {"id": …, "task": …}: one begins, before anything is said in it
@@ -20,33 +20,50 @@ told in the shape the client's library reads.
 from __future__ import annotations
 
 import asyncio
-import math
+import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from whetstone.chat.api.anthropic_messages import counted_of
 from whetstone.chat.api.asked import Answer, Asked, RefusedError
-from whetstone.chat.api.fields import flag, read_body
+from whetstone.chat.api.fields import flag, read_body, receive_body, run_by_size
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, wire_of
+from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, rejection
 from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained, innermost
 from whetstone.extras import install_command
-from whetstone.network.loopback import LOOPBACK, named
+from whetstone.inference import Sampling
+from whetstone.network.http_layer import KEY_NAME, Family, Service, http_application, make_family
+from whetstone.network.loopback import find_other_site
 from whetstone.serving.access import Key, Keys
-from whetstone.serving.connections import RequestIds
 from whetstone.serving.episodes import Episodes, checked_name, seed_of
-from whetstone.serving.openapi import document
+from whetstone.serving.openapi import ERROR, SECURITY, operations_of
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
 from whetstone.serving.streaming import EventStream, unless_gone
 
 EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
+
+_T = TypeVar("_T")
+_LEAST_BYTES = 1 << 20
+"""Size of a request that is read however short the context is: schemas and biases are no text."""
+_BYTES_PER_CHARACTER = 12
+"""Maximum in JSON: a character outside of the basic plane is written as two escapes."""
+_PROBE_NAME, _PROBE_SECONDS, _READY_SECONDS = "readiness", 1.0, 10.0
+_ENGINE_METRICS = {
+    "requests": "Finished generations and scorings.",
+    "failed": "Requests that ended in an error.",
+    "prefill_tokens": "Computed prompt tokens.",
+    "cached_tokens": "Prompt tokens from the KV cache.",
+    "decode_tokens": "Sampled tokens.",
+    "busy_seconds": "Time in forward passes.",
+    "queue_seconds": "Time of all requests before their first forward pass.",
+}
 
 
 class Server:
@@ -73,6 +90,8 @@ class Server:
         self.responses = StoredResponses()
         self.hold: Callable[[Episode, int, Answer], Awaitable[Answer]] | None = None
         """Where people look at answers before they go out: (episode, number of the answer, answer) → what goes out."""
+        self._probe: asyncio.Future[str] | None = None
+        self._probed = 0.0
 
     def key_of(self, request: Any) -> Key:
         """Whose request it is.
@@ -80,34 +99,116 @@ class Server:
         Raises:
             RefusedError: Nobody's who may ask.
         """
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        host = headers.get("host", "")
-        own = headers.get("origin") in (None, f"http://{host}")  # any other page in a browser could ask as its user
-        own = own and len(request.headers.getlist("host")) == 1
-        if not len(self.keys) and not (named(host) in LOOPBACK and own):
-            raise RefusedError("without keys this server answers to its own machine alone", status=403)
-        key = self.keys.of(headers)
+        if not len(self.keys) and (reason := find_other_site(request.scope["headers"])):
+            raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
+        key = self.keys.of(request.headers)
+        request.scope[KEY_NAME] = key.name
         key.ask()
         return key
 
-    async def body_of(self, request: Any, key: Key) -> Mapping[str, Any]:
-        """The object a request holds.
+    async def read(
+        self,
+        request: Any,
+        key: Key,
+        parse: Callable[[Mapping[str, Any]], _T],
+        *,
+        is_prompt: bool = False,
+        most: int | None = None,
+    ) -> _T:
+        """Read the object of a request and parse it; in a thread if it is long.
+
+        Args:
+            request: Of Starlette.
+            key: Its key.
+            parse: Returns the result; raises `RefusedError`.
+            is_prompt: Whether the model reads it, so that the context length limits its size.
+            most: Maximum bytes, if less than that of the server.
 
         Raises:
             RefusedError: It holds none, or too much, or is too long in coming.
         """
-        most = min(self.most_bytes, key.most_bytes or self.most_bytes)
-        pieces, size = [], 0
+        most = min(self.most_bytes, key.most_bytes or self.most_bytes, most or self.most_bytes)
+        if is_prompt:
+            most = min(most, max(_LEAST_BYTES, _BYTES_PER_CHARACTER * self.most_characters))
+        length = request.headers.get("content-length", "")
+        pieces = request.stream()
+        written = await receive_body(pieces, length=length, max_bytes=most, seconds=self.body_seconds)
+        return await run_by_size(len(written), lambda: parse(read_body(written)))
+
+    async def body_of(self, request: Any, key: Key, *, most: int | None = None) -> Mapping[str, Any]:
+        """The object a request holds.
+
+        Args:
+            request: Of Starlette.
+            key: Its key.
+            most: See `read`.
+
+        Raises:
+            RefusedError: It holds none, or too much, or is too long in coming.
+        """
+        return await self.read(request, key, dict, most=most)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Number of characters of the longest token."""
+        return max(map(len, self.speaker.chat.tokenizer.get_vocab()))
+
+    @property
+    def most_characters(self) -> int:
+        """Maximum length of a text that can fit the context."""
+        return self.speaker.context_length * self.longest_token
+
+    def checked_length(self, asked: Asked) -> Asked:
+        """Return the request if its text can fit the context, whatever its tokens are.
+
+        Raises:
+            RefusedError: It cannot; it is not tokenized.
+        """
+        room = self.speaker.context_length
+        is_ids = isinstance(asked.prompt, tuple)
+        if asked.characters > (room if is_ids else self.most_characters):
+            unit = "tokens" if is_ids else f"characters, and no token has more than {self.longest_token}"
+            raise RefusedError(
+                f"This model's maximum context length is {room} tokens; the messages have {asked.characters} {unit}.",
+                param="messages" if asked.prompt is None else "prompt",
+                code="context_length_exceeded",
+            )
+        return asked
+
+    async def find_obstacle(self) -> str:
+        """Return why the engine cannot sample now; empty if it can.
+
+        One token is sampled. Requests of the same second share the result.
+        """
+        now = time.monotonic()
+        if self._probe is None or (self._probe.done() and now - self._probed > _PROBE_SECONDS):
+            self._probe, self._probed = asyncio.ensure_future(self._sample_token()), now
         try:
-            async with asyncio.timeout(self.body_seconds):
-                async for piece in request.stream():
-                    size += len(piece)
-                    if size > most:
-                        raise RefusedError(f"a request may have {most} bytes", status=413, code="request_too_large")
-                    pieces.append(piece)
+            async with asyncio.timeout(_READY_SECONDS):
+                return await asyncio.shield(self._probe)
         except TimeoutError:
-            raise RefusedError(f"not all of it was there after {self.body_seconds:g} s", status=408) from None
-        return read_body(b"".join(pieces))
+            return f"the engine sampled no token in {_READY_SECONDS:g} s"
+
+    async def _sample_token(self) -> str:
+        engine, chat = self.speaker.engine, self.speaker.chat
+        try:
+            await engine.generate(chat.encode("a")[:1], Sampling(1), episode=_PROBE_NAME)
+        except (InfrastructureError, EngineError) as error:
+            return explained(error)
+        finally:
+            engine.forget(_PROBE_NAME)
+        return ""
+
+    def families(self) -> Iterator[Family]:
+        """Return metrics of the engine and of episodes."""
+        engine = self.speaker.engine
+        for name, description in _ENGINE_METRICS.items():
+            value = getattr(engine.statistics, name)
+            yield make_family(f"engine_{name}_total", "counter", description, value)
+        yield make_family("policy_version", "gauge", "Version of the weights.", engine.version)
+        yield make_family("episodes_open", "gauge", "Open episodes.", len(self.episodes))
+        running = sum(key.under_way for key in self.keys)
+        yield make_family("answers_in_flight", "gauge", "Answers that are sampled.", running)
 
     def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
         """The episode a request belongs to."""
@@ -177,29 +278,22 @@ class Server:
         return RefusedError(explained(error))  # it does not draw like that
 
 
-def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
+def application(server: Server, *, also: Sequence[Any] = (), families: Callable[[], Iterable[Family]] = list) -> Any:
     """The server, for any ASGI runner.
 
     Args:
         also: More routes of Starlette.
+        families: More metrics.
 
     Raises:
         RecipeError: Starlette is not installed.
     """
     try:
-        from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
-        from starlette.middleware import Middleware
         from starlette.requests import Request
         from starlette.responses import JSONResponse
         from starlette.routing import Route
     except ImportError:
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
-
-    async def health(request: Request) -> JSONResponse:
-        if not len(server.keys):
-            server.key_of(request)
-        return JSONResponse({"status": "ok", "model": server.name, "version": server.speaker.engine.version})
 
     async def models(request: Request) -> JSONResponse:
         server.key_of(request)
@@ -209,11 +303,15 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
 
     async def answer(wire: Wire, request: Request) -> Any:
         key = server.key_of(request)
-        body = await server.body_of(request, key)
-        model = server.model_of(body)
-        if wire is RESPONSES:
-            body = server.responses.resolved(key.name, body)
-        asked, is_streamed = wire.asked(body), flag(body, "stream")
+
+        def read(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Asked]:
+            server.model_of(body)
+            if wire is RESPONSES:
+                body = server.responses.resolved(key.name, body)
+            return body, server.checked_length(wire.asked(body))
+
+        body, asked = await server.read(request, key, read, is_prompt=True)
+        model, is_streamed = server.name, flag(body, "stream")
         episode = server.episode_of(request, key, asked)
         id = f"{wire.id}{uuid.uuid4().hex}"
         headers = {EPISODE: episode.id}
@@ -233,9 +331,11 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         return JSONResponse(told_of(answers), headers=headers)
 
     async def counted(request: Request) -> JSONResponse:
-        body = await server.body_of(request, server.key_of(request))
-        server.model_of(body)
-        return JSONResponse({"input_tokens": server.speaker.count(counted_of(body))})
+        def count(body: Mapping[str, Any]) -> int:
+            server.model_of(body)
+            return server.speaker.count(server.checked_length(counted_of(body)))
+
+        return JSONResponse({"input_tokens": await server.read(request, server.key_of(request), count, is_prompt=True)})
 
     async def response(request: Request) -> JSONResponse:
         key, id = server.key_of(request), request.path_params["id"]
@@ -264,14 +364,13 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         server.episodes.delete(server.key_of(request), request.path_params["id"])
         return JSONResponse({"id": request.path_params["id"], "deleted": True})
 
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, HTTPException):
-            error = RefusedError(str(error.detail), status=error.status_code)
-        elif not isinstance(error, RefusedError):
-            error = RefusedError(f"{type(error).__name__}: the server failed", status=500)
-        wire = wire_of(request.url.path, request.headers)
-        again = {} if error.after is None else {"retry-after": str(math.ceil(error.after))}
-        return JSONResponse(wire.error(error), status_code=error.status, headers=again)
+    def refuse(request: Request, error: Exception) -> JSONResponse:
+        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
+        return JSONResponse(body, status, headers)
+
+    def check_health(request: Request) -> None:
+        if not len(server.keys):
+            server.key_of(request)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:
@@ -280,32 +379,43 @@ def application(server: Server, *, also: Sequence[Any] = ()) -> Any:
         finally:
             server.episodes.close()
 
-    async def published(request: Request) -> JSONResponse:
-        server.key_of(request)
-        return JSONResponse(document(server.name))
+    def service_families() -> Iterator[Family]:
+        yield from server.families()
+        yield from families()
 
-    routes = [Route("/health", health), Route("/openapi.json", published)]
+    routes = []
     for prefix in ("", "/episodes/{episode}"):
+        listed = not prefix
         for path, wire in ROUTES.items():
-            routes.append(Route(f"{prefix}/v1/{path}", partial(answer, wire), methods=["POST"]))
+            endpoint = partial(answer, wire)
+            routes.append(Route(f"{prefix}/v1/{path}", endpoint, methods=["POST"], include_in_schema=listed))
         routes += [
-            Route(f"{prefix}/v1/messages/count_tokens", counted, methods=["POST"]),
-            Route(f"{prefix}/v1/responses/{{id}}", response, methods=["GET", "DELETE"]),
-            Route(f"{prefix}/v1/models", models),
-            Route(f"{prefix}/v1/models/{{model:path}}", models),
+            Route(f"{prefix}/v1/messages/count_tokens", counted, methods=["POST"], include_in_schema=listed),
+            Route(f"{prefix}/v1/responses/{{id}}", response, methods=["GET", "DELETE"], include_in_schema=listed),
+            Route(f"{prefix}/v1/models", models, include_in_schema=listed),
+            Route(f"{prefix}/v1/models/{{model:path}}", models, include_in_schema=listed),
         ]
     routes += [
         Route("/v1/episodes", under_way),
         Route("/v1/episodes", opened, methods=["POST"]),
         Route("/v1/episodes/{id}", under_way),
         Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
-        Route("/episodes/{id}/v1/reward", reward, methods=["POST"]),
+        Route("/episodes/{id}/v1/reward", reward, methods=["POST"], include_in_schema=False),
         Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
     ]
-    routes += also
-    kinds = (RefusedError, HTTPException, Exception)
-    handlers = dict.fromkeys(kinds, refused)
-    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=handlers, middleware=[Middleware(RequestIds)])
+    service = Service(
+        f"Whetstone: {server.name}",
+        refuse=refuse,
+        check=server.key_of,
+        find_obstacle=server.find_obstacle,
+        check_health=check_health,
+        health=lambda: {"model": server.name, "policy_version": server.speaker.engine.version},
+        families=service_families,
+        operations=operations_of(server.name),
+        error=ERROR,
+        security=SECURITY,
+    )
+    return http_application([*routes, *also], service, errors=[RefusedError], lifespan=lifetime)
 
 
 def _told(episode: Episode) -> dict[str, Any]:

@@ -11,6 +11,7 @@ worth nothing. It is over, and has the reward that was said before, or none.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -70,7 +71,13 @@ class ServedEpisode:
 
     def reward(self, value: float, *, turn: int | None = None) -> None:
         """Say what the episode was worth, or one of its answers, counted from 0. It is told when the episode is over;
-        what was said last counts."""
+        what was said last counts.
+
+        Raises:
+            ValueError: It is not a finite number.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"reward: a finite number, got {value!r}; write float(solved) for a boolean")
         if turn is None:
             self._worth = float(value)
         else:

@@ -10,11 +10,11 @@ import re
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from whetstone.chat.api.asked import Asked, RefusedError
-from whetstone.chat.api.fields import finite, shortened
+from whetstone.chat.api.fields import finite, shortened, whole_number
 from whetstone.serving.access import Key
 from whetstone.serving.recording import Episode, begins_with
 from whetstone.trajectory import Task, Trajectory
@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 """Signs, of an episode or a task."""
 _NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
 _REMEMBERED = 4096
-"""Ids of episodes that are over, to say so to whoever asks for them."""
+"""Number of ids of ended episodes that are kept for each key, to report that they ended."""
 
 
 class Watcher(Protocol):
@@ -68,6 +68,7 @@ class Episodes:
         most: Episodes under way at once; where there are more, that of the key with the most of them is over in which
             nobody asked for the longest.
         idle_seconds: After which one nobody asks is over, without a reward if it had none.
+        reward_range: Smallest and largest reward that is accepted; None: any finite number.
     """
 
     def __init__(
@@ -78,11 +79,14 @@ class Episodes:
         idle_seconds: float = 3600.0,
         watcher: Watcher | None = None,
         judging: Callable[[Trajectory, Task], None] | None = None,
+        reward_range: Sequence[float] | None = None,
     ) -> None:
         self.watcher, self.judging = watcher, judging
-        self._over, self._most, self._idle = over, most, idle_seconds
-        self._open: OrderedDict[str, Episode] = OrderedDict()
-        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._over, self._most, self._idle, self.reward_range = over, most, idle_seconds, reward_range
+        self._open: OrderedDict[tuple[str, str], Episode] = OrderedDict()
+        """By name of the key and id: two keys can use the same id."""
+        self._ended: dict[str, OrderedDict[str, None]] = {}
+        """By name of the key, ids of its last ended episodes."""
         self._last: dict[str, list[Episode]] = {}
         """By the digest of what was said up to an answer, the episodes it was said in."""
 
@@ -105,15 +109,12 @@ class Episodes:
         """
         self._reap()
         if named:
-            if self._ended.get(named) is not None:
-                raise _over(named)
-            episode = self._open.get(named) or self._begun(named, key, task)
-            self._own(key, episode)
+            episode = self._find(key, named) or self._begun(named, key, task)
         else:
             episode = self._known(key, asked) or self._begun(uuid.uuid4().hex, key, task)
         episode.asked = time.monotonic()
         episode.seed = seed if seed is not None else episode.seed
-        self._open.move_to_end(episode.id)
+        self._open.move_to_end((episode.owner, episode.id))
         return episode
 
     def named(self, key: Key, id: str) -> Episode:
@@ -122,9 +123,7 @@ class Episodes:
         Raises:
             RefusedError: It is over, or another's.
         """
-        if id in self._open or self._ended.get(id) is not None:
-            return self.get(key, id)
-        return self._begun(id, key, "")
+        return self._find(key, id) or self._begun(id, key, "")
 
     def opened(self, key: Key, said: Mapping[str, Any]) -> Episode:
         """A new one, before anything is said in it: `{"id": …, "task": …, "seed": …}`, each of which may be left out.
@@ -145,11 +144,8 @@ class Episodes:
         id = checked_name("id", id, of_episode=True) if id else uuid.uuid4().hex
         task, seed = checked_name("task", task), seed_of(said.get("seed"), "seed")
         self._reap()
-        if id in self._open:
-            self._own(key, self._open[id])
+        if self._find(key, id) is not None:
             raise RefusedError(f'there is an episode "{id}" already', status=409, code="episode_exists", param="id")
-        if self._ended.get(id) is not None:
-            raise _over(id)
         episode = self._begun(id, key, task)
         episode.problem, episode.seed = problem, seed
         return episode
@@ -176,12 +172,9 @@ class Episodes:
         Raises:
             RefusedError: It is over, unknown, or another's.
         """
-        if self._ended.get(id) is not None:
-            raise _over(id)
-        episode = self._open.get(id)
+        episode = self._find(key, id)
         if episode is None:
             raise _unknown(id)
-        self._own(key, episode)
         return episode
 
     def reward(self, key: Key, id: str, said: Mapping[str, Any]) -> Episode:
@@ -209,13 +202,15 @@ class Episodes:
         given = said.get("turns") or {}
         if not isinstance(given, Mapping):
             raise RefusedError("turns: an object of answer numbers and rewards", param="turns")
-        turns = {_turn(turn, episode): finite(worth, "turns") for turn, worth in given.items()}
-        worth = finite(said.get("reward"), "reward") if said.get("reward") is not None else None
+        turns = {_turn(turn, episode): self.checked_reward(worth, "turns") for turn, worth in given.items()}
+        worth = self.checked_reward(said["reward"], "reward") if said.get("reward") is not None else None
         if said.get("turn") is not None:
             if worth is None:
                 raise RefusedError("reward: a number is asked for", param="reward")
-            turns[_turn(said["turn"], episode)] = worth
-            worth = None
+            given, worth = {**given, "turn": None}, None
+            turns[_turn(said["turn"], episode)] = self.checked_reward(said["reward"], "reward")
+        if len(turns) < len(given):
+            raise RefusedError("turns: names an answer twice", param="turns")
         episode.turn_rewards |= turns
         if worth is not None:
             episode.reward = worth
@@ -235,21 +230,36 @@ class Episodes:
         """A person says what an answer was worth: its reward, whatever else is said of it.
 
         Raises:
-            RefusedError: It was learned from already.
+            RefusedError: It was learned from already, or the reward is outside of the range.
         """
+        rating = self.checked_reward(rating, "rating")
         if self.watcher is not None:
             self.watcher.rated(episode, number, rating, note, by)
         episode.turn_rewards[number] = rating
+
+    def checked_reward(self, value: Any, where: str) -> float:
+        """Return a reward that may be stored.
+
+        Raises:
+            RefusedError: It is not a finite number, or outside of `reward_range`.
+        """
+        number = finite(value, where)
+        low, high = self.reward_range or (number, number)
+        if not low <= number <= high:
+            allowed = f"{low:g} to {high:g} (live.reward_range)"
+            raise RefusedError(f"{where}: a reward is from {allowed}, got {number:g}", param=where)
+        return number
 
     def end(self, episode: Episode) -> None:
         """It is over; what was said in it is handed on."""
         if episode.closed:
             return
         episode.closed = True
-        self._open.pop(episode.id, None)
-        self._ended[episode.id] = episode.owner
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
+        self._open.pop((episode.owner, episode.id), None)
+        ended = self._ended.setdefault(episode.owner, OrderedDict())
+        ended[episode.id] = None
+        while len(ended) > _REMEMBERED:
+            ended.popitem(last=False)
         self._let_go(episode)
         if episode.said and self.watcher is not None:
             self.watcher.ended(episode)
@@ -268,7 +278,7 @@ class Episodes:
         """Forget an episode under way; it is handed to nobody."""
         episode = self.get(key, id)
         if self.watcher is not None:
-            self.watcher.forget(id)
+            self.watcher.forget(episode.record_id)
         episode.said.clear()
         self.end(episode)
 
@@ -283,12 +293,26 @@ class Episodes:
             owners[key.name] += 1  # nobody ends another's with more of his own
             fullest = max(owners, key=lambda owner: owners[owner])
             self.end(next(each for each in self._open.values() if each.owner == fullest))
-        episode = self._open[id] = Episode(id, task, key.name, asked=time.monotonic())
+        episode = self._open[key.name, id] = Episode(id, task, key.name, asked=time.monotonic())
         return episode
 
-    def _own(self, key: Key, episode: Episode) -> None:
-        if episode.owner != key.name and not key.may("admin"):  # as if it were not there
-            raise _unknown(episode.id)
+    def _find(self, key: Key, id: str) -> Episode | None:
+        """Return the open episode of this id that a key may use: its own, or for an administrator any.
+
+        Raises:
+            RefusedError: It ended.
+        """
+        if (key.name, id) in self._open:
+            return self._open[key.name, id]
+        if id in self._ended.get(key.name, ()):
+            raise _over(id)
+        if key.may("admin"):
+            for episode in self._open.values():
+                if episode.id == id:
+                    return episode
+            if any(id in ended for ended in self._ended.values()):
+                raise _over(id)
+        return None
 
     def _let_go(self, episode: Episode) -> None:
         for said in episode.said:
@@ -324,12 +348,7 @@ def seed_of(given: Any, param: str) -> int | None:
     Raises:
         RefusedError: It is none.
     """
-    if given is None or given == "":
-        return None
-    digits = shortened(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < 2**63):
-        raise RefusedError(f"{param}: a whole number from 0 to 2**63 - 1, got {shortened(given)}", param=param)
-    return int(digits)
+    return None if given is None or given == "" else whole_number(given, param)
 
 
 def _problem(given: Mapping[str, Any]) -> Task:
@@ -357,12 +376,7 @@ def _unknown(id: str) -> RefusedError:
 
 
 def _turn(given: Any, episode: Episode) -> int:
-    try:
-        turn = int(given)
-    except (TypeError, ValueError):
-        turn = -1
-    if not 0 <= turn < len(episode.said):
-        raise RefusedError(
-            f"turn {shortened(given)[:20]}: the episode has {len(episode.said)} answers, from 0", param="turn"
-        )
+    turn = whole_number(given, "turn")
+    if turn >= len(episode.said):
+        raise RefusedError(f"turn {turn}: the episode has {len(episode.said)} answers, from 0", param="turn")
     return turn

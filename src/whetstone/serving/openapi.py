@@ -1,4 +1,4 @@
-"""What does the server publish of itself? Its routes and the shapes of requests, as OpenAPI has it."""
+"""Descriptions of the routes of `whetstone serve` and `live`, for their OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from whetstone.chat.api.anthropic_messages import COUNTED
 from whetstone.chat.api.routes import ROUTES
-from whetstone.extras import release
+from whetstone.network.openapi import Operation
 
-_ERROR = {
+ERROR = {
     "type": "object",
     "required": ["error"],
     "properties": {
@@ -20,94 +20,146 @@ _ERROR = {
         }
     },
 }
-_REFUSED = {
-    "description": "Refused, with why and what would be right.",
-    "content": {"application/json": {"schema": _ERROR}},
+"""JSON schema of a rejected request."""
+SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-_JSON = {"application/json": {"schema": {"type": "object"}}}
-_TOLD: dict[str, Any] = {"description": "What was asked for.", "content": _JSON}
-_STREAMED = {**_TOLD, "content": {**_JSON, "text/event-stream": {"schema": {"type": "string"}}}}
+"""Security schemes."""
+
 _TEXT = {"type": "string", "minLength": 1}
-_HEADERS = [
-    {"name": name, "in": "header", "required": False, "schema": {"type": "string", "pattern": pattern}}
-    for name, pattern in (
-        ("x-whetstone-episode", "^[!-.0-~]{1,200}$"),
-        ("x-whetstone-task", "^[!-~]{1,200}$"),
-        ("x-whetstone-seed", "^[0-9]{1,18}$"),
-    )
-]
+_HEADERS = {
+    "x-whetstone-episode": {"type": "string", "pattern": "^[!-.0-~]{1,200}$"},
+    "x-whetstone-task": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+    "x-whetstone-seed": {"type": "string", "pattern": "^[0-9]{1,18}$"},
+}
 _NUMBER = {"type": "number"}
+_NULL = {"type": "null"}
+
+
+def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
 _WORTH = {
-    "type": "object",
-    "properties": {
-        "reward": {"anyOf": [_NUMBER, {"type": "null"}]},
-        "turn": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]},
-        "turns": {"anyOf": [{"type": "object", "additionalProperties": _NUMBER}, {"type": "null"}]},
-        "final": {"type": "boolean"},
-    },
+    **_object(
+        reward={"anyOf": [_NUMBER, _NULL]},
+        turn={"anyOf": [{"type": "integer", "minimum": 0}, _NULL]},
+        turns={
+            "anyOf": [
+                {"type": "object", "additionalProperties": _NUMBER, "propertyNames": {"pattern": "^[0-9]{1,9}$"}},
+                _NULL,
+            ]
+        },
+        final={"type": "boolean"},
+    ),
+    "additionalProperties": False,
+}
+_TASK = {
+    **_object(id=_TEXT, prompt={"type": "string"}, private={"type": "object"}),
     "additionalProperties": False,
 }
 _BEGUN = {
-    "type": "object",
-    "properties": {
-        "id": {"anyOf": [{"type": "string", "pattern": "^[!-.0-~]{1,200}$"}, {"type": "null"}]},
-        "task": {
-            "anyOf": [
-                {"type": "string", "pattern": "^[!-~]{0,200}$"},
-                {
-                    "type": "object",
-                    "properties": {"id": _TEXT, "prompt": {"type": "string"}, "private": {"type": "object"}},
-                    "additionalProperties": False,
-                },
-                {"type": "null"},
-            ]
-        },
-        "seed": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "null"}]},
-    },
+    **_object(
+        id={"anyOf": [{"type": "string", "pattern": "^[!-.0-~]{1,200}$"}, _NULL]},
+        task={"anyOf": [{"type": "string", "pattern": "^[!-~]{0,200}$"}, _TASK, _NULL]},
+        seed={"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, _NULL]},
+    ),
     "additionalProperties": False,
 }
+_BY = {"type": "string", "maxLength": 80}
+_SAID = _object(
+    content={"type": "string"},
+    tool_calls={
+        "type": "array",
+        "items": _object(
+            ("function",),
+            id={"type": "string"},
+            type={"const": "function"},
+            function=_object(("name", "arguments"), name=_TEXT, arguments={"type": "string"}),
+        ),
+    },
+)
+_ANSWER = {"type": "integer", "minimum": 0}
+_MESSAGES = {
+    "type": "array",
+    "items": _object(("role", "content"), role={"enum": ["user", "assistant", "system"]}, content={"type": "string"}),
+}
+
+_OWN = {
+    "GET /v1/models": Operation("The model that is served."),
+    "GET /v1/models/{model}": Operation("One model."),
+    "POST /v1/messages/count_tokens": Operation("Number of tokens of messages.", body=COUNTED),
+    "GET /v1/responses/{id}": Operation("A stored response."),
+    "DELETE /v1/responses/{id}": Operation("Delete a stored response."),
+    "GET /v1/episodes": Operation("Open episodes."),
+    "POST /v1/episodes": Operation("Open an episode.", body=_BEGUN),
+    "GET /v1/episodes/{id}": Operation("An open episode."),
+    "DELETE /v1/episodes/{id}": Operation("Delete an open episode."),
+    "POST /v1/episodes/{id}/reward": Operation("Reward an episode or its turns.", body=_WORTH),
+}
+PEOPLE = {
+    "GET /": Operation("The human-in-the-loop page.", media="text/html"),
+    "GET /page/{name}": Operation("A file of the page.", media="text/css"),
+    "GET /v1/episodes/{id}/conversation": Operation("The messages of an episode."),
+    "POST /v1/episodes/{id}/take-over": Operation(
+        "Replace an answer.", body=_object(("message",), message=_SAID, answer=_ANSWER, by=_BY)
+    ),
+    "POST /v1/episodes/{id}/watch": Operation(
+        "Hold the answers of an episode.",
+        body=_object(by=_BY, seconds={"type": "number", "minimum": 0, "maximum": 3600}),
+    ),
+    "POST /v1/episodes/{id}/rate": Operation(
+        "Rate an answer.", body=_object(answer=_ANSWER, rating=_NUMBER, note={"type": "string"}, by=_BY)
+    ),
+    "GET /v1/people/seats": Operation("Open seats."),
+    "POST /v1/people/seats": Operation(
+        "Open a seat.",
+        body=_object(about={"type": "string"}, seconds={"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}),
+    ),
+    "POST /v1/people/claim": Operation("Claim the next seat.", body=_object(by=_BY)),
+    "GET /v1/people/seats/{id}": Operation("A seat."),
+    "DELETE /v1/people/seats/{id}": Operation("Close a seat."),
+    "POST /v1/people/seats/{id}/turns": Operation(
+        "Ask for the words of a turn.", body=_object(("turn", "messages"), turn=_ANSWER, messages=_MESSAGES)
+    ),
+    "GET /v1/people/seats/{id}/turns/{turn}": Operation(
+        "The words of a turn.",
+        path={"turn": {"type": "integer", "minimum": 0}},
+        query={"wait": {"type": "number", "minimum": 0, "maximum": 30}},
+    ),
+    "POST /v1/people/seats/{id}/claim": Operation("Claim this seat.", body=_object(by=_BY)),
+    "POST /v1/people/seats/{id}/release": Operation("Release a seat.", body=_object(by=_BY)),
+    "POST /v1/people/seats/{id}/say": Operation(
+        "Answer in a seat.",
+        body=_object(
+            by=_BY, content={"type": "string"}, ended={"type": "boolean"}, accept={"const": True}, message=_SAID
+        ),
+    ),
+}
+"""Routes of `people_routes`."""
+LIVE = {
+    "GET /v1/live": Operation("State of live learning, and the turns of the next update."),
+    "POST /v1/live/pause": Operation("Pause learning."),
+    "POST /v1/live/resume": Operation("Resume learning."),
+    "GET /v1/live/episodes": Operation("Episodes with stored turns."),
+    "GET /v1/live/episodes/{id}": Operation("Stored turns of an episode."),
+    "DELETE /v1/live/episodes/{id}": Operation("Delete an episode that was not trained."),
+    "POST /v1/live/episodes/{id}/approve": Operation("Allow training on an episode."),
+    "POST /v1/live/episodes/{id}/reject": Operation("Forbid training on an episode."),
+    "POST /v1/live/episodes/{id}/unlearn": Operation("Remove an episode from the weights."),
+}
+"""Routes of `live_routes`."""
 
 
-def document(model: str) -> dict[str, Any]:
-    """The routes of a server of this model."""
-    paths: dict[str, Any] = {
-        "/health": {"get": _of("health")},
-        "/v1/models": {"get": _of("models")},
-        "/v1/models/{model}": {"get": _of("model", "model")},
-        "/v1/messages/count_tokens": {"post": _of("count_tokens", asks=COUNTED)},
-        "/v1/responses/{id}": {"get": _of("response", "id"), "delete": _of("forget_response", "id")},
-        "/v1/episodes": {"get": _of("episodes"), "post": _of("begin_episode", asks=_BEGUN)},
-        "/v1/episodes/{id}": {"get": _of("episode", "id"), "delete": _of("forget_episode", "id")},
-        "/v1/episodes/{id}/reward": {"post": _of("reward", "id", asks=_WORTH)},
-    }
+def operations_of(model: str) -> dict[str, Operation]:
+    """Return the description of each route of a server of this model."""
+    found = {**_OWN, **PEOPLE, **LIVE}
     for path, wire in ROUTES.items():
-        name = path.replace("/", "_")
-        paths[f"/v1/{path}"] = {"post": _of(name, asks=_named(wire.request, model), streams=True)}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": f"Whetstone: {model}", "version": release()},
-        "paths": paths,
-        "components": {
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            }
-        },
-        "security": [{}, {"bearer": []}, {"key": []}],
-    }
+        body = _with_model(wire.request, model)
+        found[f"POST /v1/{path}"] = Operation("Sample answers.", body=body, headers=_HEADERS, is_streamed=True)
+    return found
 
 
-def _named(request: Mapping[str, Any], model: str) -> dict[str, Any]:
+def _with_model(request: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {**request, "properties": {**request["properties"], "model": {"const": model}}}
-
-
-def _of(name: str, *parameters: str, asks: Mapping[str, Any] | None = None, streams: bool = False) -> dict[str, Any]:
-    in_path = [{"name": each, "in": "path", "required": True, "schema": _TEXT} for each in parameters]
-    told: dict[str, Any] = {
-        "operationId": name,
-        "parameters": [*in_path, *(_HEADERS if streams else ())],
-        "responses": {"200": _STREAMED if streams else _TOLD, "4XX": _REFUSED, "503": _REFUSED},
-    }
-    if asks is not None:
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": asks}}}
-    return told

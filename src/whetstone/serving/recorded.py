@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whetstone.errors import DataError, did_you_mean
+from whetstone.reporting.trajectories import read_trajectories
 from whetstone.trajectory import TRAINABLE, Author, Trajectory, Turn
-from whetstone.trajectory_json import decoded_trajectories
 
 _UNTRAINED = {
     Author.INSERTED: "inserted, not sampled: forced, redacted, or written by a person",
@@ -60,12 +60,7 @@ def recorded_episodes(path: Path, episode: str | None = None) -> list[RecordedEp
     Raises:
         DataError: A line is no trajectory, or there is no such episode.
     """
-    content = path.read_bytes()
-    lines = [line for line in content[: content.rfind(b"\n") + 1].splitlines() if line.strip()]
-    try:
-        trajectories = decoded_trajectories(lines)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise DataError(f"{path}: holds a line that is no trajectory: {str(error)[:120]}") from None
+    trajectories = read_trajectories(path, error=DataError, problem=": no trajectory", may_be_incomplete=True)
     found = [t for t in trajectories if episode is None or episode in (t.id, t.id.rpartition("/")[2])]
     if episode is not None and not found:
         raise DataError(f"{path}: has no episode {episode}{did_you_mean(episode, [t.id for t in trajectories])}")

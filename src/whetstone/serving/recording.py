@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import told, words
@@ -87,6 +88,11 @@ class Episode:
     """Numbers of answers for which nobody came in that time."""
     closed: bool = False
 
+    @property
+    def record_id(self) -> str:
+        """Name in records: the id, after the quoted name of the key if it belongs to one; two keys can use one id."""
+        return f"{quote(self.owner, safe='')}:{self.id}" if self.owner else self.id
+
     def place(self, chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Place:
         """Where an answer to these messages is drawn."""
         digests = list(_digests(messages, tools))
@@ -95,7 +101,7 @@ class Episode:
         if before is None:
             return Place(None, tuple(messages), chat.open(messages, tools), digests[-1])
         before.followed += 1
-        return Place(before, heard, chat.extend(before.context, before.action.ids, heard), digests[-1])
+        return Place(before, heard, continue_after(before, heard, chat), digests[-1])
 
     def prompted(self, chat: Chat, prompt: str | tuple[int, ...]) -> Place:
         """Where what goes on from a prompt is drawn: behind the tokens drawn before, where it begins with them."""
@@ -202,8 +208,8 @@ class Episode:
         score = None if self.reward is None else Score(self.reward)
         opening = order[0].heard if order else ()
         marks = ("intervened",) if any(said.by for said in self.said) else ()
-        task = self.task or self.id
-        name = f"{task}/{self.id}"
+        task = self.task or self.record_id
+        name = f"{task}/{self.record_id}"
         return Trajectory(name, task, opening, tuple(turns), EndReason.TERMINATED, score=score, marks=marks)
 
     def replaced(self) -> tuple[Trajectory, ...]:
@@ -213,9 +219,9 @@ class Episode:
         for number, said in enumerate(self.said):
             if said.replaced is None or said.followed:  # its client heard it all the same
                 continue
-            task, score = self.task or self.id, Score(-1.0, parts={"intervention": -1.0})
+            task, score = self.task or self.record_id, Score(-1.0, parts={"intervention": -1.0})
             turn = turn_alone(said)
-            name = f"{task}/{self.id}~{number}"
+            name = f"{task}/{self.record_id}~{number}"
             ended = EndReason.TERMINATED
             found.append(Trajectory(name, task, conversation(said), (turn,), ended, score=score, marks=("replaced",)))
         return tuple(found)
@@ -231,6 +237,12 @@ class Episode:
             if messages[count - 1].role == "assistant":
                 return by_digest.get(digests[count]), count
         return None, 0
+
+
+def continue_after(answer: Said, messages: Sequence[Message], chat: Chat) -> Context:
+    """Return the context of the answer to these messages; calls that the client was not sent are text."""
+    max_calls = len(answer.message.tool_calls) or (None if answer.context.tools else 0)
+    return chat.extend(answer.context, answer.action.ids, messages, max_calls=max_calls)
 
 
 def conversation(said: Said) -> tuple[Message, ...]:

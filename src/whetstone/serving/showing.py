@@ -27,7 +27,7 @@ class Shown:
 
     def __init__(self, chat: Chat, asked: Asked, show: Show | None, *, hidden: bool, calls: str = "") -> None:
         self._chat, self._asked, self._show = chat, asked, None if hidden else show
-        signs = () if asked.prompt is not None else (*chat.format.markers, *_SIGNS)
+        signs = () if asked.prompt is not None else (*(chat.format.markers if asked.tools else ()), *_SIGNS)
         self._held = (*signs, *asked.stop, *((calls,) if calls and asked.tools else ()))
         self._halves = frozenset(sign[:count] for sign in self._held for count in range(1, len(sign) + 1))
         self._longest = max(map(len, self._held), default=0)
@@ -52,7 +52,7 @@ class Shown:
 
     def over(self, tokens: Sequence[int]) -> bool:
         """Whether nothing more is to come, whatever the model would say."""
-        if self._asked.one_call and self.ends is None and self._calls(tokens) is not None:
+        if self._asked.one_call and self._asked.tools and self.ends is None and self._calls(tokens) is not None:
             counts = range(self._checked + 1, len(tokens) + 1)
             self.ends = next((count for count in counts if self._calls(tokens[:count])), None)
         self._checked = len(tokens)

@@ -6,6 +6,7 @@ Easy to get wrong: what is drawn must not depend on whether somebody watches, no
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,16 +15,20 @@ from itertools import groupby
 
 from whetstone.chat import Chat, Message, ToolCall, ToolSpec, assistant
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told
+from whetstone.chat.api.fields import run_by_size
+from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_grammar
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, Generation, Sampling
 from whetstone.inference.protocol import Constraint
 from whetstone.seeding import derive_seed
 from whetstone.serving.recording import Episode, Place, turn_of
-from whetstone.serving.schemas import Schemas
+from whetstone.serving.schemas import GrammarConstraint, Schemas
 from whetstone.serving.showing import Show, Shown
 from whetstone.trajectory import Author, Tokens
 
+_MAX_GRAMMARS = 64
+"""Sets of tools whose grammars are kept."""
 Begun = Callable[[int], None]
 """Told how many tokens an answer is drawn behind."""
 
@@ -40,6 +45,7 @@ class Speaker:
         self.engine, self.chat, self.context_length = engine, chat, context_length
         self._seed, self._asked = seed, 0
         self._schemas = Schemas(chat.tokenizer, chat.stop_ids)
+        self._call_grammars: dict[str, CallGrammar] = {}
 
     async def answers(
         self, asked: Asked, episode: Episode, show: Sequence[Show | None] = (), begun: Begun | None = None
@@ -53,7 +59,7 @@ class Speaker:
         Raises:
             RefusedError: It cannot be answered; the message says why.
         """
-        place = self._place(asked, episode)
+        place = await run_by_size(asked.characters, lambda: self._place(asked, episode))
         if begun is not None:
             begun(len(place.context.ids))
         seed = asked.seed if asked.seed is not None else self._own_seed(episode)
@@ -126,22 +132,32 @@ class Speaker:
                 raise RefusedError(f"{name}: no token {str(wrong[0])[:40]}; there are {known}, from 0", param=name)
         if sum(math.isinf(value) for value in asked.logit_bias.values()) >= known:
             raise RefusedError("logit_bias: it forbids every token", param="logit_bias")
-        abilities = self.engine.abilities
+        abilities, held = self.engine.abilities, _held_by(asked)
         if asked.logit_bias and not abilities.logit_bias:
             raise RefusedError("logit_bias: this engine draws without", param="logit_bias")
         if asked.top_logprobs and not abilities.top_logprobs:
             raise RefusedError(
                 "top_logprobs: of drawn tokens alone this engine tells log-probs (logprobs: true)", param="top_logprobs"
             )
-        if asked.schema is None:
+        if not held:
             return
         if not abilities.constraints:
+            remedy = "ask for it in a message" if asked.schema is not None else "use tool_choice auto"
             raise RefusedError(
-                "response_format: this engine draws answers as the model says them; ask for it in a message",
-                param="response_format",
+                f"{held}: this engine cannot constrain sampling; {remedy}, or serve with `engine: local`",
+                param=held,
                 code="unsupported_parameter",
             )
-        if asked.tools:
+        if any(math.isinf(value) for value in asked.logit_bias.values()):
+            raise RefusedError(
+                f"logit_bias: {held} can require a token that -100 forbids; use values above -100", param="logit_bias"
+            )
+        if asked.must_call is not None and asked.stop:
+            raise RefusedError(
+                "stop: it can cut the call that tool_choice requires; leave it out, or use tool_choice auto",
+                param="stop",
+            )
+        if asked.schema is not None and asked.tools:
             raise RefusedError(
                 "response_format: not beside tools, whose calls are in no schema; tool_choice: none",
                 param="response_format",
@@ -153,13 +169,11 @@ class Speaker:
         """(what was drawn, whether each token of it was forced, what was shown of it)"""
         room = self.context_length - len(place.context.ids)
         most = room if asked.max_tokens is None else min(room, asked.max_tokens)
-        begins = self._forced(asked)
-        constraint = None
-        if asked.schema is not None:
-            constraint = await asyncio.to_thread(self._schemas.constraint, asked.schema)
-        sampling = self._sampling(asked, most, seed, begins, constraint)
+        constraint = await self._constraint(asked)
+        sampling = self._sampling(asked, most, seed, constraint)
         named = f"{episode.id}/{id(place)}/{seed}"
-        shown = Shown(self.chat, asked, show, hidden=_in_thought(self.chat, place), calls=self._calls_begin)
+        hidden = asked.must_call is not None or _in_thought(self.chat, place)
+        shown = Shown(self.chat, asked, show, hidden=hidden, calls=self._calls_begin)
         heard = shown.heard if show is not None or asked.one_call else None
         spans = episode.spans(place)
         try:
@@ -170,7 +184,7 @@ class Speaker:
             self.engine.forget(named)
         if shown.over(drawn.tokens):
             drawn = _cut(drawn, shown.ends)
-        forced = [True] * len(begins) if constraint is None else constraint.forced
+        forced = [] if constraint is None else constraint.forced
         return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)], shown.shown
 
     def _kept(
@@ -186,13 +200,15 @@ class Speaker:
             text = str(self.chat.tokenizer.decode((*place.context.ids, *action.ids), skip_special_tokens=False))
             episode.add(place, action, raw, said, text)
         else:
-            raw = self.chat.read(drawn.tokens, asked.tools, turn=turn_of(place.before, place.heard))
+            most = 0 if not asked.tools else 1 if asked.one_call else None
+            turn = turn_of(place.before, place.heard)
+            raw = self.chat.read(drawn.tokens, asked.tools, turn=turn, max_calls=most)
             thought, said = told(raw)
             said, stop = _stopped(said, asked.stop)
             if not said.text.startswith(shown):  # what looked like words turned out to be a call: they stay said
                 said = replace(said, content=(Text(shown),))
             episode.add(place, action, raw, said)
-        finish = "tool_calls" if said.tool_calls else ended
+        finish = "tool_calls" if said.tool_calls and ended == "stop" else ended
         return Answer(said, thought, action.ids, logprobs, finish, len(place.context.ids), stop, drawn.tops)
 
     def _text(self, tokens: Sequence[int]) -> str:
@@ -200,9 +216,7 @@ class Speaker:
         ended = bool(tokens) and tokens[-1] in self.chat.stop_ids
         return str(self.chat.tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=False))
 
-    def _sampling(
-        self, asked: Asked, count: int, seed: int, forced: tuple[int, ...], constraint: Constraint | None
-    ) -> Sampling:
+    def _sampling(self, asked: Asked, count: int, seed: int, constraint: Constraint | None) -> Sampling:
         try:
             return Sampling(
                 count,
@@ -210,7 +224,6 @@ class Speaker:
                 top_k=asked.top_k,
                 top_p=asked.top_p,
                 logit_bias=asked.logit_bias,
-                forced=forced,
                 stop_ids=self.chat.stop_ids,
                 stop_strings=asked.stop,
                 seed=seed,
@@ -220,14 +233,36 @@ class Speaker:
         except ValueError as error:
             raise RefusedError(str(error)) from None
 
-    def _forced(self, asked: Asked) -> tuple[int, ...]:
-        """What an answer that has to be a call begins with."""
+    async def _constraint(self, asked: Asked) -> GrammarConstraint | None:
+        """Return what the answer is held to: a schema, or a call of a tool."""
+        if asked.schema is not None:
+            return await asyncio.to_thread(self._schemas.constraint, asked.schema)
         if asked.must_call is None:
-            return ()
-        named = [tool for tool in asked.tools if asked.must_call in ("", tool.name)]
-        if not self.engine.abilities.forced_tokens and asked.temperature != 1:
-            raise RefusedError("this engine forces a call at temperature 1 alone", param="tool_choice")
-        return self.chat.encode(_beginning(self.chat, named))
+            return None
+        return await asyncio.to_thread(self._schemas.call_constraint, self._call_grammar(asked))
+
+    def _call_grammar(self, asked: Asked) -> CallGrammar:
+        callable_tools = [tool for tool in asked.tools if asked.must_call in ("", tool.name)]
+        is_single = asked.one_call or asked.must_call != ""
+        key = json.dumps([[tool.to_openai() for tool in asked.tools], asked.must_call, is_single])
+        if key not in self._call_grammars:
+            try:
+                grammar = call_grammar(self.chat, callable_tools, offered=asked.tools, is_single=is_single)
+            except CallGrammarError as error:
+                raise RefusedError(
+                    f"tool_choice: {error}; use tool_choice auto, or another `chat.format`", param="tool_choice"
+                ) from None
+            if len(self._call_grammars) >= _MAX_GRAMMARS:
+                self._call_grammars.clear()
+            self._call_grammars[key] = grammar
+        return self._call_grammars[key]
+
+
+def _held_by(asked: Asked) -> str:
+    """Return the field that restricts sampling to a grammar; empty: none does."""
+    if asked.schema is not None:
+        return "response_format"
+    return "tool_choice" if asked.must_call is not None else ""
 
 
 def _beginning(chat: Chat, tools: Sequence[ToolSpec]) -> str:

@@ -1,4 +1,4 @@
-"""Tasks from a file as a benchmark is published, or as somebody has it: a format, or columns by what they are.
+"""Task source of a file, as a benchmark is published or with named columns.
 
 tasks: {source: file, path: HumanEval.jsonl, format: humaneval}
 tasks: {source: file, path: questions.csv, columns: {prompt: question, answer: solution, tags: [topic]}}
@@ -6,23 +6,19 @@ tasks: {source: file, path: questions.csv, columns: {prompt: question, answer: s
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
 from whetstone.tasks.formats import format_of
-from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.readers import OnBadRow
 from whetstone.tasks.splits import check_apart, split_unless_all
-from whetstone.trajectory import Task
 
 
 class File(ListedTasks):
-    """Rows of JSON lines, of one JSON list (`.json`) or of a table (`.csv`), each a task.
+    """Rows of JSON lines, a JSON list (`.json`), a table with a header (`.csv`, `.tsv`) or Parquet, each a task.
 
     Args:
         path: The file.
@@ -33,7 +29,7 @@ class File(ListedTasks):
         held_out_fraction: Fraction of the tasks that is held out; 1 keeps all of them, as benchmarks do, and trains on
             the same.
         seed: The order in which training tasks come.
-        on_bad_task: `error`, or `skip` to leave bad rows out and count them.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
         TaskError: A file is missing, empty or has a bad row; the message names it.
@@ -49,15 +45,16 @@ class File(ListedTasks):
         held_out: str = "",
         held_out_fraction: float = 0.1,
         seed: int = 0,
-        on_bad_task: OnBadTask = "error",
+        on_bad_row: OnBadRow = "stop",
     ) -> None:
         try:
             read = format_of(format, columns or {})
         except ValueError as error:
             raise OptionError("columns" if columns else "format", str(error)) from None
-        tasks, self.skipped = _tasks(Path(path), read, on_bad_task)
+        tasks, self.skipped = read_tasks(Path(path), read, on_bad_row=on_bad_row, suffix=task_suffix(Path(path)))
         if held_out:
-            held_out_tasks, skipped = _tasks(Path(held_out), read, on_bad_task)
+            suffix = task_suffix(Path(held_out))
+            held_out_tasks, skipped = read_tasks(Path(held_out), read, on_bad_row=on_bad_row, suffix=suffix)
             check_apart(tasks, held_out_tasks, where=path)
             training, self.skipped = tasks, self.skipped + skipped
         else:
@@ -65,31 +62,6 @@ class File(ListedTasks):
         super().__init__(training, held_out_tasks, seed=seed)
 
 
-def _tasks(path: Path, read: Any, on_bad_task: OnBadTask) -> tuple[list[Task], int]:
-    if path.suffix not in (".json", ".csv") or not path.is_file():
-        return read_tasks(path, read, on_bad_task=on_bad_task)
-    tasks, skipped = [], 0
-    for number, row in enumerate(_rows(path), start=1):
-        try:
-            tasks.append(read(row, number))
-        except (KeyError, ValueError, TypeError) as error:
-            if on_bad_task == "error":
-                said = f"the column {error} is missing" if isinstance(error, KeyError) else str(error)
-                raise TaskError(f"{path}, row {number}: {said}; `on_bad_task: skip` leaves such rows out") from None
-            skipped += 1
-    if not tasks:
-        raise TaskError(f"{path}: no tasks in it" + (f" ({skipped} bad rows skipped)" if skipped else ""))
-    return tasks, skipped
-
-
-def _rows(path: Path) -> list[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8-sig")
-    if path.suffix == ".csv":
-        return list(csv.DictReader(text.splitlines(keepends=True)))
-    try:
-        rows = json.loads(text)
-    except ValueError as error:
-        raise TaskError(f"{path}: not JSON: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TaskError(f"{path}: a list of objects is expected")
-    return rows
+def task_suffix(path: Path) -> str:
+    """Return the format of a task file; a name without a known suffix means JSON lines."""
+    return path.suffix if path.suffix in (".json", ".csv", ".tsv", ".parquet") else ".jsonl"

@@ -138,7 +138,7 @@ def _livecodebench(row: Row, number: int) -> Task:
     if kinds != {"functional"}:
         raise ValueError(f"`testtype` is functional or stdin, the same of all tests; got {', '.join(sorted(kinds))}")
     cases = [
-        [[json.loads(line) for line in test["input"].splitlines() if line.strip()], json.loads(test["output"])]
+        [[json.loads(line) for line in test["input"].split("\n") if line.strip()], json.loads(test["output"])]
         for test in tests
     ]
     metadata = row.get("metadata") or "{}"
@@ -287,6 +287,8 @@ def _by_columns(columns: Mapping[str, Any], row: Row, number: int) -> Task:
     private = {str(name): row[name] for name in columns.get("private", ())}
     if "answer" in columns:
         private["answer"] = row[columns["answer"]]
+        if private["answer"] is None:
+            raise ValueError(f"`{columns['answer']}` has no value")
     tags = {str(name): str(row[name]) for name in columns.get("tags", ())}
     id = str(row[columns["id"]]) if "id" in columns else str(number)
     return replace(Task(id, _text(row, str(columns["prompt"])), private), tags=tags)

@@ -21,8 +21,9 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.readers import OnBadRow
 from whetstone.tasks.source_values import LANGUAGES, written_in
 from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
@@ -38,7 +39,7 @@ class FunctionCalls(ListedTasks):
         seed: The order in which training requests come.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
-        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
         TaskError: A file is missing, empty or has a bad line; a question has no possible answer and should.
@@ -51,14 +52,14 @@ class FunctionCalls(ListedTasks):
         answers: str | None = None,
         seed: int = 0,
         held_out_fraction: float = 1.0,
-        on_bad_task: OnBadTask = "error",
+        on_bad_row: OnBadRow = "stop",
     ) -> None:
         truths = _truths(Path(answers)) if answers is not None else None
 
         def parse(row: Mapping[str, Any], number: int) -> Task:
             return _parsed(row, truths)
 
-        tasks, self.skipped = read_tasks(Path(path), parse, on_bad_task=on_bad_task)
+        tasks, self.skipped = read_tasks(Path(path), parse, on_bad_row=on_bad_row)
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=path), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
@@ -113,12 +114,16 @@ def _truths(path: Path) -> dict[str, Any]:
     found = {}
     if not path.is_file():
         raise TaskError(f"{path}: no such file of possible answers")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: byte {error.start + 1} is not UTF-8") from None
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 row = json.loads(line)
                 found[str(row["id"])] = row["ground_truth"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise TaskError(f"{path}:{number}  {type(error).__name__}: {error}") from None
     return found
 

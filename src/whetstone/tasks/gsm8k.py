@@ -19,12 +19,12 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
-from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.readers import OnBadRow
 from whetstone.trajectory import Task
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
-_ANSWER = re.compile(r"####\s*(\S+)\s*$")
 
 
 class GSM8K(ListedTasks):
@@ -33,18 +33,18 @@ class GSM8K(ListedTasks):
     Args:
         path: The folder with both files.
         seed: The order in which training problems come.
-        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
         TaskError: The folder or a file is missing, empty or has a bad line.
     """
 
-    def __init__(self, *, path: str, seed: int = 0, on_bad_task: OnBadTask = "error") -> None:
+    def __init__(self, *, path: str, seed: int = 0, on_bad_row: OnBadRow = "stop") -> None:
         folder = Path(path)
         if not folder.is_dir():
             raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
-        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_task=on_bad_task)
-        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_task=on_bad_task)
+        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_row=on_bad_row)
+        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_row=on_bad_row)
         self.skipped = bad_training + bad_test
         super().__init__(training, held_out, seed=seed)
 
@@ -62,13 +62,15 @@ def problem_of(split: str) -> Callable[[Mapping[str, Any], int], Task]:
     """What reads a row of a split."""
 
     def parse(row: Mapping[str, Any], number: int) -> Task:
-        solution = row["answer"]
-        match = _ANSWER.search(solution)
-        if match is None:
+        question, solution = row["question"], row["answer"]
+        if not isinstance(question, str) or not isinstance(solution, str):
+            raise ValueError("`question` and `answer` are texts")
+        words = solution.rpartition("####")[2].split() if "####" in solution else []
+        if len(words) != 1:
             raise ValueError("the solution does not end with `#### answer`")
         calls = tuple(expression.replace(",", "").strip() for expression, _ in _MARK.findall(solution))
-        answer = match.group(1).replace(",", "")
+        answer = words[0].replace(",", "")
         tags = {"kind": f"{min(len(calls), 6)}{'+' if len(calls) > 5 else ''} calculations"}
-        return Task(f"gsm8k/{split}/{number}", row["question"], {"answer": answer, "calls": calls}, tags)
+        return Task(f"gsm8k/{split}/{number}", question, {"answer": answer, "calls": calls}, tags)
 
     return parse

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
-from whetstone.tasks.jsonl import OnBadTask, read_tasks
+from whetstone.tasks.jsonl import read_tasks
 from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.readers import OnBadRow
 from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
 
@@ -28,17 +29,17 @@ class HumanEval(ListedTasks):
         seed: The order in which training problems come.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
-        on_bad_task: `error`, or `skip` to leave bad lines out and count them.
+        on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
         TaskError: The file is missing, empty or has a bad line.
     """
 
     def __init__(
-        self, *, path: str, seed: int = 0, held_out_fraction: float = 1.0, on_bad_task: OnBadTask = "error"
+        self, *, path: str, seed: int = 0, held_out_fraction: float = 1.0, on_bad_row: OnBadRow = "stop"
     ) -> None:
         file = Path(path) / "HumanEval.jsonl" if Path(path).is_dir() else Path(path)
-        tasks, self.skipped = read_tasks(file, function_task, on_bad_task=on_bad_task)
+        tasks, self.skipped = read_tasks(file, function_task, on_bad_row=on_bad_row)
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=str(file)), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:

@@ -11,14 +11,43 @@ Source: Patil et al., Berkeley Function-Calling Leaderboard, its type converters
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import regex
 
 _INTEGER, _DECIMAL = r"-?\d+", r"-?\d+(?:\.\d+)?"
 _EXPONENT = rf"{_DECIMAL}(?:[eE][+-]?\d+)?"
 _BOOLEANS = {"true": True, "false": False}
 _Reader = Callable[[str], Any]
+_Typed = TypeVar("_Typed", bound=Callable[..., Any])
+_SECONDS = 0.2
+"""Maximum time of an expression, some of which take exponential time; after it the value stays a text."""
+
+
+def _limit_time(read: _Typed) -> _Typed:
+    """Make a reader return the text itself if an expression takes too long."""
+
+    @functools.wraps(read)
+    def limited(text: str, kind: str, elements: str = "") -> Any:
+        try:
+            return read(text, kind, elements)
+        except TimeoutError:
+            return text
+
+    return cast("_Typed", limited)
+
+
+def _finite(kind: type[int] | type[float], written: str, text: str) -> Any:
+    """Return a number, or the text if the number is not finite or has too many digits."""
+    try:
+        value = kind(written)
+    except ValueError:
+        return text
+    return value if isinstance(value, int) or math.isfinite(value) else text
 
 
 def _number(pattern: str, kind: type[int] | type[float], suffix: str = "") -> _Reader:
@@ -26,7 +55,7 @@ def _number(pattern: str, kind: type[int] | type[float], suffix: str = "") -> _R
 
     def read(text: str) -> Any:
         found = whole.fullmatch(text)
-        return kind(found[1]) if found else text
+        return _finite(kind, found[1], text) if found else text
 
     return read
 
@@ -48,15 +77,17 @@ _JAVA: Mapping[str, _Reader] = {
     "double": _number(_EXPONENT, float),
     "boolean": _boolean,
 }
-_AS_LIST = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
-_ADDED = re.compile(r"new\s+ArrayList<\w*>\(\)\s*\{\{\s*(.+?)\s*\}\}", re.DOTALL)
-_NO_LIST = re.compile(r"new\s+ArrayList<\w*>\(\)")
-_ARRAY = re.compile(r"new\s+\w+\[\]\s*\{(.*?)\}")
-_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\)\s*\{\s*\{?\s*(.*?)\s*\}?\s*\}", re.DOTALL)
-_NO_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\)")
-_PUT = re.compile(r'put\("(.*?)",\s*(.*?)\)')
+_AS_LIST = regex.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
+_ADDED = regex.compile(r"new\s+ArrayList<\w*>\(\)\s*\{\{\s*(.+?)\s*\}\}", regex.DOTALL)
+_NO_LIST = regex.compile(r"new\s+ArrayList<\w*>\(\)")
+_ARRAY = regex.compile(r"new\s+\w+\[\]\s*\{(.*?)\}")
+_MAP = regex.compile(r"new\s+HashMap<.*?>\s*\(\)\s*\{\s*\{?\s*(.*?)\s*\}?\s*\}", regex.DOTALL)
+_NO_MAP = regex.compile(r"new\s+HashMap<.*?>\s*\(\)")
+_PUT = regex.compile(r'put\("(.*?)",\s*(.*?)\)')
+_ADD = regex.compile(r"add\((.+?)\)")
 
 
+@_limit_time
 def java_value(text: str, kind: str, elements: str = "") -> Any:
     """What a text means in Java where a value of a type is wanted; the text itself where it means no such value.
 
@@ -68,26 +99,26 @@ def java_value(text: str, kind: str, elements: str = "") -> Any:
         elements: The type of a collection's elements; empty: as each is written.
     """
     if kind == "Array":
-        found = _ARRAY.search(text)
+        found = _ARRAY.search(text, timeout=_SECONDS)
         return [_java_element(one, elements) for one in _parted(found[1]) if one] if found else text
     if kind == "ArrayList":
         return _java_list(text, elements)
     if kind == "HashMap":
-        found = _MAP.search(text)
+        found = _MAP.search(text, timeout=_SECONDS)
         if found:
-            return {key: _java_literal(value.strip()) for key, value in _PUT.findall(found[1])}
-        return {} if _NO_MAP.search(text) else text
+            return {key: _java_literal(value.strip()) for key, value in _PUT.findall(found[1], timeout=_SECONDS)}
+        return {} if _NO_MAP.search(text, timeout=_SECONDS) else text
     return _JAVA[kind](text) if kind in _JAVA else text
 
 
 def _java_list(text: str, elements: str) -> Any:
-    found, added = _AS_LIST.search(text), _ADDED.search(text)
+    found, added = _AS_LIST.search(text, timeout=_SECONDS), _ADDED.search(text, timeout=_SECONDS)
     if found:
         written = _parted(found[1])
     elif added:
-        written = [one.strip() for one in re.findall(r"add\((.+?)\)", added[1])]
+        written = [one.strip() for one in _ADD.findall(added[1], timeout=_SECONDS)]
     else:
-        return [] if _NO_LIST.search(text) else text
+        return [] if _NO_LIST.search(text, timeout=_SECONDS) else text
     cut = elements in ("char", "String")  # whatever stands there at either end
     return [one[1:-1] if cut else _java_element(one, elements) for one in written]
 
@@ -118,12 +149,14 @@ _SCRIPT: Mapping[str, _Reader] = {
     "Bigint": _number(_INTEGER, int, "n"),
     "Boolean": _boolean,
 }
-_ROWS = re.compile(r"\[\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\]|\bnew\s+Array\(\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\)")
-_ROW = re.compile(r"\[(.*?)\]|\bnew\s+Array\((.*?)\)")
-_OBJECT = re.compile(r"\{(.*?)\}")
-_PAIR = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
+_ROWS = regex.compile(r"\[\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\]|\bnew\s+Array\(\s*\[.*?\]\s*(,\s*\[.*?\]\s*)*\)")
+_ROW = regex.compile(r"\[(.*?)\]|\bnew\s+Array\((.*?)\)")
+_INNER = regex.compile(r"\[(.*?)\]")
+_OBJECT = regex.compile(r"\{(.*?)\}")
+_PAIR = regex.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
 
 
+@_limit_time
 def javascript_value(text: str, kind: str, elements: str = "") -> Any:
     """What a text means in JavaScript where a value of a type is wanted; else the text itself.
 
@@ -142,12 +175,12 @@ def javascript_value(text: str, kind: str, elements: str = "") -> Any:
 
 
 def _script_array(code: str, elements: str) -> Any:
-    rows = _ROWS.match(code)
+    rows = _ROWS.match(code, timeout=_SECONDS)
     if rows:
-        inner = [one.strip() for one in re.findall(r"\[(.*?)\]", rows[0])]
+        inner = [one.strip() for one in _INNER.findall(rows[0], timeout=_SECONDS)]
         inner[0] = inner[0].removeprefix("[")
         return [[_script_literal(each) for each in _parted(one)] for one in inner]
-    found = _ROW.match(code)
+    found = _ROW.match(code, timeout=_SECONDS)
     if not found:
         return code
     written = (found[1] if found[1] is not None else found[2]).strip()
@@ -156,11 +189,11 @@ def _script_array(code: str, elements: str) -> Any:
 
 
 def _script_object(code: str) -> Any:
-    found = _OBJECT.match(code)
+    found = _OBJECT.match(code, timeout=_SECONDS)
     if not found:
         return code
     made: dict[str, Any] = {}
-    for key, value in _PAIR.findall(found[1]):
+    for key, value in _PAIR.findall(found[1], timeout=_SECONDS):
         name, given = key.strip().strip("'\""), value.strip()
         if given[:1] == "[" and given.endswith("]"):
             made[name] = _script_array(given, "")
@@ -180,12 +213,8 @@ def _script_literal(text: str) -> Any:
 
 
 def _plain_number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    value = _finite(int, text, text)
+    return _finite(float, text, text) if value is text else value
 
 
 def _parted(text: str) -> list[str]:

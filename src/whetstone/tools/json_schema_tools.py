@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-
-import pydantic_core
 
 from whetstone.chat.message import ToolSpec
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools.foreign_schema import UndecidedError, checked_schema, problems
 from whetstone.tools.plain_text import plain
-from whetstone.tools.schema import Tool
+from whetstone.tools.schema import Tool, parse_arguments
 
 
 def tool_from_schema(
@@ -41,13 +38,7 @@ def tool_from_schema(
 
 
 def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
-    try:
-        values = pydantic_core.from_json(arguments, allow_inf_nan=False)
-        json.dumps(values, allow_nan=False)  # 1e999 is a number to look at, and none to send
-    except (ValueError, TypeError):
-        raise ToolError(f"{spec.name}: the arguments are not valid JSON") from None
-    if not isinstance(values, dict):
-        raise ToolError(f"{spec.name}: the arguments must be a JSON object")
+    values = parse_arguments(spec.name, arguments)
     try:
         found = problems(schema, values)
     except UndecidedError as error:

@@ -9,26 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shlex
 import shutil
-import sys
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, TextIO
-
-import httpx2
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.extras import release
-from whetstone.network import MOST_BYTES, no_more_than, trusted
 from whetstone.tools.json_schema_tools import tool_from_schema
-from whetstone.tools.mcp_connections import Connection, Connections, changes_nothing, connections
+from whetstone.tools.mcp_connections import Connection, Connections, ServerEndedError, changes_nothing, connections
 from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools.mcp_transports import HttpTransport, ProcessTransport
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
+
+_MAX_ATTEMPTS = 2
 
 
 class Mcp:
@@ -36,7 +34,7 @@ class Mcp:
 
     Args:
         command: What starts a server that speaks over its standard streams, as a list of words or as one would type it.
-        url: Where a server listens that speaks streamable HTTP.
+        url: Address of a server; SSE if its path ends with `/sse`, else streamable HTTP.
         environment: Of the command, beside a few usual ones.
         connection: `episode`: each episode has a server of its own, for those that remember; `shared`: all have the
             same, for those that do not; `auto`: shared where each of its tools declares that it only reads
@@ -85,6 +83,7 @@ class Mcp:
         self._connected: Connection | None = None
         self._own = False
         self._tools: list[Tool] = []
+        self._reconnecting = asyncio.Lock()
 
     async def open(self, episode: Episode) -> None:
         """Connect, and ask which tools there are.
@@ -100,12 +99,33 @@ class Mcp:
         self._tools = [self._tool(tool) for tool in self._wanted(listed)]
 
     async def _connect(self) -> list[Any]:
-        """Its tools, over a connection that is there.
+        """Return the server's tools over a new connection, or the shared one.
+
+        Until the process of a server has answered once, one episode at a time starts it. If it fails to start twice
+        before that, it is not started again.
 
         Raises:
             InfrastructureError: The server does not answer.
         """
         here = connections()
+        if self.url is not None:
+            return await self._choose_connection(here)
+        async with here.learning(self._key):
+            if self._key not in here.answered:
+                return await self._try_to_start(here)
+        return await self._choose_connection(here)
+
+    async def _try_to_start(self, here: Connections) -> list[Any]:
+        failures = here.failures.setdefault(self._key, [])
+        if len(failures) >= _MAX_ATTEMPTS:
+            raise InfrastructureError(f"{failures[-1]}; it was tried {_MAX_ATTEMPTS} times")
+        try:
+            return await self._choose_connection(here)
+        except InfrastructureError as error:
+            failures.append(str(error))
+            raise
+
+    async def _choose_connection(self, here: Connections) -> list[Any]:
         if self.connection != "auto":
             return await self._listed(here, own=self.connection == "episode")
         async with here.learning(self._asks):
@@ -124,9 +144,13 @@ class Mcp:
         get = here.own if own else here.shared
         self._connected, self._own = get(self._key, self._start), own
         try:
-            return await self._connected.listed()
+            listed = await self._connected.listed()
         except (InfrastructureError, ToolError) as error:
-            raise InfrastructureError(f"{self._named()}: {error}") from None
+            kind = ServerEndedError if isinstance(error, ServerEndedError) else InfrastructureError
+            raise kind(f"{self._named()}: {error}") from None
+        here.answered.add(self._key)
+        here.failures.pop(self._key, None)
+        return listed
 
     async def close(self) -> None:
         """Hang up, where the connection is the episode's own, and start one for the next."""
@@ -134,7 +158,7 @@ class Mcp:
         if connected is not None and self._own:
             await connected.end()
             connections().left(self._key)
-            if self.prewarm and self.command is not None:
+            if self.prewarm and self.command is not None and self._key in connections().answered:
                 connections().start_ahead(self._key, self._start, self.prewarm)
 
     def _start(self, turn: asyncio.Semaphore) -> Connection:
@@ -149,15 +173,40 @@ class Mcp:
 
     def _server(self) -> Any:
         if self.url is not None:
-            return _over_http(self.url)
+            return HttpTransport(self.url)
         assert self.command is not None
-        first, *rest = self.command
-        server = sdk().StdioServerParameters(command=first, args=rest, env=self.environment)
-        return sdk().stdio_client(server, errlog=_what_it_complains())
+        # the standard error of the first attempt is shown, that of the second is part of the error
+        return ProcessTransport(self.command, self.environment, is_quiet=bool(connections().failures.get(self._key)))
 
     def _named(self) -> str:
         typed = " ".join(shlex.join(self.command or ()).split())
         return f"the MCP server {self.url or (typed if len(typed) <= 200 else f'{typed[:199]}…')}"
+
+    async def _ask(self, name: str, arguments: dict[str, Any]) -> Result:
+        """Return the server's answer to a call; connect again if the server ended in the middle of the call.
+
+        Raises:
+            ServerEndedError: It did, and answers again.
+            InfrastructureError: It does not answer.
+        """
+        connected = self._connected
+        assert connected is not None
+        try:
+            return as_result(await connected.called(name, arguments))
+        except ServerEndedError as error:
+            async with self._reconnecting:
+                if self._connected is connected:
+                    await connected.end()
+                    if self._own:
+                        connections().left(self._key)
+                    await self._reconnect()
+            raise error from None
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect()
+        except ServerEndedError as error:  # of the start, not of a call
+            raise InfrastructureError(str(error)) from None
 
     def _tool(self, listed: Any) -> Tool:
         spec = ToolSpec(f"{self.prefix}{listed.name}", listed.description or "", listed.input_schema)
@@ -165,13 +214,15 @@ class Mcp:
         async def answer(arguments: dict[str, Any]) -> Result:
             if self._connected is None:
                 raise InfrastructureError(f"{self._named()} was called before its episode began")
+            if self._connected.over and not self._own:  # another episode found that the session is lost
+                await self._reconnect()
             try:
-                return as_result(await self._connected.called(listed.name, arguments))
-            except InfrastructureError:
-                await self._connected.end()
-                if self._own:
-                    connections().left(self._key)
-                await self._connect()  # one that comes up again has ended by what it was asked
+                return await self._ask(listed.name, arguments)
+            except ServerEndedError:
+                is_shared = not self._own  # the call of another episode may have ended it
+            if is_shared:
+                with contextlib.suppress(ServerEndedError):
+                    return await self._ask(listed.name, arguments)
             raise ToolError(
                 "the server ended in the middle of the call; it was started again, and what it knew is gone"
             )
@@ -245,30 +296,6 @@ def _part(part: Text | Image) -> Any:
         return _text_part(part.text)
     kind, _, data = part.url.removeprefix("data:").partition(";base64,")
     return sdk().types.ImageContent(type="image", data=data, mime_type=kind)
-
-
-@contextlib.asynccontextmanager
-async def _over_http(url: str) -> AsyncIterator[Any]:
-    """The SDK's way to a server, on which no answer is longer than it may be."""
-    async with (
-        httpx2.AsyncClient(
-            timeout=httpx2.Timeout(30.0, read=300.0),
-            headers={"Accept-Encoding": "identity"},
-            verify=trusted(),
-            event_hooks={"response": [no_more_than(MOST_BYTES)]},
-        ) as client,
-        sdk().streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams
-
-
-def _what_it_complains() -> TextIO:
-    """Where a server's own complaints go: to ours, where that is a stream a process can write to."""
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # a notebook's
-        return open(os.devnull, "w")
-    return sys.stderr
 
 
 def _text_part(text: str) -> Any:

@@ -19,22 +19,31 @@ from typing import Any
 import httpx2
 
 from whetstone.errors import InfrastructureError, ToolError, explained, innermost
+from whetstone.network import Answer
+from whetstone.tools.blame import blamed
 from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools.mcp_transports import UNAVAILABLE, HttpTransport, ProcessTransport
 
 _MOST_TOOLS = 2000
 """Of a server; one that lists more pages than that does not end."""
+
+
+class ServerEndedError(InfrastructureError):
+    """A server ended while it started or answered; the call may have brought that about."""
 
 
 class Connection:
     """A client in a task of its own.
 
     Args:
-        server: What the SDK's client is made of.
+        server: A transport, or a server of the SDK in this process.
         turn: Held while it starts.
         seconds: How long starting may take, from when it is its turn.
     """
 
     def __init__(self, server: Any, *, turn: asyncio.Semaphore, seconds: float) -> None:
+        self.server = server
+        self._seconds = seconds
         self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         self._tools: asyncio.Task[list[Any]] | None = None
@@ -57,11 +66,13 @@ class Connection:
         return await asyncio.shield(self._tools)
 
     async def called(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What the server says to a call.
+        """Return the server's answer to a call.
 
         Raises:
-            InfrastructureError: It is gone.
-            ToolError: It is there, and says why it would not.
+            ServerEndedError: The server ended in the middle of the call.
+            InfrastructureError: The session was lost before the call reached the server, or the server is down. A
+                connection whose session is lost is over.
+            ToolError: The server rejects the call.
         """
         client = await asyncio.shield(self._client)
         return await self._asked(client.call_tool(name, dict(arguments)))
@@ -90,11 +101,15 @@ class Connection:
         except asyncio.CancelledError:
             self._failed("was hung up before it answered")
         except Exception as error:
-            self._failed(f"no connection: {explained(error)}")
+            if isinstance(server, ProcessTransport):
+                why = server.last_error or (explained(error) if isinstance(error, OSError) else "")
+                self._failed(f"ended before it answered{why and f': {why}'}", ServerEndedError)
+            else:
+                self._failed(f"no connection: {explained(error)}")
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, why: str, kind: type[InfrastructureError] = InfrastructureError) -> None:
         if not self._client.done():
-            self._client.set_exception(InfrastructureError(why))
+            self._client.set_exception(kind(why))
             self._client.exception()  # whoever waits is told; where nobody does, it is no news
 
     async def _list(self, client: Any) -> list[Any]:
@@ -111,26 +126,40 @@ class Connection:
     async def _asked(self, question: Any) -> Any:
         if self.over:
             question.close()
-            raise InfrastructureError("MCP: the server is gone")
+            raise InfrastructureError("MCP: the connection is closed")
+        http = self.server if isinstance(self.server, HttpTransport) else None
+        sent = http.requests if http is not None else 0
         asking = asyncio.ensure_future(question)
         try:
             done, _ = await asyncio.wait({asking, self._life}, return_when=asyncio.FIRST_COMPLETED)
-            if asking not in done:
-                raise InfrastructureError("MCP: the server ended in the middle of a call")
-            return asking.result()
-        except InfrastructureError:
-            raise
+            if asking in done:
+                return asking.result()
+            cause: BaseException = ServerEndedError("MCP: the server ended in the middle of a call")
         except Exception as error:
             cause = innermost(error)
-            if isinstance(cause, sdk().MCPError):
-                if self.over or cause.code == sdk().types.CONNECTION_CLOSED:
-                    raise InfrastructureError(f"MCP: {cause.message}") from None
-                raise ToolError(cause.message) from None  # it is there, and says why it would not
-            if isinstance(cause, OSError | RuntimeError | httpx2.HTTPError) or _of_streams(cause):
-                raise InfrastructureError(f"MCP: {explained(cause)}") from None
-            raise cause from None
         finally:
             asking.cancel()
+        ended = self.over or (isinstance(cause, sdk().MCPError) and cause.code == sdk().types.CONNECTION_CLOSED)
+        if http is not None and (http.lost or (ended and http.requests == sent)):
+            await self.end()
+            raise InfrastructureError(f"MCP: the session is lost: {http.lost or 'the server closed it'}")
+        if isinstance(cause, sdk().MCPError):
+            if cause.code == UNAVAILABLE:
+                raise await blamed(f"MCP: {cause.message}", self._answer_plainly)
+            raise ServerEndedError(f"MCP: {cause.message}") if ended else ToolError(cause.message)
+        if isinstance(cause, OSError | RuntimeError | httpx2.HTTPError) or _of_streams(cause):
+            raise ServerEndedError(f"MCP: {explained(cause)}")
+        raise cause
+
+    async def _answer_plainly(self) -> Answer:
+        """Return whether the server still lists its tools, as a status of HTTP."""
+        try:
+            client = await self._client
+            async with asyncio.timeout(self._seconds):
+                await client.session.list_tools()
+        except Exception as error:
+            raise httpx2.RequestError(explained(error)) from None
+        return Answer(200, httpx2.Headers(), b"")
 
 
 class Connections:
@@ -143,6 +172,10 @@ class Connections:
         """Connections made so far."""
         self.found_ready = 0
         """Of those nobody else had, how many had been started ahead."""
+        self.answered: set[str] = set()
+        """Keys of servers that have listed their tools."""
+        self.failures: dict[str, list[str]] = {}
+        """By key, the errors of the attempts to start a process that has never answered."""
         self._had: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self._peak: dict[str, int] = {}

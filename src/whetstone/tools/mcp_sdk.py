@@ -10,6 +10,7 @@ class _Sdk:
     def __init__(self) -> None:
         try:
             import mcp
+            import mcp.client.sse
             import mcp.client.stdio
             import mcp.client.streamable_http
             import mcp.server.stdio
@@ -21,6 +22,7 @@ class _Sdk:
         self.StdioServerParameters, self.stdio_server = mcp.StdioServerParameters, mcp.server.stdio.stdio_server
         self.stdio_client = mcp.client.stdio.stdio_client
         self.streamable_http_client = mcp.client.streamable_http.streamable_http_client
+        self.sse_client = mcp.client.sse.sse_client
         self.MCPError = mcp.shared.exceptions.MCPError
 
 

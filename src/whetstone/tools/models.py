@@ -6,7 +6,6 @@ Easy to get wrong: what a model costs is paid for asking, whatever it answers; a
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from whetstone.seeding import derive_seed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Episode
 from whetstone.tools.schema import Tool
+from whetstone.tools.threads import call_user_function
 
 Said = Message | str
 """What a model answers; a text is a message without calls."""
@@ -46,8 +46,7 @@ class FrozenModel:
         Raises:
             InfrastructureError: It could not be asked.
         """
-        said = self.said(conversation, tools, seed)
-        said = await said if inspect.isawaitable(said) else said
+        said = await call_user_function(self.said, conversation, tools, seed)
         return assistant(said) if isinstance(said, str) else said
 
     @property

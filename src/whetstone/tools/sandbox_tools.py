@@ -59,7 +59,7 @@ class _InSandbox:
         }
         self._session: Session | None = None
 
-    def open(self, episode: Episode) -> None:
+    async def open(self, episode: Episode) -> None:
         """Begin with a clean interpreter, and the files there are."""
         session: Session | None = episode.shared.get("session")
         if session is None:
@@ -70,7 +70,7 @@ class _InSandbox:
             session.files[path] = text.encode()
         self._session = session
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End it."""
         if self._session is not None:
             self._session.close()

@@ -22,7 +22,7 @@ from whetstone.network import Answer, asked, trusted
 from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
-from whetstone.tools.schema import Tool
+from whetstone.tools.schema import Tool, with_integers
 
 _ASKED = (
     "You stand in for a tool. Answer the call as the tool would, with its output alone. If the arguments make no "
@@ -158,4 +158,4 @@ def read_lines(file: str) -> list[Any]:
 
 
 def _key(name: str, arguments: dict[str, Any]) -> str:
-    return f"{name} {json.dumps(arguments, sort_keys=True)}"
+    return f"{name} {json.dumps(with_integers(arguments), sort_keys=True)}"

@@ -58,6 +58,8 @@ class Sql:
                 raise RecipeError(f"sql: {url} is no {'DuckDB' if url.endswith('.duckdb') else 'SQLite'} database")
             if url.endswith(".duckdb") and importlib.util.find_spec("duckdb") is None:
                 raise RecipeError(f"sql: DuckDB is not installed: {install_command('sql')}")
+        if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
+            raise RecipeError(f"sql: psycopg is not installed: {install_command('sql')}")
         self._database: Database | None = None
 
     async def open(self, episode: Episode) -> None:

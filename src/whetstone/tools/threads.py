@@ -1,22 +1,32 @@
-"""Where does a plain function run so that it can hang without harm? In a daemon thread, used again when it is free.
+"""Threads for plain functions of users: daemon threads, reused when they are free.
 
-Easy to get wrong: the standard pool is joined when the process ends, so one hung function and it never does;
-and its size is fixed, so enough hung ones and nothing runs any more. Here a new thread is made when none is free.
+An async function runs on the event loop and a plain one in a thread, at every stage of an episode, so that one that
+blocks delays only its own episode. `call_user_function` chooses.
+
+Context variables: a thread has those of its caller, and a variable set in the thread is set for the caller.
+
+Note:
+    The standard pool waits for its threads when the process ends, so a function that hangs keeps the process; and its
+    size is fixed, so enough functions that hang stop all others. Here a new thread starts if none is free.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from whetstone.errors import explained
 
 _Work = Callable[[], None]
 _idle: list[SimpleQueue[_Work]] = []
 """The inboxes of threads with nothing to do; appending and popping are atomic."""
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Future[Any]]:
@@ -48,16 +58,52 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
     return work, future
 
 
-async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What a plain function returns or raises. When the caller gives up, the function is left to itself."""
-    work, future = answered(lambda: function(**arguments))
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a function or an object gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call_user_function(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+    """Call an async function here and a plain one in a thread; await the result of a plain one if it is awaitable."""
+    if is_async(function):
+        return await function(*arguments, **options)
+    result = await run_in_thread(function, *arguments, **options)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def run_in_turn(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+    """Call a function of a task source: as `call_user_function`, but one after another.
+
+    All episodes share the source, which need not be made for several threads.
+    """
+    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async with turn:
+        return await call_user_function(function, *arguments, **options)
+
+
+async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+    """Run a plain function in a thread and return its result. If the caller is cancelled, the function runs on."""
+    context = contextvars.copy_context()
+    work, future = answered(lambda: context.run(function, *arguments, **options))
     try:
         inbox = _idle.pop()
     except IndexError:
         inbox = SimpleQueue()
         threading.Thread(target=_serve, args=(inbox,), name="tool", daemon=True).start()
     inbox.put(work)
-    return await future
+    try:
+        return await future
+    finally:
+        if not future.cancelled():
+            _adopt(context)
+
+
+def _adopt(context: contextvars.Context) -> None:
+    """Set the variables here that the context has set."""
+    current = contextvars.copy_context()
+    for variable, value in context.items():
+        if variable not in current or current[variable] is not value:
+            variable.set(value)
 
 
 def _serve(inbox: SimpleQueue[_Work]) -> None:

@@ -9,24 +9,22 @@ and a `CallRecord` that says what happened. Whose a failure is:
     infrastructure's   `InfrastructureError`, which a tool raises where it would have failed whatever it was asked:
                        `Answer.failure`, and whoever plays the episode ends it
 
-Easy to get wrong: an async deadline cannot interrupt a plain function, so those run in a thread, where a hung one is
-left behind (`threads.py`). Nor need a coroutine heed it, or it may cancel the task it runs in; so each call is a task
-of its own, which is waited for and can be left behind, too.
+Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
+episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a task of their own; one
+that does not heed its deadline is left behind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
-
-from pydantic import BaseModel
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
 from whetstone.contracts import fulfils
@@ -41,6 +39,8 @@ from whetstone.errors import (
     innermost,
     said_by,
 )
+from whetstone.plain_json import MAX_VALUES
+from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
@@ -62,13 +62,14 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
-from whetstone.tools.threads import run_in_thread
+from whetstone.tools.threads import call_user_function, is_async, run_in_thread
 from whetstone.trajectory import CallRecord, Task
+from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
 
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
-_LETTING_GO_SECONDS = 1.0
-"""A call that is cut off may take this long to put things in order."""
+MIN_CLOSE_SECONDS = 10.0
+"""Closing a tool may take this long, and as long as one of its calls."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -167,17 +168,26 @@ class Toolset:
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if fulfils(holder, Opens):
-                await _awaited(holder.open(episode))
-        self._list()
+                with waiting_for(f"tool {_name_of(holder)} (open)"):
+                    await call_user_function(holder.open, episode)
+        await self._list_again()
 
     async def close(self) -> None:
-        """Let go of everything; the first failure is raised when all have been asked."""
-        self._opened, failures = False, []
+        """Close every tool, the last opened first. One that fails or hangs does not keep the others open.
+
+        Raises:
+            BaseException: The first failure; `DeadlinePassed` if a tool was not closed in time.
+        """
+        self._opened = False
+        failures: list[BaseException] = []
         for holder in reversed(self.holders):
             if fulfils(holder, Closes):
+                seconds = max(self.timeout_seconds, MIN_CLOSE_SECONDS)
+                closing = call_user_function(holder.close)
                 try:
-                    await _awaited(holder.close())
-                except Exception as error:
+                    async with deadline(seconds, owner=f"tool {_name_of(holder)} (close)"):
+                        await closing
+                except BaseException as error:  # a cancellation, too: what is open is closed first
                     failures.append(error)
         if failures:
             raise failures[0]
@@ -204,7 +214,7 @@ class Toolset:
             )
         try:
             if tool.binds_slowly:
-                arguments = await run_in_thread(tool.bind, {"arguments": call.arguments})
+                arguments = await run_in_thread(tool.bind, call.arguments)
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
@@ -220,7 +230,7 @@ class Toolset:
         came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
         if self._changing():
-            self._list()
+            await self._list_again()
         return self._answer(call, came, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
@@ -228,7 +238,8 @@ class Toolset:
         said: dict[str, Any] = {}
         for holder in self.holders:
             if fulfils(holder, GivesVerdict):
-                one = dict(await _awaited(holder.verdict()))
+                with waiting_for(f"tool {_name_of(holder)} (verdict)"):
+                    one = dict(await call_user_function(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
                         one[name] = least(said[name], one[name])
@@ -258,23 +269,24 @@ class Toolset:
         Raises:
             RecipeError: Two share a name.
         """
-        self._tools = {}
+        tools: dict[str, Tool] = {}
         for tool in (*self._alone, *(tool for holder in self.holders for tool in tools_of(holder))):
-            if tool.spec.name in self._tools:
+            if tool.spec.name in tools:
                 raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
-            self._tools[tool.spec.name] = tool
+            tools[tool.spec.name] = tool
+        self._tools = tools
+
+    async def _list_again(self) -> None:
+        """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
+        if any(fulfils(holder, OffersTools) for holder in self.holders):
+            await run_in_thread(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
-        work = asyncio.ensure_future(_came_of(tool, arguments))
+        seconds = None if tool.keeps_time else self.timeout_seconds
         try:
-            done, _ = await asyncio.wait({work}, timeout=None if tool.keeps_time else self.timeout_seconds)
-        except asyncio.CancelledError:
-            await _let_go(work)
-            raise
-        if done:
-            return work.result()
-        await _let_go(work)
-        return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+            return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
+        except DeadlinePassed:
+            return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
     def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """What came of a call, as it is shown and recorded."""
@@ -315,8 +327,18 @@ def tools_of(holder: Any) -> list[Tool]:
     if fulfils(holder, OffersTools):
         return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
-    methods = [getattr(holder, name) for name in names if not name.startswith("_") and name not in LIFETIME]
-    return [tool_from_function(method) for method in methods if inspect.ismethod(method)]
+    names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
+    methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
+    return [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+
+
+def _is_property(holder: Any, name: str) -> bool:
+    return isinstance(inspect.getattr_static(holder, name), property | functools.cached_property)
+
+
+def _is_method(value: Any) -> bool:
+    """Whether an attribute is a method: static, of a class, or partial ones included."""
+    return inspect.ismethod(value) or inspect.isfunction(value) or isinstance(value, functools.partial)
 
 
 def _holder(item: Any) -> Any:
@@ -353,30 +375,28 @@ def _holds_tools(item: Any) -> bool:
 
 
 def _as_result(value: Any) -> Result:
-    """What a tool returned, as content."""
+    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
     if isinstance(value, Result):
         return value
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, Enum):
         return Result((Text(value),))
     if isinstance(value, Text | Image):
         return Result((value,))
-    if isinstance(value, tuple | list) and value and all(isinstance(part, Text | Image) for part in value):
-        return Result(tuple(value))
-    if isinstance(value, BaseModel):
-        return Result((Text(value.model_dump_json()),))
-    if isinstance(value, bytes):
-        return Result((Text(value.decode()),))
-    return Result((Text(json.dumps(value, ensure_ascii=False, default=_described)),))
+    if isinstance(value, tuple | list) and any(isinstance(part, Text | Image) for part in value):
+        return Result(tuple(part for one in value for part in _as_result(one).content))
+    if isinstance(value, bytes | bytearray):
+        return Result((Text(json_value(value)),))
+    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
 
 
 def _described(value: Any) -> str:
-    """What JSON has no form for, as its own text.
+    """Return the text of a value that JSON cannot express.
 
     Raises:
-        TypeError: It has none, and would be read as an address in memory.
+        TypeError: The text is the address of an object.
     """
-    text = str(value)
-    if _ADDRESS.search(text):
+    text = explained(value) if isinstance(value, BaseException) else str(value)
+    if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
         raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
     return text
 
@@ -388,17 +408,38 @@ _Came = Result | InfrastructureError
 async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
     """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
     try:
-        if inspect.iscoroutinefunction(tool.function):
-            result = await tool.function(**arguments)
+        if is_async(tool.function):
+            value = await tool.function(**arguments)
         else:
-            result = await run_in_thread(tool.function, arguments)
-            if inspect.isawaitable(result):
-                result = await result
-        return _as_result(result)
+            value = await call_user_function(_call, tool.function, arguments)
+        if isinstance(value, AsyncIterator):
+            value = await _take(value)
+        is_quick = isinstance(value, Result | str)
+        return _as_result(value) if is_quick else await run_in_thread(_as_result, value)
     except BaseException as error:  # a tool is foreign code, and may raise anything
         if pressed(error):
             raise
         return _attributed(error)
+
+
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a function and convert its result, which may be a generator, in the same thread."""
+    value = function(**arguments)
+    return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else _as_result(value)
+
+
+async def _take(values: AsyncIterator[Any]) -> list[Any]:
+    """Return the values of an asynchronous generator.
+
+    Raises:
+        TypeError: There are more than `MAX_VALUES`.
+    """
+    taken = []
+    async for value in values:
+        taken.append(value)
+        if len(taken) > MAX_VALUES:
+            raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
+    return taken
 
 
 def _attributed(error: BaseException) -> _Came:
@@ -413,12 +454,6 @@ def _attributed(error: BaseException) -> _Came:
     return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
 
 
-async def _let_go(work: asyncio.Task[Any]) -> None:
-    """Stop a call, and wait a moment for it; one that will not stop is left behind."""
-    work.cancel()
-    await asyncio.wait({work}, timeout=_LETTING_GO_SECONDS)
-
-
 def _failed(outcome: Any, reason: str) -> Result:
     return Result((Text(f"error: {reason}"),), outcome)
 
@@ -428,5 +463,5 @@ def _short_name(name: Any) -> str:
     return plain(shortened(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__)
 
 
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+def _name_of(holder: Any) -> str:
+    return type(holder).__name__

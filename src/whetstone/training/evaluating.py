@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import torch
+from pydantic import TypeAdapter
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.atomic_write import saving, write_text
@@ -25,12 +28,16 @@ from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation, evaluation_of
 from whetstone.extras import release
 from whetstone.inference import Engine
+from whetstone.json_lines import read_objects, validate_shape
 from whetstone.policies import Policy
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.rollout import Actor, Collector, Independent, Plan, Strategy, plans_of
 from whetstone.seeding import derive_seed
+from whetstone.tools.threads import run_in_turn
 from whetstone.trajectory import Costs, Group, Task, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
+
+_COSTS = TypeAdapter(Costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +85,25 @@ class EvaluationRecord:
                 raise RunDirectoryError(f"{self.folder}: {said}")
 
     def groups(self, plans: Iterable[Plan]) -> dict[int, Group]:
-        """Those on record, by number; a torn last line is played again."""
+        """Those on record, by number; a damaged line is played again, with a warning."""
         path, found = self.folder / "groups.jsonl", {}
         tasks = {plan.number: plan for plan in plans}
-        for line in path.read_bytes().splitlines() if path.is_file() else ():
-            try:
-                row = orjson.loads(line)
-            except ValueError:
-                continue
+
+        def read_group(row: dict[str, Any]) -> Group | None:
             plan = tasks.get(row["number"])
             if plan is None or plan.task.id != row["task"]:
-                continue
+                return None
             read: dict[str, Trajectory] = {}
             for one in row["trajectories"]:
                 trajectory = read_trajectory(one, read)
                 read[trajectory.id] = trajectory
-            found[plan.number] = Group(plan.task, tuple(read.values()), plan.number, Costs(**row["costs"]))
+            return Group(plan.task, tuple(read.values()), plan.number, validate_shape(_COSTS, row["costs"]))
+
+        played_again = logging.getLogger("whetstone").warning
+        note = partial(played_again, "whetstone: %s:%d: is damaged, and its group is played again: %s", path)
+        for group in read_objects(path, read_group, on_damage=note) if path.is_file() else ():
+            if group is not None:
+                found[group.number] = group
         return found
 
     def add(self, group: Group) -> None:
@@ -144,7 +154,7 @@ async def evaluate(
     """
     collector = assembly.collector(actor or assembly.policy_actor(engine, temperature=temperature))
     watched(collector)
-    tasks = list(assembly.source.held_out(episodes))
+    tasks = await run_in_turn(lambda: list(assembly.source.held_out(episodes)))
     strategy = evaluated_by(assembly, samples)
     plans = list(plans_of(tasks, seed=derive_seed(seed, "evaluation")))
     found = record.groups(plans) if record is not None else {}

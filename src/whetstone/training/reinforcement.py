@@ -107,6 +107,7 @@ class Reinforcement:
             await self._sample_under(update)
         began = time.perf_counter()
         shown = await imitated(self.assembly, self.settings, update=update)
+        shown.record_faults(self.store.fault)
         for attempt in range(1, _ATTEMPTS + 1):
             groups, passed_over = await self._groups(update)
             sampled = time.perf_counter()
@@ -116,7 +117,7 @@ class Reinforcement:
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             await self._make_room()
             try:
-                learning = run_in_compute_thread(self._learn, groups, passed_over, shown, budget_share)
+                learning = run_in_compute_thread(self._learn, groups, passed_over, shown.segments, budget_share)
                 stepped = await self._within(_UPDATE, learning)
                 break
             except WhetstoneError:
@@ -126,11 +127,13 @@ class Reinforcement:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
+        if self.settings.imitation is not None:
+            metrics |= shown.metrics
         if self.assembly.cluster is not None:
             metrics |= self.assembly.cluster.metrics()
         self._unheard = stepped.heard
         if not self.by_recipe:
-            self._observe()
+            await self._observe()
         self.learner.end_step()
         self.store.finish(update)
         self.done += 1
@@ -163,13 +166,13 @@ class Reinforcement:
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
             await self._within("groups under way", stream.idle())
-        self._observe()
+        await self._observe()
 
-    def _observe(self) -> None:
+    async def _observe(self) -> None:
         """Let parts remember the last step. Where the recipe decides, not before all is planned that came before it."""
         if self._unheard is not None:
-            self.assembly.method.observe(self._unheard)
-            self._unheard = None
+            outcome, self._unheard = self._unheard, None
+            await self.assembly.method.observe_step(outcome)
 
     @property
     def state(self) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ Easy to get wrong: two pairs of one task are no evidence for each other. Whole t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ _FEWEST = 5
 """Tasks with a better and a worse episode."""
 
 
-def fit_reward_model(resolved: Resolved, folder: Path) -> dict[str, Any]:
-    """Train the scorer of a recipe's `reward_model` stage into a folder.
+def fit_reward_model(
+    resolved: Resolved, folder: Path, *, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Train the scorer of a recipe's `reward_model` stage into a folder. Lines about the data are passed to `say`.
 
     Returns:
         `accuracy` of the order of pairs it did not see, on how many tasks (`tried_on`); `tasks` it learned from, its
@@ -44,7 +46,7 @@ def fit_reward_model(resolved: Resolved, folder: Path) -> dict[str, Any]:
     """
     settings = resolved.recipe.reward_model
     assert settings is not None
-    assembly = assemble(resolved)
+    assembly = assemble(resolved, say=say)
     groups = scored_episodes(assembly, settings)
     tasks = [(pairs, group) for group in groups if (pairs := pairs_in(group))]
     if len(tasks) < _FEWEST:
@@ -70,12 +72,13 @@ def fit_reward_model(resolved: Resolved, folder: Path) -> dict[str, Any]:
         )
         accuracy = model.accuracy([pair for pairs, _ in tried for pair in pairs])
         model.save()
-        told = {"accuracy": accuracy, "tried_on": kept, "tasks": len(learned), "loss": loss}
-        (aside / "trained.json").write_text(json.dumps(told, indent=1))
-    return told
+        result: dict[str, Any] = {"accuracy": accuracy, "tried_on": kept, "tasks": len(learned), "loss": loss}
+        result |= {"skipped_rows": assembly.skipped_rows} if assembly.skipped_rows else {}
+        (aside / "trained.json").write_text(json.dumps(result, indent=1))
+    return result
 
 
 def pairs_in(episodes: Sequence[Trajectory]) -> list[Pair]:
-    """Each better episode of a task with each worse one, as texts; those that say the same are no pair."""
+    """Each better episode of a task with each worse one, as texts; equal texts are not a pair."""
     worth = [(each.score.value, transcript(each)) for each in episodes if each.score is not None]
     return [Pair(a, b) for better, a in worth for worse, b in worth if better > worse and a != b]

@@ -18,7 +18,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
-from whetstone.assembly.own_data import check_mixture, preferences_of, stored_of, with_learning
+from whetstone.assembly.own_data import check_data, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
@@ -52,7 +52,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import write_json
+from whetstone.record.run_directory import read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -77,7 +77,7 @@ from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import WITHOUT_USE, headline, summary_of
+from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
@@ -104,7 +104,8 @@ class SingleRun:
         self.recipe = resolved.recipe
         self.learning = with_learning(resolved)
         """The recipe its parts are made from."""
-        self.journal = Journal(run_dir, heard=[feed.row, *([on_metrics] if on_metrics is not None else [])])
+        listeners = [feed.row, *([on_metrics] if on_metrics is not None else [])]
+        self.journal = Journal(run_dir, heard=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised
@@ -129,7 +130,8 @@ class SingleRun:
             self._report_precision()
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
-            await run_in_compute_thread(check_mixture, self.assembly)
+            await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
+            self._store_skipped_rows()
             cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
             self.assembly = replace(self.assembly, cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
@@ -146,6 +148,24 @@ class SingleRun:
                 await let_go(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
         return summary_of(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+
+    def _finished_stages(self) -> set[str]:
+        """Return the stages that are not trained further."""
+        done, current = self.position.done, self.position.stage
+        return {
+            name
+            for name, settings in self.recipe.own_stages.items()
+            if name in done and (current != name or self._standing(name, settings, done[name])[1] is not None)
+        }
+
+    def _store_skipped_rows(self) -> None:
+        """Store and report the numbers of invalid rows that were skipped; a resumed run keeps the stored ones."""
+        path, skipped = self.run_dir / SKIPPED_ROWS, self.assembly.skipped_rows
+        for key, count in skipped.items():
+            if not key.endswith("tasks"):  # reported when the tasks are read
+                self.progress.say(f"{key}: {count} invalid rows are skipped ({key}.on_bad_row: skip)")
+        if skipped:
+            write_json(path, {**(read_json(path) or {}), **skipped})
 
     def _report_precision(self) -> None:
         """Log the precision of Muon's iteration when a run starts that measured it."""
@@ -272,7 +292,7 @@ class SingleRun:
 
     def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
         if isinstance(settings, SupervisedSettings):
-            return Supervised(self.assembly, learner, self.engine, settings, done=done)
+            return Supervised(self.assembly, learner, self.engine, settings, done=done, fault=self._record_fault)
         if isinstance(settings, PretrainingSettings):
             return Pretraining(self.assembly, learner, self.engine, settings, done=done)
         if isinstance(settings, PreferenceSettings):
@@ -298,6 +318,14 @@ class SingleRun:
             done=done,
             learns=learns,
         )
+
+    def _record_fault(self, kind: str, text: str, /, *, episode: str) -> None:
+        """Record a fault of a stage that samples nothing and so has no store open."""
+        store = RunStore(self.run_dir, groups_per_file=1, say=self.progress.say)
+        try:
+            store.fault(kind, text, episode=episode)
+        finally:
+            store.close()
 
     async def _park(
         self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations

@@ -111,7 +111,7 @@ def _score(resolved: Resolved, folder: Path, name: str, progress: Progress) -> N
     if (folder / MODEL).is_dir():  # it was made, and a kill came before that was written down
         shutil.rmtree(folder / MODEL)
     folder.mkdir(parents=True, exist_ok=True)
-    told = fit_reward_model(resolved, folder)
+    told = fit_reward_model(resolved, folder, say=progress.say)
     progress.say(
         f"{name}: puts {told['accuracy']:.1%} of the pairs of {told['tried_on']} tasks it did not see in order"
     )
@@ -183,6 +183,11 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "during": {},
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
+        "skipped_rows": {
+            f"{each['name']}: {key}": count
+            for each in told
+            for key, count in each["summary"].get("skipped_rows", {}).items()
+        },
         "ends": {each["name"]: end for each in told for end in each["summary"].get("ends", {}).values()},
         "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
         "throughput": {each["name"]: value for each in told for value in each["summary"]["throughput"].values()},

@@ -223,6 +223,8 @@ class GroupStream:
             for trajectory in outcome.group.trajectories:
                 failed = not trajectory.ended.valid and trajectory.ended is not EndReason.ABORTED
                 self._judge(failed, str(trajectory.ended), cause_of(trajectory), trajectory.id)
+                if "not_closed" in trajectory.marks:
+                    self.store.fault("not_closed", f"{trajectory.id}: {cause_of(trajectory)}")
             self.store.keep(outcome.group)
             self._buffer(self._counted(outcome.group))
 

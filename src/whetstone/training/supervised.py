@@ -14,31 +14,43 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Protocol
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.own_data import demonstrations_of, texts_of
 from whetstone.causes import Beginning, cause_of, counted_causes
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.evaluation import evaluation_of
+from whetstone.evaluation import effective_samples, evaluation_of
 from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
+from whetstone.tools.threads import run_in_turn
 from whetstone.training.stage import WithoutSampling
-from whetstone.trajectory import Costs, Group, Segment, Trajectory
+from whetstone.trajectory import Costs, EndReason, Group, Segment, Task, Trajectory
+
+_DISTURBED_RETRIES = 2
+"""How often a demonstration is played again in which a sandbox, tool or server failed."""
 
 
 class Supervised(WithoutSampling):
     """The warm-up, one update of fresh demonstrations a call."""
 
     def __init__(
-        self, assembly: Assembly, learner: Learner, engine: Engine, settings: SupervisedSettings, *, done: int = 0
+        self,
+        assembly: Assembly,
+        learner: Learner,
+        engine: Engine,
+        settings: SupervisedSettings,
+        *,
+        done: int = 0,
+        fault: FaultRecorder = lambda kind, text, *, episode: None,
     ) -> None:
         super().__init__(learner, engine, Beginning("demonstrations", "solved its task"), done=done)
-        self.assembly, self.settings = assembly, settings
+        self.assembly, self.settings, self.fault = assembly, settings, fault
         data = settings.data
         self._drawn = None if data is None else demonstrations_of(assembly, data, "supervised.data")
 
@@ -52,13 +64,15 @@ class Supervised(WithoutSampling):
         count = self.settings.batch_size
         first = self.done * count
         if self._drawn is None:
-            shown = await demonstrated(self.assembly, first, count)
+            demonstrations = await demonstrated(self.assembly, first, count)
+            demonstrations.record_faults(self.fault)
         else:
-            shown = [self._drawn.episode(first + i) for i in range(count)]
+            demonstrations = Demonstrations(tuple(self._drawn.episode(first + i) for i in range(count)))
+        shown = demonstrations.episodes
         for trajectory in shown:
             self.beginning.see(None if trajectory.solved else cause_of(trajectory))
         self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
-        segments = [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
+        segments = demonstrations.segments
         sampled = time.perf_counter()
         self.updating_since = sampled
         metrics = await imitate(self.learner, self.engine, segments)
@@ -68,6 +82,7 @@ class Supervised(WithoutSampling):
         metrics |= {"loss/supervised": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
             "demonstrations/skipped_fraction": 1 - fmean(trajectory.solved for trajectory in shown),
+            **demonstrations.metrics,
             "time/rollout": sampled - began,
             "time/update": now - sampled,
             "throughput/tokens_per_second": sum(map(len, segments)) / (now - began),
@@ -111,12 +126,73 @@ async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment])
     return metrics
 
 
-async def demonstrated(assembly: Assembly, first: int, count: int) -> list[Trajectory]:
-    """The expert's episodes of so many tasks from `first` on."""
+class FaultRecorder(Protocol):
+    """Writes a fault to the journal of a run; see `RunStore.fault`."""
+
+    def __call__(self, kind: str, text: str, /, *, episode: str) -> None:
+        """Record it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """Episodes of an expert, or of a file."""
+
+    episodes: tuple[Trajectory, ...] = ()
+    retried: int = 0
+    """Attempts that were played again because a server, sandbox or tool failed."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Segments to imitate: those of the episodes that solved their tasks."""
+        return [segment for trajectory in self.episodes if trajectory.solved for segment in trajectory.segments()]
+
+    @property
+    def lost(self) -> list[Trajectory]:
+        """Episodes that failed in every attempt, and not because of the expert."""
+        return [trajectory for trajectory in self.episodes if not trajectory.ended.valid]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of attempts and episodes that failures took."""
+        return {"demonstrations/retried": float(self.retried), "demonstrations/lost": float(len(self.lost))}
+
+    def record_faults(self, record: FaultRecorder) -> None:
+        """Record the episodes that are lost."""
+        for trajectory in self.lost:
+            record(str(trajectory.ended), cause_of(trajectory), episode=trajectory.id)
+
+
+async def demonstrated(assembly: Assembly, first: int, count: int) -> Demonstrations:
+    """Play the expert's episodes of so many tasks from `first` on.
+
+    An episode in which a sandbox, tool or server failed is played again, so that a run learns from the same
+    demonstrations as one that nothing disturbed.
+    """
     collector = assembly.collector(assembly.expert_actor())
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
-    plans = [Plan(assembly.demonstrated.task(first + i), seed) for i in range(count)]
-    return list(await asyncio.gather(*map(collector.sample, plans)))
+    tasks = [await run_in_turn(assembly.demonstrated.task, first + i) for i in range(count)]
+    num_repeated = 0
+
+    async def played(task: Task) -> Trajectory:
+        nonlocal num_repeated
+        trajectory = await collector.sample(Plan(task, seed))
+        for _ in range(_DISTURBED_RETRIES):
+            if not _was_disturbed(trajectory):
+                break
+            attempt = await collector.sample(Plan(task, seed))
+            num_repeated += attempt.solved or not trajectory.ended.valid
+            trajectory = attempt
+        return trajectory
+
+    episodes = await asyncio.gather(*map(played, tasks))
+    return Demonstrations(tuple(episodes), num_repeated + collector.status().retried)
+
+
+def _was_disturbed(trajectory: Trajectory) -> bool:
+    """Whether something other than the expert can have kept an episode from its end."""
+    failed = any(call.outcome in ("tool_error", "tool_failed", "timeout") for call in trajectory.calls)
+    return not trajectory.solved and (not trajectory.ended.valid or trajectory.ended is EndReason.TIMEOUT or failed)
 
 
 def first_task(recipe: Recipe) -> int:
@@ -125,13 +201,12 @@ def first_task(recipe: Recipe) -> int:
     return warm_up.steps * warm_up.batch_size if warm_up is not None and warm_up.data is None else 0
 
 
-async def imitated(assembly: Assembly, settings: ReinforcementSettings, *, update: int) -> list[Segment]:
-    """The demonstrations imitated in an update of reinforcement; none where the recipe asks for none."""
+async def imitated(assembly: Assembly, settings: ReinforcementSettings, *, update: int) -> Demonstrations:
+    """Play the demonstrations imitated in an update of reinforcement; none if the recipe asks for none."""
     if settings.imitation is None:
-        return []
+        return Demonstrations()
     count = settings.imitation.batch_size
-    shown = await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
-    return [segment for trajectory in shown if trajectory.solved for segment in trajectory.segments()]
+    return await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
 
 
 def costs_of(groups: Sequence[Group]) -> dict[str, float]:
@@ -157,7 +232,7 @@ def spent_on(groups: Sequence[Group]) -> dict[str, float]:
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
-    came_to = evaluation_of(groups, temperature=1.0, intervals=False)
+    came_to = evaluation_of(groups, temperature=1.0)
     rewards = [reward for group in groups for reward in group.rewards]
     scored = [group.rewards for group in groups if group.rewards]
     metrics = {
@@ -169,6 +244,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
         metrics |= {
             "reward/mean": fmean(rewards),
             "episode/success": came_to.success,
+            "episode/effective_samples": effective_samples(groups),
             "episode/turns": came_to.turns,
             "episode/tool_calls": came_to.tool_calls,
             "episode/action_tokens": came_to.action_tokens,

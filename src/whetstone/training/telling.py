@@ -20,6 +20,8 @@ from whetstone.recipe import (
 from whetstone.record import RunRecord, read_json
 from whetstone.training.ends import STEPS, end_of
 
+SKIPPED_ROWS = "skipped_rows.json"
+"""File of a run with the number of invalid rows that were skipped, by the recipe key of their file."""
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
     "preference": "answers are left out",
@@ -125,6 +127,7 @@ def summary_of(
         "ablations": {},
         "ends": {name: end_of(rows, name, settings) or STEPS for name, settings in recipe.own_stages.items()},
         "failed": _failed(run_dir),
+        "skipped_rows": read_json(run_dir / SKIPPED_ROWS) or {},
         "seconds": dict(seconds),
         "throughput": throughput(rows),
         "parameters": parameters,

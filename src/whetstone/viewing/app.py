@@ -6,6 +6,7 @@
     GET /api/runs/{run}/overview · curves · choices · trajectories · trajectory · why · tools · steps · episodes
                         · trace · data
     GET /api/compare
+    GET /health · /ready · /metrics · /openapi.json
 
 Nothing can be changed: there is no other method. Easy to get wrong: a page from anywhere may have a browser ask a
 server of its own machine. So without keys only names of this machine are answered, and never for another page.
@@ -14,10 +15,11 @@ server of its own machine. So without keys only names of this machine are answer
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,16 @@ import orjson
 
 from whetstone import analysis, viewing
 from whetstone.chat.api.asked import RefusedError
+from whetstone.chat.api.fields import whole_number
 from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.extras import install_command
-from whetstone.network.loopback import LOOPBACK, named
+from whetstone.json_lines import UNREADABLE, describe_damage, writable
+from whetstone.network.http_layer import KEY_NAME, Family, RouteError, Service, http_application, make_family
+from whetstone.network.loopback import find_other_site
+from whetstone.network.openapi import Operation
 from whetstone.plain_json import plain
+from whetstone.plugins import refuse_modules
 from whetstone.serving.access import Keys
-from whetstone.trajectory_json import writable
 from whetstone.viewing.index import told
 from whetstone.viewing.opened import OpenedRun
 from whetstone.viewing.shown import conversation
@@ -53,6 +59,8 @@ _HEADERS = {
 }
 _MOST_EPISODES = 400
 """Lanes of a step that are drawn."""
+_RUN = re.compile("[0-9]{1,9}")
+_TEXT, _FLAG, _WHOLE = {"type": "string"}, {"enum": ["0", "1"]}, {"type": "integer", "minimum": 0}
 
 
 class Viewer:
@@ -61,25 +69,44 @@ class Viewer:
     Args:
         runs: Those that are looked at.
         folders: Where `whetstone compare` may have written what it found.
+        allow_run_code: Whether `why` and `data` may import modules that a run's recipe names, run the code of its
+            models and start its commands.
+        follow_symlinks: Whether a symbolic link may lead out of these folders.
     """
 
-    def __init__(self, runs: Sequence[OpenedRun], *, keys: Keys | None = None, folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        runs: Sequence[OpenedRun],
+        *,
+        keys: Keys | None = None,
+        folders: Sequence[Path] = (),
+        allow_run_code: bool = False,
+        follow_symlinks: bool = False,
+    ) -> None:
         self.runs, self.keys, self.folders = list(runs), keys if keys is not None else Keys(), list(folders)
+        self.allow_run_code, self.follow_symlinks = allow_run_code, follow_symlinks
         self._computing = threading.Lock()
         self._taught: dict[str, Any] = {}
+        self._indexed: set[str] = set()
+        """Names of the runs whose trajectories were all read once."""
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check(self, request: Any) -> None:
         """See that who asks may.
 
         Raises:
             RefusedError: He may not.
         """
+        headers = request.headers
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise RefusedError("another page asks", status=403)
         if not len(self.keys):
-            if named(headers.get("host", "")) not in LOOPBACK or "origin" in headers:
-                raise RefusedError("without keys this server answers to its own machine alone", status=403)
-        elif not self.keys.of(headers).may("admin"):
+            if reason := find_other_site(request.scope["headers"]):
+                raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
+            return
+        key = self.keys.of(headers)
+        request.scope[KEY_NAME] = key.name
+        key.ask()
+        if not key.may("admin"):
             raise RefusedError("this key may not look at runs: --role admin", status=403)
 
     def run(self, number: str) -> OpenedRun:
@@ -88,9 +115,27 @@ class Viewer:
         Raises:
             RefusedError: There is none.
         """
-        if not number.isdecimal() or int(number[:9]) >= len(self.runs):
+        if not _RUN.fullmatch(number) or int(number) >= len(self.runs):
             raise RefusedError(f"no run {number[:40]}; there are {len(self.runs)}", status=404)
         return self.runs[int(number)]
+
+    async def find_obstacle(self) -> str:
+        """Return why the runs cannot be shown yet; empty if they can."""
+        reasons = []
+        for run in self.runs:
+            if run.name not in self._indexed:
+                read, size = run.index.left()
+                if read < size:
+                    reasons.append(f"{run.name}: {read} of {size} bytes of trajectories are indexed")
+                else:
+                    self._indexed.add(run.name)
+        return "; ".join(reasons[:3])
+
+    def families(self) -> Iterator[Family]:
+        """Return metrics of the runs."""
+        yield make_family("viewed_runs", "gauge", "Runs that are shown.", len(self.runs))
+        count = sum(run.index.count() for run in self.runs)
+        yield make_family("viewed_trajectories", "gauge", "Indexed trajectories.", count)
 
     # ------------------------------------------------------------ answers
 
@@ -108,25 +153,54 @@ class Viewer:
         row = run.index.one(asked.get("id", ""), asked.get("part") or "training")
         line = run.index.line(row)
         group = row["of_group"]
+        with _readable(line):
+            page = conversation(line, run.tokenizer(), whole=asked.get("whole") == "1")
         return {
             "row": row,
             "mates": run.index.mates(group) if group is not None else [],
             "group_state": run.index.state_of(group) if group is not None else "",
-            **conversation(line, run.tokenizer(), whole=asked.get("whole") == "1"),
+            **page,
         }
 
     def why(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """`whetstone why` of a trajectory. Takes the recipe's own parts, and with `weights` makes updates again."""
-        with self._computing:
+        """Return `whetstone why` of a trajectory; `weights` repeats its updates.
+
+        Raises:
+            RefusedError: The recipe names code of the run, which is not allowed.
+        """
+        with self._computing, self._code_of(run):
             explainer = analysis.Explainer(run.folder)
             found = asyncio.run(explainer.explain(asked.get("id", ""), weights=asked.get("weights") == "1"))
         return asdict(found)
 
     def data(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
-        """What a stage trains, token by token. Takes the recipe's own parts."""
+        """Return the tokens that a stage trains.
+
+        Raises:
+            RefusedError: See `why`.
+        """
         taught = self._taught.setdefault(run.name, viewing.Taught(run.folder))
         first, count = _whole(asked, "first", 0), _whole(asked, "count", 4)
-        return {"shown": taught.shown(asked.get("stage", ""), first, count)}
+        with self._code_of(run):
+            return {"shown": taught.shown(asked.get("stage", ""), first, count)}
+
+    @contextmanager
+    def _code_of(self, run: OpenedRun) -> Iterator[None]:
+        """Refuse code of the run, unless it is allowed: its built-in parts are used and no others.
+
+        Raises:
+            RefusedError: The recipe names code or a command; the message has the key.
+        """
+        if self.allow_run_code:
+            yield
+            return
+        remedy = "`whetstone view --allow-run-code` allows it; read the recipe first"
+        if not run.recipe:
+            raise RefusedError(f"recipe.yaml cannot be read, so it may run code of the run: {remedy}", status=403)
+        if (key := next(_code_keys(run.recipe), None)) is not None:
+            raise RefusedError(f"{key} of recipe.yaml runs code of the run: {remedy}", status=403)
+        with refuse_modules(remedy):
+            yield
 
     def steps(self, run: OpenedRun, asked: Mapping[str, str]) -> dict[str, Any]:
         """The steps one behind the other; of a long run the last thousand."""
@@ -138,7 +212,8 @@ class Viewer:
         step = _whole(asked, "step", 1)
         found = []
         for _, line in run.index.of_steps(step, step):
-            found.append({"id": line["id"], "spans": [asdict(span) for span in spans_of(line)]})
+            with _readable(line):
+                found.append({"id": line["id"], "spans": [asdict(span) for span in spans_of(line)]})
             if len(found) == _MOST_EPISODES:
                 break
         return {"step": step, "episodes": found, "most": _MOST_EPISODES}
@@ -147,7 +222,8 @@ class Viewer:
         """Steps and episodes for Perfetto; all steps, and the episodes of some."""
         steps = steps_of(run.metrics.rows)
         last = _whole(asked, "last", steps[-1].step if steps else 0)
-        return trace(steps, run.index.of_steps(_whole(asked, "first", last), last))
+        with _readable({"id": "of these steps"}):
+            return trace(steps, run.index.of_steps(_whole(asked, "first", last), last))
 
     def compare(self) -> dict[str, Any]:
         """What each run spent and came to, and what `whetstone compare` said of all."""
@@ -164,7 +240,10 @@ class Viewer:
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
             rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
                          "verdict": run.verdict(), **run.progress()})  # fmt: skip
-        return {"runs": rows, "comparison": viewing.comparison_in(self.folders)}
+        return {"runs": rows, "comparison": self._comparison()}
+
+    def _comparison(self) -> dict[str, Any] | None:
+        return viewing.comparison_in(self.folders, follow_symlinks=self.follow_symlinks)
 
     def close(self) -> None:
         """Read no more."""
@@ -179,9 +258,7 @@ def view_application(viewer: Viewer) -> Any:
         RecipeError: Starlette is not installed.
     """
     try:
-        from starlette.applications import Starlette
         from starlette.concurrency import run_in_threadpool
-        from starlette.exceptions import HTTPException
         from starlette.requests import Request
         from starlette.responses import Response
         from starlette.routing import Route
@@ -189,7 +266,7 @@ def view_application(viewer: Viewer) -> Any:
         raise RecipeError(f"the viewer needs starlette and uvicorn: {install_command('serve')}") from None
 
     def answer(content: Any, status: int = 200) -> Response:
-        return Response(_json(content), status, {**_HEADERS, "content-type": "application/json"})
+        return Response(_json(content), status, {"content-type": "application/json"})
 
     def page(request: Request) -> Response:
         return file(PAGE / "index.html")
@@ -201,30 +278,30 @@ def view_application(viewer: Viewer) -> Any:
         return file(path)
 
     def file(path: Path) -> Response:
-        return Response(path.read_bytes(), 200, {**_HEADERS, "content-type": f"{_TYPES[path.suffix]}; charset=utf-8"})
+        return Response(path.read_bytes(), 200, {"content-type": f"{_TYPES[path.suffix]}; charset=utf-8"})
 
     def asked(work: Callable[[], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            viewer.check(request.headers)
+            viewer.check(request)
             return answer(await run_in_threadpool(work))
 
         return endpoint
 
     def of_run(work: Callable[[OpenedRun, Mapping[str, str]], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            viewer.check(request.headers)
+            viewer.check(request)
             run = viewer.run(request.path_params["run"])
             return answer(await run_in_threadpool(work, run, dict(request.query_params)))
 
         return endpoint
 
-    async def refused(request: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            return answer({"error": str(error.detail)}, error.status_code)
+    def refuse(request: Request, error: Exception) -> Response:
         if isinstance(error, RefusedError):
             return answer({"error": str(error)}, error.status)
         if isinstance(error, WhetstoneError):
             return answer({"error": str(error)}, 422)
+        if isinstance(error, RouteError):
+            return answer({"error": str(error)}, error.status)
         return answer({"error": f"{type(error).__name__}: the viewer failed"}, 500)
 
     @asynccontextmanager
@@ -256,8 +333,70 @@ def view_application(viewer: Viewer) -> Any:
         Route("/api/compare", asked(viewer.compare)),
         *(Route(f"/api/runs/{{run}}/{name}", of_run(work)) for name, work in answers.items()),
     ]
-    kinds = (RefusedError, WhetstoneError, HTTPException, Exception)
-    return Starlette(routes=routes, lifespan=lifetime, exception_handlers=dict.fromkeys(kinds, refused))
+    service = Service(
+        "Whetstone viewer",
+        refuse=refuse,
+        check=viewer.check,
+        find_obstacle=viewer.find_obstacle,
+        check_health=lambda request: None if len(viewer.keys) else viewer.check(request),
+        health=lambda: {"runs": len(viewer.runs)},
+        families=viewer.families,
+        operations=_operations(answers),
+        error={"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+        security={"bearer": {"type": "http", "scheme": "bearer"}},
+        headers=_HEADERS,
+    )
+    return http_application(routes, service, errors=[RefusedError, WhetstoneError], lifespan=lifetime)
+
+
+def _operations(names: Iterable[str]) -> dict[str, Operation]:
+    queries: dict[str, dict[str, Any]] = {
+        "trajectories": {field.name: {"type": "string"} for field in fields(Wanted)},
+        "trajectory": {"id": _TEXT, "part": _TEXT, "whole": _FLAG},
+        "why": {"id": _TEXT, "weights": _FLAG},
+        "data": {"stage": _TEXT, "first": _WHOLE, "count": _WHOLE},
+        "episodes": {"step": _WHOLE},
+        "trace": {"first": _WHOLE, "last": _WHOLE},
+    }
+    operations = {
+        "GET /": Operation("The page.", media="text/html"),
+        "GET /page/{file}": Operation("A file of the page.", media="text/javascript"),
+        "GET /api/state": Operation("What changed in each run."),
+        "GET /api/compare": Operation("Cost and results of all runs."),
+    }
+    for name in names:
+        operations[f"GET /api/runs/{{run}}/{name}"] = Operation(
+            f"The {name} of a run.", path={"run": {"type": "integer", "minimum": 0}}, query=queries.get(name, {})
+        )
+    return operations
+
+
+@contextmanager
+def _readable(line: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the shape of another version, or of no trajectory, into a refusal.
+
+    Raises:
+        RefusedError: It is.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        reason = describe_damage(error)
+        raise RefusedError(
+            f"the trajectory {str(line.get('id'))[:200]} cannot be shown: {reason}", status=422
+        ) from None
+
+
+def _code_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a recipe that run code of a model, or a command."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if each and name in ("trust_remote_code", "command"):
+                yield f"{key}.{name}".lstrip(".")
+            yield from _code_keys(each, f"{key}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _code_keys(each, f"{key}.{number}")
 
 
 def _json(content: Any) -> bytes:
@@ -271,6 +410,4 @@ def _whole(asked: Mapping[str, str], name: str, otherwise: int) -> int:
     value = asked.get(name, "")
     if not value:
         return otherwise
-    if not value.isdecimal() or len(value) > 12:
-        raise RefusedError(f'{name}: "{value[:40]}" is no whole number')
-    return int(value)
+    return whole_number(value, name, most=10**12)

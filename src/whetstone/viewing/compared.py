@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from whetstone.json_lines import UNREADABLE
 from whetstone.reporting.comparison import verdict_of
-from whetstone.viewing.opened import json_object
+from whetstone.viewing.run_files import RunFiles
 
 
-def comparison_in(folders: Iterable[Path]) -> dict[str, Any] | None:
-    """The first comparison of these folders with its `sentence`; None where there is none, yet."""
+def comparison_in(folders: Iterable[Path], *, follow_symlinks: bool = False) -> dict[str, Any] | None:
+    """Return the first comparison of these folders with its `sentence`, or None if there is none yet."""
     for folder in folders:
-        if told := json_object(folder / "comparison.json"):
+        if told := RunFiles(folder, follow_symlinks).read_object(folder / "comparison.json"):
             return {"contenders": [], "pairs": [], **told, "sentence": _sentence(told)}
     return None
 
@@ -26,5 +27,5 @@ def _sentence(told: dict[str, Any]) -> str:
     try:
         unknown = [{**pair, "p_seeds": math.nan} if pair["p_seeds"] is None else pair for pair in told["pairs"]]
         return verdict_of({**told, "pairs": unknown})
-    except (LookupError, TypeError, ValueError):  # of another version
+    except UNREADABLE:  # of another version
         return ""

@@ -21,17 +21,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from whetstone.cache_folder import cache_folder
 from whetstone.chat.api.asked import RefusedError
+from whetstone.json_lines import UNREADABLE, iterate_lines, parse_object
 from whetstone.viewing.indexing import TABLES, add_line, hear, remark
+from whetstone.viewing.run_files import RunFiles
 from whetstone.viewing.wanted import Wanted
 
 _FORM = 1
 """Of the tables; an index of another is made again."""
 _SLICE_SECONDS = 0.4
 """Between two commits; so long somebody who asks may wait for a lock, and so old is what he sees."""
+_MAX_LINE_BYTES = 64 * 2**20
 _COMPARED = 4096
 """Bytes at the beginning and before the end of what was read, that must still be there."""
 _NAMED = ("part", "kind", "ended", "tools", "outcomes", "marks", "task", "file")
@@ -60,10 +61,12 @@ class TrajectoryIndex:
         run_dir: The run.
         folder: Where indexes are kept; the user's cache unless said. Where nothing can be written, a folder that goes
             with the process.
+        follow_symlinks: Whether a symbolic link may lead out of the run.
     """
 
-    def __init__(self, run_dir: Path, *, folder: Path | None = None) -> None:
+    def __init__(self, run_dir: Path, *, folder: Path | None = None, follow_symlinks: bool = False) -> None:
         self.run_dir = run_dir.resolve()
+        self._run_files = RunFiles(self.run_dir, follow_symlinks)
         name = f"{hashlib.sha256(str(self.run_dir).encode()).hexdigest()[:24]}.sqlite"
         self._own: tempfile.TemporaryDirectory[str] | None = None
         self._refreshing = threading.Lock()
@@ -110,7 +113,7 @@ class TrajectoryIndex:
         """(bytes of trajectories that were read, bytes there are)"""
         with self._connected() as db:
             done = dict(db.execute("SELECT name, done FROM files"))
-        sizes = {path.name: path.stat().st_size for path in self._files()}
+        sizes = {path.name: path.stat().st_size for path in self._files() if path.is_file()}
         return sum(min(done.get(name, 0), size) for name, size in sizes.items()), sum(sizes.values())
 
     def _files(self) -> list[Path]:
@@ -121,7 +124,7 @@ class TrajectoryIndex:
         """Read what a slice of time allows; whether there may be more."""
         began = time.monotonic()
         try:
-            file = open(path, "rb")  # noqa: SIM115 - closed below
+            file = self._run_files.open(path)
         except OSError as error:
             with self._writing() as db:
                 remark(db, path.name, f"cannot be read: {error.strerror}")
@@ -131,13 +134,15 @@ class TrajectoryIndex:
             part, step = _place_of(path.stem)
             components = self._components(db)
             file.seek(done)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line in iterate_lines(file, number=lines, offset=done, max_bytes=_MAX_LINE_BYTES):
+                if line.is_too_long:
+                    problem = f"line {line.number} is longer than {_MAX_LINE_BYTES} bytes; the rest is left out"
+                    remark(db, path.name, problem)
+                if not line.content.endswith(b"\n"):
                     break
-                lines += 1
-                if line.strip():
-                    add_line(db, components, line, (path.name, done, lines), part, step)
-                done += len(line)
+                if line.content.strip():
+                    add_line(db, components, line.content, (path.name, line.offset, line.number), part, step)
+                done, lines = line.offset + len(line.content), line.number
                 if time.monotonic() - began > _SLICE_SECONDS:
                     self._read_to(db, file, path.name, done, lines)
                     return True
@@ -170,7 +175,13 @@ class TrajectoryIndex:
         path = self.run_dir / "store" / "journal.jsonl"
         if not path.is_file():
             return
-        with open(path, "rb") as file, self._writing() as db:
+        try:
+            file = self._run_files.open(path)
+        except OSError as error:
+            with self._writing() as db:
+                remark(db, path.name, f"cannot be read: {error.strerror}")
+            return
+        with closing(file), self._writing() as db:
             before = db.execute("SELECT done, lines, head, tail FROM files WHERE name = ?", (path.name,)).fetchone()
             done, lines = before[:2] if before is not None else (0, 0)
             if before is not None and _compared(file, done) != tuple(before[2:]):
@@ -178,15 +189,14 @@ class TrajectoryIndex:
                 db.execute("DELETE FROM groups")
                 db.execute("DELETE FROM remarks WHERE file = ?", (path.name,))
             file.seek(done)
-            for line in file:
-                if not line.endswith(b"\n"):
+            for line in iterate_lines(file, number=lines, offset=done, max_bytes=_MAX_LINE_BYTES):
+                if not line.content.endswith(b"\n"):
                     break
-                lines += 1
+                done, lines = line.offset + len(line.content), line.number
                 try:
-                    hear(db, orjson.loads(line))
-                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.Error) as error:
+                    hear(db, parse_object(line.content))
+                except (*UNREADABLE, sqlite3.Error) as error:
                     remark(db, path.name, f"line {lines} is no event ({type(error).__name__}) and is left out")
-                done += len(line)
             self._read_to(db, file, path.name, done, lines)
 
     # ------------------------------------------------------------ asking
@@ -256,12 +266,12 @@ class TrajectoryIndex:
         """
         path = self.run_dir / "trajectories" / row["file"]
         try:
-            with open(path, "rb") as file:
+            with self._run_files.open(path) as file:
                 file.seek(row["place"])
-                found = orjson.loads(file.read(row["length"]))
-            if found["id"] == row["id"]:
-                return dict(found)
-        except (OSError, ValueError, LookupError, TypeError):
+                found = parse_object(file.read(row["length"]))
+            if str(found.get("id")) == row["id"]:
+                return found
+        except (OSError, ValueError):
             pass
         raise RefusedError(f"{path.name}: is not what was indexed; it is read again", status=409)
 
@@ -391,12 +401,16 @@ def _place_of(stem: str) -> tuple[str, int | None]:
     """
     if stem.startswith("step-"):
         number = stem.removeprefix("step-")
-        return "training", int(number) if number.isdecimal() else None
+        return "training", _step_of(number)
     name = stem.removeprefix("evaluation-")
     step = name.rpartition("-")[2]
     if name == "untrained":
         return f"evaluation {name}", 0
-    return f"evaluation {name}", int(step) if step.isdecimal() and len(step) >= 6 else None
+    return f"evaluation {name}", _step_of(step) if len(step) >= 6 else None
+
+
+def _step_of(digits: str) -> int | None:
+    return int(digits) if digits.isdecimal() and len(digits) <= 12 else None
 
 
 def _compared(file: Any, done: int) -> tuple[int, int]:

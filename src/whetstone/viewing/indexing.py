@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from whetstone.json_lines import UNREADABLE, parse_object
 from whetstone.viewing.summarised import Summarised, summarised
 
 TABLES = """
@@ -37,6 +36,9 @@ CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
 CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
 """
 
+_MAX_COMPONENTS = 500
+"""A table has at most 2,000 columns."""
+
 
 def add_line(
     db: sqlite3.Connection,
@@ -55,9 +57,10 @@ def add_line(
     """
     name, place, number = at
     try:
-        row = orjson.loads(line)
-        found = summarised(row)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        found = summarised(parse_object(line))
+        if len({*components, *found.parts}) > _MAX_COMPONENTS:
+            raise ValueError(f"more than {_MAX_COMPONENTS} components of the reward")
+    except UNREADABLE as error:
         remark(db, name, f"line {number} is no trajectory ({type(error).__name__}) and is left out")
         return
     kind = found.kind

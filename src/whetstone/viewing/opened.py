@@ -17,19 +17,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 from tokenizers import Tokenizer
 
-from whetstone.errors import RunDirectoryError, did_you_mean
+from whetstone.errors import RecipeError, RunDirectoryError, did_you_mean
+from whetstone.plain_json import plain as to_plain
+from whetstone.recipe.yaml_text import yaml_document
 from whetstone.tools.plain_text import plain
 from whetstone.viewing.alerts import Change, alerts_of, change
 from whetstone.viewing.index import TrajectoryIndex
+from whetstone.viewing.run_files import RunFiles
 from whetstone.viewing.series import MetricRows, curves_of
 
 _QUIET_SECONDS = 60.0
 """After which a run that writes nothing, and is not over, may have been stopped; longer where its steps are."""
 _SLICE_SECONDS = 0.5
+_MAX_RECIPE = 256 * 2**10
+"""Characters of a recipe."""
+_MAX_TOKENIZER_BYTES = 64 * 2**20
 
 
 class OpenedRun:
@@ -38,12 +42,13 @@ class OpenedRun:
     Args:
         name: Unique among those that are looked at; what addresses call it.
         cache: Where its index is kept; the user's cache unless said.
+        follow_symlinks: Whether a symbolic link may lead out of the folder.
     """
 
-    def __init__(self, folder: Path, name: str, *, cache: Path | None = None) -> None:
-        self.folder, self.name = folder, name
-        self.index = TrajectoryIndex(folder, folder=cache)
-        self.metrics = MetricRows(folder)
+    def __init__(self, folder: Path, name: str, *, cache: Path | None = None, follow_symlinks: bool = False) -> None:
+        self.folder, self.name, self.files = folder, name, RunFiles(folder, follow_symlinks)
+        self.index = TrajectoryIndex(folder, folder=cache, follow_symlinks=follow_symlinks)
+        self.metrics = MetricRows(folder, follow_symlinks=follow_symlinks)
         self._tokenizer: tuple[Path, Tokenizer] | None = None
         self._curves: tuple[list[float], dict[str, dict[str, Any]]] | None = None
         self._stop = threading.Event()
@@ -82,10 +87,10 @@ class OpenedRun:
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """Its recipe as plain values, resolved; empty where it cannot be read."""
+        """Its resolved recipe as plain values; empty if it cannot be read."""
         try:
-            found = YAML(typ="safe", pure=True).load(self.recipe_text)
-        except YAMLError:
+            found = yaml_document(self.recipe_text, "recipe.yaml", plain=True, max_characters=_MAX_RECIPE)
+        except RecipeError:
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -93,7 +98,7 @@ class OpenedRun:
     def recipe_text(self) -> str:
         """As it is written."""
         try:
-            return (self.folder / "recipe.yaml").read_text("utf-8", errors="replace")
+            return self.files.read(self.folder / "recipe.yaml", max_bytes=_MAX_RECIPE).decode(errors="replace")
         except OSError:
             return ""
 
@@ -105,7 +110,7 @@ class OpenedRun:
     @property
     def summary(self) -> dict[str, Any]:
         """What it came to; empty until it is over."""
-        return json_object(self.folder / "summary.json")
+        return self.files.read_object(self.folder / "summary.json")
 
     def planned(self) -> dict[str, int]:
         """By stage, how many steps its recipe asks for."""
@@ -136,11 +141,13 @@ class OpenedRun:
         folder = self.folder / "evaluations"
         order = ["untrained", *self.metrics.stages()]
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            told = json_object(path)
+            told = self.files.read_object(path)
             if not isinstance(told.get("success"), int | float):
                 continue
+            if not _is_interval(told.get("interval")):
+                told["interval"] = None
             stage, _, number = path.stem.rpartition("-")
-            step = int(number) if number.isdecimal() and len(number) >= 6 else None
+            step = int(number) if number.isdecimal() and 6 <= len(number) <= 12 else None
             stage = stage if step is not None else path.stem
             place = order.index(stage) if stage in order else len(order)
             kept = ("success", "interval", "episodes", "reward", "turns", "tool_calls", "action_tokens", "kinds")
@@ -209,6 +216,10 @@ class OpenedRun:
     def remarks(self) -> list[str]:
         """What of it cannot be read, and what is missing."""
         said = self.index.remarks()
+        if (self.folder / "recipe.yaml").is_file() and not self.recipe:
+            said.append("recipe.yaml cannot be read: it is no YAML, or larger or deeper than a recipe may be")
+        if self.metrics.unreadable:
+            said.append(f"metrics.jsonl: {self.metrics.unreadable}")
         if self.metrics.damaged:
             said.append(f"metrics.jsonl: {self.metrics.damaged} lines cannot be read and are left out")
         said += [
@@ -249,17 +260,20 @@ class OpenedRun:
             file = folder / "tokenizer.json"
             if self._tokenizer is not None and self._tokenizer[0] == file:
                 return self._tokenizer[1]
-            if file.is_file():
-                try:
-                    self._tokenizer = file, Tokenizer.from_file(str(file))
-                except Exception:  # the library raises nothing narrower; a checkpoint may be half there
-                    continue
-                return self._tokenizer[1]
+            files = self.files if folder in saved else RunFiles(folder, follow_symlinks=True)
+            try:
+                content = files.read(file, max_bytes=_MAX_TOKENIZER_BYTES)
+                self._tokenizer = file, Tokenizer.from_str(content.decode())
+            except Exception:  # the library raises nothing narrower; a checkpoint may be half there
+                continue
+            return self._tokenizer[1]
         return None
 
 
-def opened_runs(folders: Sequence[Path], *, cache: Path | None = None) -> list[OpenedRun]:
-    """The runs in these folders: a run, the stages of one, a comparison, or a folder that holds runs.
+def opened_runs(
+    folders: Sequence[Path], *, cache: Path | None = None, follow_symlinks: bool = False
+) -> list[OpenedRun]:
+    """Open the runs in these folders: a run, the stages of one, a comparison, or a folder that holds runs.
 
     Raises:
         RunDirectoryError: There is none in one of them.
@@ -275,7 +289,7 @@ def opened_runs(folders: Sequence[Path], *, cache: Path | None = None) -> list[O
         parts = run.resolve().parts
         name = next(n for k in range(1, len(parts) + 2) if (n := "/".join(parts[-k:])) not in names or k > len(parts))
         names[name] = run
-    return [OpenedRun(run, name, cache=cache) for name, run in names.items()]
+    return [OpenedRun(run, name, cache=cache, follow_symlinks=follow_symlinks) for name, run in names.items()]
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -309,7 +323,7 @@ def flat(value: Any, key: str = "") -> dict[str, str]:
         for name, each in value.items():
             found |= flat(each, f"{key}.{name}" if key else str(name))
         return found
-    return {key: plain(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))}
+    return {key: plain(value if isinstance(value, str) else json.dumps(to_plain(value, other=str), ensure_ascii=False))}
 
 
 def _of_ends(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
@@ -343,16 +357,13 @@ def _of_curve(changed: Change | None, what: str, form: str, steps: int) -> dict[
 
 
 def _has_success(told: Any) -> bool:
-    return isinstance(told, dict) and isinstance(told.get("success"), int | float) and bool(told.get("interval"))
+    return (
+        isinstance(told, dict) and isinstance(told.get("success"), int | float) and _is_interval(told.get("interval"))
+    )
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where there is none, or what is there is half written."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value)
 
 
 def _changed(path: Path) -> float:

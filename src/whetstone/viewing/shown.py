@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, repeat
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -90,7 +91,7 @@ def _tokens(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, most: int | 
     """Columns as the page colours them: texts, trained, and logprobs, entropies, versions where they are known."""
     ids = row.get("ids") or []
     first = max(0, len(ids) - most) if most is not None else 0
-    authors = list(_authors(row.get("authors") or ()))[first:]
+    authors = list(islice(_authors(row.get("authors") or ()), len(ids)))[first:]  # a run may claim any length
     logprobs = row.get("logprobs")
     told: dict[str, Any] = {"texts": pieces(ids[first:], tokenizer), "left_out": first}
     for name in ("logprobs", "entropies", "versions"):
@@ -107,7 +108,7 @@ def _tokens(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, most: int | 
 
 def _authors(runs: Sequence[Sequence[Any]]) -> Iterator[str]:
     for author, count in runs:
-        yield from [str(author)] * int(count)
+        yield from repeat(str(author), int(count))
 
 
 def _message(message: Mapping[str, Any], most: int) -> dict[str, Any]:

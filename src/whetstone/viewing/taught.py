@@ -84,7 +84,7 @@ class Taught:
         return self._by_expert
 
     def _by_expert(self, first: int, count: int) -> list[dict[str, Any]]:
-        played = asyncio.run(demonstrated(self.assembly, first, count))
+        played = asyncio.run(demonstrated(self.assembly, first, count)).episodes
         return [self._of(f"demonstration {first + k}", trajectory) for k, trajectory in enumerate(played)]
 
     def _of(self, title: str, trajectory: Trajectory) -> dict[str, Any]:

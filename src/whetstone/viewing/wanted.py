@@ -6,7 +6,6 @@ values are bound.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ _HOLDS = "{} IN (SELECT n.number FROM names n WHERE instr({}, ?))"
 _BY_NAME = ("task", "ended", "part")
 MOST_ROWS = 200
 _NUMBERS = {"from_step": int, "to_step": int, "above": float, "below": float, "offset": int, "limit": int}
+_WHOLE, _REAL = re.compile("-?[0-9]{1,40}"), re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,7 @@ def _matched(text: str) -> str:
 
 
 def _number(name: str, value: str) -> float:
-    try:
-        number = _NUMBERS[name](value)
-    except ValueError:
-        raise RefusedError(f'{name}: "{value[:80]}" is no number') from None
-    if not math.isfinite(number) or abs(number) > 1e300:
-        raise RefusedError(f'{name}: "{value[:80]}" is no number')
+    kind = _NUMBERS[name]
+    if not (_WHOLE if kind is int else _REAL).fullmatch(value) or abs(number := kind(value)) > 1e300:
+        raise RefusedError(f'{name}: "{value[:80]}" is no number in ASCII digits')
     return number if isinstance(number, float) else max(-(2**62), min(number, 2**62))

@@ -130,7 +130,7 @@ def test_tags_are_named_after_tools_and_code_stands_for_python():
         ("search", {"query": "who"})
     ]
     assert calls(form.read("<code>print(1)</code>", TOOLS)) == [("python", {"code": "print(1)"})]
-    assert form.read("<search>who", TOOLS).malformed == ("a <search> was not closed with </search>",)
+    assert form.read("<search>who", TOOLS).malformed == ("a <search> is not closed with </search>",)
     assert form.read("<answer>42</answer>", TOOLS).tool_calls == ()
     assert form.results([tool_result("it")])[0].text == "<information>it</information>"
 
@@ -187,7 +187,7 @@ def test_an_argument_may_say_the_signs_of_a_format_that_writes_json(name, text):
     ],
 )
 def test_what_would_be_read_as_something_else_is_not_written(name, call):
-    with pytest.raises(ValueError, match=r"call|block"):
+    with pytest.raises(ValueError, match=r"call|block|not JSON"):
         FORMATS[name]().write(assistant("", call), TOOLS)
 
 

@@ -65,10 +65,11 @@ def test_no_text_makes_reading_raise(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("<tool_call>{'name': 'add'}</tool_call>", "JSON object"),
-        ('<tool_call>["add"]</tool_call>', '"name" and "arguments"'),
+        ("<tool_call>{'name': 'add'}</tool_call>", "must be followed by calls as JSON"),
+        ('<tool_call>["add"]</tool_call>', "a call must be an object"),
         ('<tool_call>{"name": "add"}</tool_call>', '"name" and "arguments"'),
-        ('<tool_call>{"name": "add"', "not closed"),
+        ('<tool_call>{"name": "add"', "must be followed by calls as JSON"),
+        ('<tool_call>{"name": "add", "arguments": {}}', "not closed"),
     ],
 )
 def test_what_cannot_be_read_says_why(text, said):

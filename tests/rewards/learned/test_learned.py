@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import threading
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
 from whetstone.rewards.learned.reward import Learned
 from whetstone.rollout import StepOutcome
+from whetstone.rollout.method import Method
 from whetstone.seeding import derive_random
 from whetstone.training import final_policy, train
 from whetstone.trajectory import Group, Score
@@ -112,17 +114,47 @@ def test_it_learns_on_from_what_the_rule_accepts(folder):
     assert not hasattr(Learned(path=str(folder)), "observe")
 
 
+def test_the_event_loop_is_free_while_it_learns_on(folder, monkeypatch):
+    reward, reached = Learned(path=str(folder), refresh=True), threading.Event()
+    fit = reward.model.fit
+
+    def fit_once_the_loop_went_on(*pairs, **options):
+        assert reached.wait(60)  # set by the loop, so not reached if the loop is what trains
+        return fit(*pairs, **options)
+
+    monkeypatch.setattr(reward.model, "fit", fit_once_the_loop_went_on)
+    solved = Group(task("?"), (scored("the answer is 1", True), scored("sorry, no idea 1", False)))
+    before = reward.model.weight.clone()
+
+    async def run():
+        learning = asyncio.create_task(
+            Method(reward=reward).observe_step(StepOutcome(1, (solved,), {}, derive_random(1)))
+        )
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(reached.set)
+        await learning
+
+    asyncio.run(run())
+    assert not torch.equal(before, reward.model.weight)
+
+
 def scored(said, right):
     return replace(episode(turn(said)), score=Score(float(right), success=right))
 
 
 @pytest.mark.slow
-def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path):
+def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path, monkeypatch):
     reward = f"reward={{name: reward_model, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
     recipe = load_recipe(
         "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=1", "ablations=null"]
     )
+    threads = set()
+    fit = RewardModel.fit
+    monkeypatch.setattr(
+        RewardModel, "fit", lambda *a, **k: threads.add(threading.current_thread().name) or fit(*a, **k)
+    )
     train(recipe, tmp_path / "whole", progress=Progress(quiet=True))
+    assert threads == {"arithmetic_0"}  # the compute thread, whatever the recipe
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "cut", progress=StopAfter(2, of="reinforcement"))
     train(recipe, tmp_path / "cut", resume=True, progress=Progress(quiet=True))

@@ -237,10 +237,10 @@ def _blocks(answer: Answer, thinking: bool) -> Iterator[dict[str, Any]]:
 
 def _ended(answer: Answer) -> tuple[str, str | None]:
     """(why, at which text)"""
-    if answer.message.tool_calls:
-        return "tool_use", None
     if answer.finish == "length":
         return "max_tokens", None
+    if answer.message.tool_calls:
+        return "tool_use", None
     return ("stop_sequence", answer.stopped_by) if answer.stopped_by else ("end_turn", None)
 
 

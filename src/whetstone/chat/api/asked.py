@@ -64,6 +64,14 @@ class Asked:
     prompt: str | tuple[int, ...] | None = None
     """What is gone on from instead of messages, as it stands: a text, or ids of tokens."""
 
+    @property
+    def characters(self) -> int:
+        """Length of all text that the model reads: messages, calls, tools and prompt; of ids, their number."""
+        texts = [part.text for message in self.messages for part in message.content if isinstance(part, Text)]
+        texts += [call.arguments for message in self.messages for call in message.tool_calls]
+        texts += [text for tool in self.tools for text in (tool.description, str(tool.parameters))]
+        return sum(map(len, texts)) + len(self.prompt or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -85,15 +93,6 @@ class Answer:
     tops: tuple[Mapping[int, float], ...] = ()
     """[T] the likeliest tokens at each place with their log-probs under the model, the likeliest first; empty where
     nobody asked."""
-
-    def piece(self, tokenizer: Any, place: int) -> str:
-        """The text of one token."""
-        return piece_of(tokenizer, self.ids[place])
-
-
-def piece_of(tokenizer: Any, token: int) -> str:
-    """The text of a token by itself."""
-    return str(tokenizer.decode([token], skip_special_tokens=False))
 
 
 def json_number(logprob: float) -> float:

@@ -13,10 +13,11 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api import fields
-from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number, piece_of
+from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number
 from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, tool_of
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.shapes import request_of
+from whetstone.chat.token_bytes import TokenBytes
 
 MOST_NAMED = 20
 """Likeliest tokens that are named at a place."""
@@ -193,18 +194,20 @@ def usage(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def logprobs_of(answer: Answer, tokenizer: Any) -> list[dict[str, Any]]:
-    """Of each token its text, its log-prob, and the likeliest in its place where they were asked for."""
-    found = []
-    for place, token in enumerate(answer.ids):
-        tops = answer.tops[place] if answer.tops else {}
-        likeliest = [_named(tokenizer, each, logprob) for each, logprob in tops.items()]
-        found.append({**_named(tokenizer, token, answer.logprobs[place]), "top_logprobs": likeliest})
+    """Return text, bytes and log-prob of each token, and of the likeliest tokens at its place if they were requested.
+
+    The bytes of all tokens, joined, are those of the text. `token` holds U+FFFD for a part of a character.
+    """
+    vocabulary, found = TokenBytes(tokenizer), []
+    for place, piece in enumerate(vocabulary.split(answer.ids)):
+        tops = answer.tops[place].items() if answer.tops else ()
+        likeliest = [_named(vocabulary.of(token, is_first=place == 0), logprob) for token, logprob in tops]
+        found.append({**_named(piece, answer.logprobs[place]), "top_logprobs": likeliest})
     return found
 
 
-def _named(tokenizer: Any, token: int, logprob: float) -> dict[str, Any]:
-    text = piece_of(tokenizer, token)
-    return {"token": text, "logprob": json_number(logprob), "bytes": list(text.encode())}
+def _named(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": piece.decode(errors="replace"), "logprob": json_number(logprob), "bytes": list(piece)}
 
 
 def _logprobs(answer: Answer, tokenizer: Any) -> dict[str, Any]:

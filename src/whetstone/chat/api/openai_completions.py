@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat.api import fields
-from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number, piece_of
+from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number
 from whetstone.chat.api.fields import refuse_unknown, shortened
 from whetstone.chat.api.openai_chat import error_of, event, usage
 from whetstone.chat.api.protocol import Wire
 from whetstone.chat.api.shapes import request_of, whole
+from whetstone.chat.token_bytes import TokenBytes, text_offsets
 
 _MOST_NAMED = 5
 _READ = frozenset({
@@ -89,14 +90,32 @@ def _choice(number: int, text: str, finish: str | None, logprobs: Any = None) ->
 def _logprobs(answer: Answer, tokenizer: Any, body: Mapping[str, Any]) -> dict[str, Any] | None:
     if body.get("logprobs") is None:
         return None
-    pieces = [piece_of(tokenizer, token) for token in answer.ids]
-    tops = [{piece_of(tokenizer, t): json_number(p) for t, p in each.items()} for each in answer.tops]
+    vocabulary = TokenBytes(tokenizer)
+    pieces = vocabulary.split(answer.ids)
+    tops = [_named_tops(vocabulary, each, is_first=place == 0) for place, each in enumerate(answer.tops)]
     return {
-        "tokens": pieces,
+        "tokens": [_named(piece) for piece in pieces],
         "token_logprobs": [json_number(logprob) for logprob in answer.logprobs],
         "top_logprobs": tops or None,
-        "text_offset": [sum(map(len, pieces[:place])) for place in range(len(pieces))],
+        "text_offset": text_offsets(pieces),
     }
+
+
+def _named(piece: bytes) -> str:
+    """Return the text of a token; a part of a character is `bytes:\\xe2\\x82`, as in OpenAI's API."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: bool) -> dict[str, float]:
+    """Return the log-probs of tokens by text; a second token of the same text is `token_id:17`."""
+    named: dict[str, float] = {}
+    for token, logprob in tops.items():
+        text = _named(vocabulary.of(token, is_first=is_first))
+        named[f"token_id:{token}" if text in named else text] = json_number(logprob)
+    return named
 
 
 class Chunks:

@@ -225,18 +225,18 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 
 def _output(id: str, answer: Answer, body: Mapping[str, Any], tokenizer: Any) -> list[dict[str, Any]]:
-    status = "incomplete" if answer.finish == "length" else "completed"
+    is_cut = answer.finish == "length" and not answer.message.tool_calls  # a call that was cut is not among the items
     items: list[dict[str, Any]] = []
     if answer.thought:
         thought = [{"type": "reasoning_text", "text": answer.thought}]
-        items.append({"type": "reasoning", "id": f"rs_{id}", "summary": [], "content": thought, "status": status})
+        items.append({"type": "reasoning", "id": f"rs_{id}", "summary": [], "content": thought, "status": "completed"})
     if answer.message.text or not answer.message.tool_calls:
         named = "message.output_text.logprobs" in (body.get("include") or ()) or body.get("top_logprobs")
         logprobs = logprobs_of(answer, tokenizer) if named and answer.ids else []
         said = {**_part(answer.message.text), "logprobs": logprobs}
-        items.append(_said(id, [said], status))
+        items.append(_said(id, [said], "incomplete" if is_cut else "completed"))
     for place, call in enumerate(answer.message.tool_calls):
-        items.append(_called(id, place, call, call.arguments, status))
+        items.append(_called(id, place, call, call.arguments))
     return items
 
 
@@ -248,9 +248,9 @@ def _said(id: str, content: list[dict[str, Any]], status: str) -> dict[str, Any]
     return {"type": "message", "id": f"msg_{id}", "role": "assistant", "status": status, "content": content}
 
 
-def _called(id: str, place: int, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+def _called(id: str, place: int, call: ToolCall, arguments: str) -> dict[str, Any]:
     told = {"type": "function_call", "id": f"fc_{id}_{place}", "call_id": call.id, "name": call.name}
-    return {**told, "arguments": arguments, "status": status}
+    return {**told, "arguments": arguments, "status": "completed"}
 
 
 class Events:

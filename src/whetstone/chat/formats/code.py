@@ -8,11 +8,10 @@ Source: CodeAct 2024, arXiv:2402.01030.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -67,7 +66,7 @@ class Code:
             return message_of(text, [])
         tool = _runner(tools)
         name, parameter = (tool.name, tool.only_text_parameter) if tool is not None else ("python", "code")
-        return message_of(rest.rstrip("\n"), [ToolCall(name, json.dumps({str(parameter): "".join(blocks)}))])
+        return message_of(rest.rstrip("\n"), [ToolCall(name, dump_json({str(parameter): "".join(blocks)}))])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Each answer in a block of its own."""

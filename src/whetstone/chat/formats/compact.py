@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 
 _CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
@@ -123,10 +123,10 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
     name, text = match.groups()
     tool = tools.get(name)
     if tool is None:  # the environment says what tools there are
-        return ToolCall(name, json.dumps({_OF_UNKNOWN_TOOLS: text}))
+        return ToolCall(name, dump_json({_OF_UNKNOWN_TOOLS: text}))
     if tool.only_text_parameter is not None:
         nothing = not text and tool.only_text_parameter not in (tool.parameters.get("required") or ())
-        return ToolCall(name, json.dumps({} if nothing else {tool.only_text_parameter: text}))
+        return ToolCall(name, dump_json({} if nothing else {tool.only_text_parameter: text}))
     try:
         parsed = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):
@@ -139,7 +139,7 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
             if keyword.arg in arguments:
                 return f"{name} got two values for {keyword.arg}"
             arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
-        return ToolCall(name, json.dumps(arguments))
+        return ToolCall(name, dump_json(arguments))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return f"the arguments of {name} are not values separated by commas: {_shortened(text)}"
 

@@ -1,7 +1,7 @@
-"""How do the models of each family write a tool call? A line each, of what the family's own chat template shows.
+"""Tool-call formats of model families that are one entry of a table, each as the family's chat template writes it.
 
-Those that need more than a line have a file: Hermes and Qwen (`hermes.py`), Llama 3, Mistral, gpt-oss (`harmony.py`),
-LFM2 (`pythonic.py`), Gemma (`gemma.py`), MiniMax-M3 (`minimax_m3.py`).
+Families that need more have a module: Hermes and Qwen (`hermes`), Llama 3, Mistral, gpt-oss (`harmony`), Gemma and
+MiniMax-M3.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from whetstone.chat.formats.gemma import Gemma
 from whetstone.chat.formats.json_block import JsonBlock
 from whetstone.chat.formats.named_json import NamedJson
 from whetstone.chat.formats.parameters import Parameters
+from whetstone.chat.formats.pythonic import Pythonic
 from whetstone.chat.protocol import ToolCallFormat
 
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -22,6 +23,7 @@ _DSML = Parameters(
     '<｜DSML｜invoke name="{name}">\n{parameters}</｜DSML｜invoke>',
     '<｜DSML｜parameter name="{key}" string="{type}">{value}</｜DSML｜parameter>\n',
     types="text",
+    reserved=("<｜DSML｜", "</｜DSML｜"),
 )
 
 FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
@@ -45,8 +47,13 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
     "functionary_v32": Functionary,
     "functiongemma": partial(Gemma, "<start_function_call>", "<end_function_call>", "<escape>"),
     "gemma4": partial(Gemma, "<|tool_call>", "<tool_call|>", '<|"|>'),
-    "gigachat": partial(JsonBlock, "function call<|role_sep|>\n", listed=False),
-    "gigachat31": partial(JsonBlock, "<|function_call|>", listed=False),
+    "gigachat": partial(
+        JsonBlock,
+        "function call<|role_sep|>\n",
+        layout="lines",
+        also=("<|message_sep|>\n\nfunction call<|role_sep|>",),
+    ),
+    "gigachat31": partial(JsonBlock, "<|function_call|>", layout="lines"),
     "glm": partial(
         Parameters,
         "<tool_call>{name}\n{parameters}</tool_call>",
@@ -65,6 +72,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|tool_call_begin|>functions.{name}:{index}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
+        prefix="functions.",
     ),
     "kimi_k3": partial(
         Parameters,
@@ -73,9 +81,16 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|open|>tools<|sep|>",
         "<|close|>tools<|sep|>",
         between="",
+        reserved=("<|open|>tools", "<|open|>call", "<|open|>argument", "<|close|>call", "<|close|>tools"),
+        frame=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        escaped=True,
     ),
     "minicpm": partial(
-        Parameters, '<function name="{name}">{parameters}</function>', '<param name="{key}">{value}</param>'
+        Parameters,
+        '<function name="{name}">{parameters}</function>',
+        '<param name="{key}">{value}</param>',
+        wrapper=("<![CDATA[", "]]>"),
+        nulls=("null", "None"),
     ),
     "minimax_m2": partial(
         Parameters,
@@ -90,7 +105,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         '<atem:parameter name="{key}">{value}</atem:parameter>\n',
         "<atem:function_calls>\n",
         "\n</atem:function_calls>",
-        addressed=r"to=\S+<\|message\|>",
+        addressed=r"(?:<\|eom\|><\|start\|>assistant\s*)?to=\S+<\|message\|>",
     ),
     "nemotron": partial(JsonBlock, "<TOOLCALL>", "</TOOLCALL>"),
     "phi4_mini": partial(JsonBlock, "<|tool_call|>", "<|/tool_call|>"),
@@ -98,11 +113,13 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         Parameters,
         "<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>",
         "<parameter={key}>\n{value}\n</parameter>\n",
+        nulls=("null", "None"),
     ),
     "seed": partial(
         Parameters,
         "<seed:tool_call>\n<function={name}>\n{parameters}</function>\n</seed:tool_call>",
         "<parameter={key}>{value}</parameter>\n",
+        nulls=("null", "None"),
     ),
     "solar": partial(
         NamedJson,
@@ -110,4 +127,73 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         "<|tool_calls|>",
     ),
     "tool_calls": partial(JsonBlock, "<tool_calls>", "</tool_calls>"),
+    "dots": partial(
+        Parameters,
+        '<invoke name="{name}">{parameters}</invoke>',
+        '<parameter name="{key}">{value}</parameter>',
+        "<dots_function_call>",
+        "</dots_function_call>",
+        between="",
+    ),
+    "gigachat35": partial(
+        Parameters,
+        '<｜GCML｜invoke name="{name}">{parameters}</｜GCML｜invoke>',
+        '<｜GCML｜parameter name="{key}" string="{type}">{value}</｜GCML｜parameter>',
+        "<｜GCML｜tool_calls>",
+        "</｜GCML｜tool_calls>",
+        between="",
+        types="text",
+    ),
+    "granite20b": partial(JsonBlock, "<function_call> ", layout="blocks"),
+    "granite31": partial(JsonBlock, "<tool_call>", also=("<|tool_call|>",)),
+    "hy_v3": partial(
+        Parameters,
+        "<tool_call>{name}<tool_sep>\n{parameters}</tool_call>",
+        "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+        "<tool_calls>\n",
+        "\n</tool_calls>",
+    ),
+    "hy_v4": partial(
+        Parameters,
+        "<tool_call:opensource>{name}{parameters}</tool_call:opensource>",
+        "<arg_key:opensource>{key}</arg_key:opensource><arg_value:opensource>{value}</arg_value:opensource>",
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        between="",
+    ),
+    "internlm2": partial(
+        JsonBlock, "<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters", layout="blocks"
+    ),
+    "lfm25": partial(Pythonic, is_raw=True),
+    "llama4": partial(Pythonic, "", "", optional=("<|python_start|>", "<|python_end|>")),
+    "longcat": partial(JsonBlock, "<longcat_tool_call>", "</longcat_tool_call>", layout="blocks"),
+    "olmo3": partial(Pythonic, "<function_calls>", "</function_calls>", layout="lines"),
+    "plamo3": partial(
+        NamedJson,
+        "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{arguments}"
+        "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+        "<|plamo:begin_tool_requests:plamo|>",
+        "<|plamo:end_tool_requests:plamo|>",
+        tail="<|plamo:tag|>",
+        must_close=True,
+    ),
+    "rwkv": partial(JsonBlock, "**Tool Call:**\n```json\n", "\n```", layout="blocks"),
+    "solar_open2": partial(
+        Parameters,
+        "<|tool_call:start|>{name}\n{parameters}<|tool_call:end|>",
+        "<|tool_arg:start|>{key}<|tool_arg:value|>{value}<|tool_arg:end|>\n",
+        whole_markers=True,
+    ),
+    "step3": partial(
+        Parameters,
+        '<steptml:invoke name="{name}">{parameters}</steptml:invoke><｜tool_call_end｜>',
+        '<steptml:parameter name="{key}">{value}</steptml:parameter>',
+        "<｜tool_calls_begin｜>",
+        "<｜tool_calls_end｜>",
+        between="<｜tool_sep｜>",
+        prefix="<｜tool_call_begin｜>function<｜tool_sep｜>{name}\n",
+        addressed=r"(?:<｜tool_sep｜>\s*)?<｜tool_call_begin｜>(?:function<｜tool_sep｜>[^\s<]*)?",
+    ),
+    "xlam": partial(JsonBlock, "", also=("[TOOL_CALLS]", "<tool_call>", "```json"), closings=("</tool_call>", "```")),
 }

@@ -1,15 +1,15 @@
-"""How do Functionary models call tools, in their third version? Each part of a turn says to whom it goes: `>>>name`.
+"""Tool calls of Functionary 3 models: each part of a turn starts with its recipient, `>>>name`.
 
-Easy to get wrong: the generation prompt ends in the first `>>>`, so a turn begins with a name; `all` is everybody.
+Note:
+    The generation prompt ends in the first `>>>`, so a turn starts with a name. The recipient `all` is the user.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, without_signs
+from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -18,17 +18,17 @@ _TO = re.compile(r">>>([^\s>]+)\n")
 
 
 class Functionary:
-    """`>>>name` and a line of JSON; `>>>all` and what is said."""
+    """`>>>name` and a line of JSON; `>>>all` and text."""
 
     markers = (_SIGN,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         return told(tools, f"{_SIGN}<function name>\n<object of arguments>")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls."""
+        """Write the text of a message, then its calls."""
         if not message.tool_calls:
             return message.text
         said = f"{_SIGN}all\n{message.text}" if message.text else ""
@@ -37,27 +37,26 @@ class Functionary:
         )
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """What goes to everybody is what the model says; the rest are calls."""
+        """Read the parts: those to `all` are text, and all others are calls."""
         parts = _TO.split(text if text.startswith(_SIGN) else _SIGN + text)
-        if len(parts) == 1:
-            return message_of(text, [])
-        said = parts[0].removeprefix(_SIGN)
+        if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
+            return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
+        said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
         found: list[ToolCall | str] = []
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             if name == "all":
-                said += body
+                body, *rest = body.split(_SIGN, 1)
+                said, cut = said + body, [*cut, *rest]
                 continue
             try:
-                value = json.loads(body)
-            except (ValueError, RecursionError) as error:
-                found.append(f"the arguments of {name} are a JSON object: {error}")
-                continue
-            if isinstance(value, dict):
-                found.append(ToolCall(name, json.dumps(value)))
+                if not isinstance(parse_json(body), dict):
+                    raise ValueError(f"got {body.strip()[:40]!r}")
+            except ValueError as error:
+                found.append(f"the arguments of {name} must be a JSON object: {error}")
             else:
-                found.append(f"the arguments of {name} are a JSON object")
-        return message_of(said, found)
+                found.append(ToolCall(name, body.strip()))
+        return message_of(said, [*found, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)

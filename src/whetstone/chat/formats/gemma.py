@@ -1,17 +1,19 @@
-"""How do Gemma models call tools? `call:name{key:<|"|>text<|"|>,count:2}` between two signs.
+"""Tool calls of Gemma models: `call:name{key:<|"|>text<|"|>,count:2}` between two markers.
 
-Easy to get wrong: texts stand between signs of their own and hold whatever they like, commas and braces among it.
+Note:
+    Strings are between markers of their own and may contain anything, commas and braces included.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
+from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -24,12 +26,12 @@ _DEEPEST = 50
 
 @dataclass(frozen=True)
 class Gemma:
-    """One such way.
+    """One such format.
 
     Args:
-        begin: In front of each call.
-        end: Behind it.
-        quote: At both ends of a text.
+        begin: Marker before each call.
+        end: Marker after it.
+        quote: Marker at both ends of a string.
     """
 
     begin: str
@@ -39,59 +41,58 @@ class Gemma:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The signs."""
+        """The three markers."""
         return (self.begin, self.end, self.quote)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         return told(tools, f"{self.begin}call:name{{key:{self.quote}text{self.quote},other:2}}{self.end}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls.
+        """Write the text of a message, then its calls.
 
         Raises:
-            ValueError: A text in a call holds the sign around texts, or a key one that ends keys.
+            ValueError: A string in a call contains the marker around strings, or a key a character that ends keys.
         """
         calls = ""
         for call in message.tool_calls:
-            arguments = arguments_of(call)
-            if not isinstance(arguments, dict):
-                raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments[:60]}")
-            written = f"{self.begin}call:{call.name}{self._value(arguments)}{self.end}"
-            back = self.read(written, tools).tool_calls
-            if [(one.name, json.loads(one.arguments)) for one in back] != [(call.name, arguments)]:
+            written = f"{self.begin}call:{call.name}{self._value(arguments_of(call))}{self.end}"
+            if not same_calls(self.read(written, tools).tool_calls, [call]):
                 raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
             calls += written
         return message.text + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every call in order; what stands before the first is what the model says."""
-        said, there, _ = text.partition(self.begin)
-        if not there:
-            return message_of(text, [])
-        found: list[ToolCall | str] = []
-        place = len(said)
-        while text.startswith(self.begin, place):
-            match = _CALL.match(text, place + len(self.begin))
-            if match is None:
-                found.append(f"behind {self.begin} stands call:name{{…}}")
-                break
-            try:
-                value, place = self._read(text, match.end(), 0)
-                if not isinstance(value, dict) or not text.startswith(self.end, place):
-                    raise ValueError(f"not closed with {self.end}")
-            except ValueError as error:
-                found.append(f"a call of {match[1]}: {error}")
-                break
-            found.append(ToolCall(match[1], json.dumps(value)))
-            place += len(self.end)
-            while place < len(text) and text[place].isspace():
-                place += 1
-        return message_of(said + (text[place:] if place > len(said) and found else ""), found)
+        """Read every call, and the text around them."""
+        return scan_turn(text, self._opening, self._read_call, (self.begin, self.end))
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
+
+    @cached_property
+    def _opening(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.begin))
+
+    def _read_call(self, opening: re.Match[str]) -> tuple[list[Found], int]:
+        text = opening.string
+        match = _CALL.match(text, opening.end())
+        if match is None:
+            reason = (
+                f"{self.begin} must be followed by call:name{{…}}, got {text[opening.end() : opening.end() + 40]!r}"
+            )
+            return [reason], skip_block(text, opening.end(), (self.end,), self._opening)
+        try:
+            value, position = self._read(text, match.end(), 0)
+            if not isinstance(value, dict):
+                raise ValueError("its arguments must be between braces")
+            position += len(text[position:]) - len(text[position:].lstrip())
+            if not text.startswith(self.end, position):
+                raise ValueError(f"it is not closed with {self.end}")
+        except ValueError as error:
+            reason = f"a call of {match[1]}: {error}"
+            return [reason], skip_block(text, match.end(), (self.end,), self._opening)
+        return [ToolCall(match[1], dump_json(value))], position + len(self.end)
 
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
@@ -100,30 +101,30 @@ class Gemma:
             return "{" + ",".join(f"{key}:{self._value(inner)}" for key, inner in value.items()) + "}"
         if isinstance(value, list):
             return "[" + ",".join(map(self._value, value)) + "]"
-        return json.dumps(value)
+        return dump_json(value)
 
     def _read(self, text: str, place: int, depth: int) -> tuple[Any, int]:
-        """(the value that begins here, where it ends)"""
+        """Read the value at a position; returns (value, position of its end)."""
         if depth > _DEEPEST:
-            raise ValueError("its arguments are too deep to be read")
+            raise ValueError("its arguments are nested too deeply")
         if text.startswith(self.quote, place):
             begins = place + len(self.quote)
             ends = text.find(self.quote, begins)
             if ends < 0:
-                raise ValueError(f"a text was not closed with {self.quote}")
+                raise ValueError(f"a string is not closed with {self.quote}")
             return text[begins:ends], ends + len(self.quote)
         if text[place : place + 1] in ("{", "["):
             return self._collection(text, place, depth)
         word = _WORD.match(text, place)
         if word is None:
-            raise ValueError(f"a value was to begin at {text[place : place + 20]!r}")
+            raise ValueError(f"a value is expected at {text[place : place + 20]!r}")
         bare = word[0].partition(self.end)[0] or word[0]
         if bare in _WORDS:
             return _WORDS[bare], place + len(bare)
         try:
-            return json.loads(bare), place + len(bare)
+            return parse_json(bare), place + len(bare)
         except ValueError:
-            raise ValueError(f"{bare[:30]!r} is no value") from None
+            raise ValueError(f"{bare[:30]!r} is not a value") from None
 
     def _collection(self, text: str, place: int, depth: int) -> tuple[Any, int]:
         named = text[place] == "{"
@@ -138,12 +139,14 @@ class Gemma:
                 elif (match := _KEY.match(text, place)) is not None:
                     key, place = match[0].strip(), match.end()
                 if not text.startswith(":", place):
-                    raise ValueError(f"a key was to stand at {text[place : place + 20]!r}")
+                    raise ValueError(f"a key is expected at {text[place : place + 20]!r}")
                 place += 1
             value, place = self._read(text, place, depth + 1)
+            if named and key in [other for other, _ in values]:
+                raise ValueError(f'the key "{key}" is repeated')
             values.append((key, value))
             if text.startswith(",", place):
                 place += 1
             elif not text.startswith(closing, place):
-                raise ValueError(f"{closing} or a comma was to stand at {text[place : place + 20]!r}")
+                raise ValueError(f"{closing} or a comma is expected at {text[place : place + 20]!r}")
         return (dict(values) if named else [value for _, value in values]), place + 1

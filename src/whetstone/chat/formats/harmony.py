@@ -1,19 +1,20 @@
-"""How do gpt-oss models call tools? A turn is several messages, each on a channel; one to a tool is its call.
+"""Tool calls of gpt-oss models: a turn is several messages, each on a channel; a message to a tool is a call.
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant to=functions.name<|channel|>commentary json<|message|>{…}
 
-Easy to get wrong: to whom a message goes may stand before its channel or behind it, and both are written out there.
+Note:
+    The recipient of a message is written before its channel or after it. Both are read.
 
 Source: OpenAI 2025, the harmony response format.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parsed, without_signs
+from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
+from whetstone.chat.formats.scanning import cut_marker
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -29,43 +30,49 @@ class Harmony:
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         return told(tools, " to=functions.name<|channel|>commentary json<|message|>{<arguments>}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text on its channel, or its call.
+        """Write the text of a message on its channel, or its call.
 
         Raises:
-            ValueError: There are several calls; a turn in this format holds one.
+            ValueError: There are several calls; a turn in this format contains one.
         """
         if not message.tool_calls:
             return message.text
         if len(message.tool_calls) > 1:
-            raise ValueError("a turn in this format holds one call")
+            raise ValueError("a turn in this format contains one call")
         (call,) = message.tool_calls
         before = f"<|channel|>analysis<|message|>{message.text}<|end|><|start|>assistant" if message.text else ""
         body = without_signs(arguments_of(call), _SIGNS)
         return f"{before} to=functions.{call.name}<|channel|>commentary json<|message|>{body}"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The messages to tools as calls; the rest is what the model says."""
+        """Read messages to tools as calls, and all others as text."""
         said: list[str] = []
         found: list[ToolCall | str] = []
-        for piece in _FRAME.split(text):
+        for index, piece in enumerate(_FRAME.split(text)):
             header, sign, body = piece.partition("<|message|>")
-            to = _TO.search(header) if sign else None
+            to = _TO.search(header)
             if to is None:
                 said.append(body if sign else piece)
-                if not sign and "to=functions." in piece:
-                    found.append("a call is to=functions.name<|channel|>commentary json<|message|>{…}")
+                if any(one in said[-1] for one in _SIGNS) or (not sign and index and piece.strip()):
+                    said.pop()
+                    found.append(f"a message is not complete: {piece[:60]!r}")
                 continue
-            value, wrong = parsed(body)
-            if wrong or not isinstance(value, dict):
-                found.append(f"the arguments of {to[1]} are a JSON object{': ' if wrong else ''}{wrong}")
+            try:
+                value = parse_json(body) if sign else None
+                if not isinstance(value, dict):
+                    raise ValueError("" if sign else "<|message|> is missing")
+            except ValueError as error:
+                found.append(f"the arguments of {to[1]} must be a JSON object{f': {error}' if str(error) else ''}")
             else:
-                found.append(ToolCall(to[1], json.dumps(value)))
+                found.append(ToolCall(to[1], body.strip()))
+        if said and not found and cut_marker(said[-1], (" to=functions.", *_SIGNS)):
+            found.append(f"the turn ends within a message to a tool: {said[-1][-40:]!r}")
         return message_of("".join(said) if found or len(said) > 1 or "<|message|>" in text else text, found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)

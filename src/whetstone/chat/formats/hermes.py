@@ -1,29 +1,33 @@
-"""How do Hermes and Qwen models call tools? A JSON object inside `<tool_call>` tags.
+"""Tool calls of Hermes and Qwen models: one JSON object per pair of `<tool_call>` tags.
 
-Easy to get wrong: calls inside a `<think>` block are thoughts, not calls; and results go back in a
-*user* message, neighbouring ones in the same, which is what the models' own templates do.
+Note:
+    Tool results are written into a user message, neighboring ones into the same, as the models' own templates do.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from whetstone.chat.formats.json_call import parsed, read_call, schemas, written
-from whetstone.chat.formats.told import results_of
-from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
+from whetstone.chat.formats.json_block import JsonBlock
+from whetstone.chat.formats.json_call import schemas, written
+from whetstone.chat.formats.scanning import scan_turn
+from whetstone.chat.message import Message, Text, ToolSpec
+from whetstone.chat.thoughts import read_after_thought
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
-class Hermes:
+@dataclass(frozen=True)
+class Hermes(JsonBlock):
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
-    markers = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-    stops: tuple[str, ...] = ()
+    begin: str = _BEGIN
+    end: str = _END
+    markers = (_BEGIN, _END, "<tool_response>", "</tool_response>")
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, one a line, and how to call them."""
+        """Describe the tools as JSON schemas, one per line, and how to call them."""
         if not tools:
             return ""
         return (
@@ -34,39 +38,23 @@ class Hermes:
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls, each in tags of its own."""
+        """Write the text of a message, then each call between tags.
+
+        Raises:
+            ValueError: The arguments of a call are not a JSON object.
+        """
         pieces = [message.text] if message.text else []
         for call in message.tool_calls:
-            body = written(call, arguments="arguments", signs=("<tool_call>", "</tool_call>", "</think>"))
-            pieces.append(f"<tool_call>\n{body}\n</tool_call>")
+            body = written(call, arguments="arguments", signs=(_BEGIN, _END, "</think>"))
+            pieces.append(f"{_BEGIN}\n{body}\n{_END}")
         return "\n".join(pieces)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every tagged call after the last `</think>`; the rest is what the model says."""
-        before, end_of_thought, spoken = text.rpartition("</think>")
-        calls: list[ToolCall] = []
-        malformed: list[str] = []
-        for match in _CALL.finditer(spoken):
-            parsed = _read_call(match.group(1))
-            if isinstance(parsed, ToolCall):
-                calls.append(parsed)
-            else:
-                malformed.append(parsed)
-        rest = _CALL.sub("", spoken)
-        if "<tool_call>" in rest:
-            malformed.append("a <tool_call> was not closed with </tool_call>")
-            rest = rest.partition("<tool_call>")[0]
-        if calls or malformed:
-            rest = rest.rstrip("\n")  # the line break that sets off the tags
-        said = before + end_of_thought + rest
-        return Message("assistant", (Text(said),) if said else (), tuple(calls), malformed=tuple(malformed))
+        """Read every call after the thought; thought and text are the content."""
 
-    def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Neighbouring tool answers share one user message."""
-        return results_of(messages)
+        def read_rest(rest: str) -> Message:
+            return scan_turn(rest, self._opening, self._read_block, (_BEGIN, _END))
 
-
-def _read_call(inside: str) -> ToolCall | str:
-    """The call, or what is wrong with it."""
-    value, wrong = parsed(inside)
-    return f"a <tool_call> holds a JSON object: {wrong}" if wrong else read_call(value, arguments=("arguments",))
+        thought, message = read_after_thought(text, "</think>", read_rest)
+        said = thought + message.text
+        return Message("assistant", (Text(said),) if said else (), message.tool_calls, malformed=message.malformed)

@@ -1,104 +1,145 @@
-"""How do models call tools that write calls as JSON objects between two signs? Each is one line of a table.
+"""Formats that write calls as JSON objects between two markers; each is one line of a table.
 
     <tool_calls>[{"name": …, "arguments": {…}}]</tool_calls>        Apriel
     <|START_ACTION|>[{"tool_name": …, "parameters": {…}}]<|END_ACTION|>        Command R
+    <longcat_tool_call>{"name": …, "arguments": {…}}</longcat_tool_call>        LongCat, one block per call
 
-Easy to get wrong: an end that is not there. Where there is a sign for it, calls without it were cut off.
+Note:
+    If a format has a closing marker, a block without it was cut: it is malformed, although its JSON may be complete.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Literal
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, read_call, without_signs
+from whetstone.chat.formats.json_call import arguments_of, decode_calls, message_of, without_signs
+from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 
 @dataclass(frozen=True)
 class JsonBlock:
-    """One such way.
+    """One such format.
 
     Args:
-        begin: In front of the calls.
-        end: Behind them; empty: the end of the turn.
-        name: The key of the tool's name; empty: a call is an object whose only key is the name.
-        arguments: The key of the arguments.
-        listed: Calls stand in a list; else one after the other. Both are read.
+        begin: Text before the calls; empty if they are the whole turn.
+        end: Text after them; empty if a block ends with its JSON.
+        name: Key of the tool's name; empty if a call is an object whose only key is the name.
+        arguments: Key of the arguments.
+        layout: How several calls are written: as one list, as objects on lines of one block, or as one block per call.
+            All three are read.
+        also: Other texts that open a block.
+        closings: Texts that may follow a block, if it has no closing marker.
     """
 
     begin: str
     end: str = ""
     name: str = "name"
     arguments: str = "arguments"
-    listed: bool = True
+    layout: Literal["list", "lines", "blocks"] = "list"
     stops: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    closings: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def markers(self) -> tuple[str, ...]:
-        """The signs."""
-        return tuple(sign for sign in (self.begin.strip(), self.end.strip()) if sign)
+        """Texts that open and close a block."""
+        return tuple(sign for sign in (self.begin.strip(), *self.also, self.end.strip()) if sign)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         call = '{"<function name>": <object of arguments>}'
         if self.name:
             call = f'{{"{self.name}": <function name>, "{self.arguments}": <object of arguments>}}'
         return told(tools, self._around([call]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls."""
+        """Write the text of a message, then its calls.
+
+        Raises:
+            ValueError: The arguments of a call are not a JSON object, or calls are the whole turn and it has text.
+        """
         if not message.tool_calls:
             return message.text
-        return message.text + self._around([self._call(call) for call in message.tool_calls])
+        if message.text and not self.begin:
+            raise ValueError("a turn in this format contains either text or calls")
+        return message.text + self._around([self._write_call(call) for call in message.tool_calls])
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The calls behind the sign; what stands before it is what the model says."""
-        sign, end = self.begin.strip(), self.end.strip()
-        said, there, behind = text.partition(sign)
-        if not there:
-            return message_of(text, [])
-        found: list[ToolCall | str] = []
-        decoder, place = json.JSONDecoder(), 0
-        while (place := _past(behind, place)) < len(behind) and behind[place] in "[{":
-            try:
-                value, place = decoder.raw_decode(behind, place)
-            except (ValueError, RecursionError) as error:
-                found.append(f"behind {sign} stand calls as JSON: {error}")
-                break
-            found += [self._read(one) for one in (value if isinstance(value, list) else [value])]
-        if not found:
-            found = [f"behind {sign} stand calls as JSON"]
-        elif end and not behind.startswith(end, place) and not any(isinstance(call, str) for call in found):
-            found.append(f"{sign} was not closed with {end}")
-        return message_of(said.rstrip("\n"), found)
+        """Read the calls of all blocks, and the text around them."""
+        if not self.begin and (bare := self._read_bare(text)) is not None:
+            return bare
+        return scan_turn(text, self._opening, self._read_block, self._reserved)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
 
-    def _call(self, call: ToolCall) -> str:
+    @cached_property
+    def _reserved(self) -> tuple[str, ...]:
+        return tuple(sign for sign in self.markers if not sign.isalnum() and sign != "```")
+
+    @cached_property
+    def _opening(self) -> re.Pattern[str]:
+        signs = sorted((sign for sign in (self.begin, *self.also) if sign), key=len, reverse=True)
+        # a marker that is a word opens a block only before JSON
+        return re.compile("|".join(pattern_of(s) + (r"(?=\s*[\[{])" if s.strip().isalnum() else "") for s in signs))
+
+    @cached_property
+    def _closing(self) -> re.Pattern[str]:
+        signs = [self.end] if self.end else sorted(self.closings, key=len, reverse=True)
+        return re.compile(r"\s*(?:" + "|".join(map(pattern_of, signs)) + ")")
+
+    def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
+        text, position, sign = match.string, match.end(), match.group().strip()
+        found: list[Found] = []
+        while (start := _skip_separators(text, position)) < len(text) and text[start] in "[{":
+            try:
+                calls, position = decode_calls(text, start, name=self.name, arguments=self.arguments)
+            except ValueError as error:
+                found.append(f"{sign} must be followed by calls as JSON: {error}")
+                return found, skip_block(text, position, (self.end.strip(),), self._opening)
+            found += calls
+        if not found:
+            found = [f"{sign} must be followed by calls as JSON, got {text[position : position + 40]!r}"]
+            return found, skip_block(text, position, (self.end.strip(),), self._opening)
+        closed = self._closing.match(text, position)
+        if self.end and closed is None:
+            found = [*(one for one in found if isinstance(one, str)), f"{sign} is not closed with {self.end.strip()}"]
+            return found, skip_block(text, position, (self.end.strip(),), self._opening)
+        return found, position if closed is None else closed.end()
+
+    def _read_bare(self, text: str) -> Message | None:
+        """Read a turn that starts with calls; None if it starts with something else."""
+        body = text.strip()
+        if not body.startswith(("[", "{")):
+            return None
+        try:
+            calls, end = decode_calls(body, 0, name=self.name, arguments=self.arguments)
+        except ValueError as error:
+            starts = re.match(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:', body)
+            return message_of("", [f"a call must be JSON: {error}"]) if starts else None
+        is_call = any(isinstance(call, ToolCall) or f'"{self.name}"' in body[:end] for call in calls)
+        return message_of(body[end:].strip(), calls) if is_call else None
+
+    def _write_call(self, call: ToolCall) -> str:
         arguments = arguments_of(call)
         value = {self.name: call.name, self.arguments: arguments} if self.name else {call.name: arguments}
         return without_signs(value, self.markers)
 
-    def _read(self, value: Any) -> ToolCall | str:
-        if self.name:
-            named = {**value, "name": value.get(self.name)} if isinstance(value, dict) else value
-            return read_call(named, arguments=(self.arguments,))
-        if not isinstance(value, dict) or len(value) != 1:
-            return "a call is an object of one name and its arguments"
-        ((name, arguments),) = value.items()
-        return read_call({"name": name, "arguments": arguments}, arguments=("arguments",))
-
     def _around(self, calls: Sequence[str]) -> str:
-        return self.begin + (f"[{', '.join(calls)}]" if self.listed else "\n".join(calls)) + self.end
+        if self.layout == "blocks":
+            return "\n".join(f"{self.begin}{call}{self.end}" for call in calls)
+        body = f"[{', '.join(calls)}]" if self.layout == "list" else "\n".join(calls)
+        return self.begin + body + self.end
 
 
-def _past(text: str, place: int) -> int:
-    while place < len(text) and text[place] in " \t\r\n,;":
-        place += 1
-    return place
+def _skip_separators(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n,;":
+        position += 1
+    return position

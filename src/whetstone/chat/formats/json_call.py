@@ -1,79 +1,236 @@
-"""A call as a JSON object, which several formats wrap in signs of their own."""
+"""Strict JSON in model output, and tool calls that are written as JSON objects.
+
+Strict means that a repeated key, `NaN`, `Infinity` and a number without a finite value are errors. Python's `json`
+accepts all of them and keeps the last value of a repeated key.
+
+Note:
+    `ToolCall.arguments` is the text of the model, cut out of the turn and not serialized again: long decimals, escapes
+    and the order of keys stay as they were sampled.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Sequence
+from json.decoder import scanstring
 from typing import Any
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
 
-
-def read_call(value: Any, *, arguments: Sequence[str]) -> ToolCall | str:
-    """The call in a parsed JSON value, or what is wrong with it.
-
-    Args:
-        arguments: Keys under which arguments may stand; the first is named where there is none of them.
-    """
-    key = next((key for key in arguments if isinstance(value, dict) and key in value), None)
-    if key is None or not isinstance(value.get("name"), str):
-        return f'a call is an object with "name" and "{arguments[0]}"'
-    given = value[key]
-    # some models write the arguments as a string of JSON; it is the same call
-    try:
-        call_id = next((value[key] for key in ("id", "tool_call_id") if isinstance(value.get(key), str)), "")
-        return ToolCall(value["name"], given if isinstance(given, str) else json.dumps(given), call_id)
-    except RecursionError:
-        return "the arguments of a call are too deep to be read"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_TOO_DEEP = "it is nested too deeply"
 
 
-def parsed(text: str) -> tuple[Any, str]:
-    """(the JSON value, nothing), or (nothing, what is wrong)"""
-    try:
-        return json.loads(text), ""
-    except (ValueError, RecursionError) as error:
-        return None, str(error)
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f'the key "{next(key for key in keys if keys.count(key) > 1)}" is repeated')
+    return value
 
 
-def arguments_of(call: ToolCall) -> Any:
-    """The arguments of a call as a value.
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} has no finite value")
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_build_object, parse_float=_parse_float, parse_constant=_refuse_constant)
+_PLAIN = json.JSONDecoder()
+
+
+def skip_space(text: str, position: int) -> int:
+    """Return the first position at or after `position` that is not JSON whitespace."""
+    match = _SPACE.match(text, position)
+    return position if match is None else match.end()
+
+
+def decode_json(text: str, position: int = 0) -> tuple[Any, int]:
+    """Decode the JSON value that starts at a position.
+
+    Returns:
+        (value, position of its end).
 
     Raises:
-        ValueError: They are no JSON.
+        ValueError: There is no strict JSON value.
     """
     try:
-        return json.loads(call.arguments)
+        return _STRICT.raw_decode(text, skip_space(text, position))
     except RecursionError:
-        raise ValueError(f"{call.name}: its arguments are too deep to be read") from None
+        raise ValueError(_TOO_DEEP) from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse a text that is one strict JSON value.
+
+    Raises:
+        ValueError: It is not, or text follows the value.
+    """
+    value, end = decode_json(text)
+    if skip_space(text, end) < len(text):
+        raise ValueError(f"text follows the JSON value: {text[end : end + 40].strip()!r}")
+    return value
+
+
+def dump_json(value: Any) -> str:
+    """Serialize a value with its characters as they are; half a surrogate pair is escaped.
+
+    Raises:
+        ValueError: It contains a number without a finite value, or is nested too deeply.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def decode_calls(
+    text: str, position: int, *, name: str = "name", arguments: str = "arguments"
+) -> tuple[list[ToolCall | str], int]:
+    """Decode one call or a list of calls that starts at a position.
+
+    Args:
+        name: Key of the tool's name; empty if a call is an object whose only key is the name.
+        arguments: Key of the arguments; `arguments` and `parameters` are accepted too.
+
+    Returns:
+        (calls, and for each object that is not a call the reason; position of the end).
+
+    Raises:
+        ValueError: There is no JSON object or list.
+    """
+    start = skip_space(text, position)
+    try:
+        value, end = _PLAIN.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    spans = list(_element_spans(text, start)) if isinstance(value, list) else [(start, end)]
+    found: list[ToolCall | str] = []
+    for first, last in spans:  # a call that is not strict JSON does not affect its neighbors
+        try:
+            found.append(_read_call(parse_json(text[first:last]), text, first, name, arguments))
+        except ValueError as error:
+            found.append(f"a call must be strict JSON: {error}")
+    return found, end
+
+
+def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> ToolCall | str:
+    """Read the call from an object whose text starts at `start`, or return the reason why it is not a call."""
+    if not isinstance(value, dict):
+        return f"a call must be an object, got {text[start : start + 40]!r}"
+    if not name:
+        if len(value) != 1:
+            return "a call must be an object of one name and its arguments"
+        ((called, given),) = value.items()
+        key = called
+    else:
+        keys = [key for key in dict.fromkeys((arguments, *_ARGUMENT_KEYS)) if key in value]
+        if not keys or not isinstance(value.get(name), str):
+            return f'a call must be an object with "{name}" and "{arguments}"'
+        key, called = keys[0], value[name]
+        given = value[key]
+    if not called.strip():
+        return "a call must name its tool"
+    call_id = next((value[key] for key in ("id", "tool_call_id") if name and isinstance(value.get(key), str)), "")
+    if isinstance(given, str):  # some models write the arguments as a string that contains JSON
+        try:
+            given = parse_json(body := given)
+        except ValueError as error:
+            return f"the arguments of {called} must be a JSON object: {error}"
+    else:
+        first, last = next(span for member, span in _member_spans(text, start) if member == key)
+        body = text[first:last]
+    if not isinstance(given, dict):
+        return f"the arguments of {called} must be a JSON object, got {body[:40]}"
+    return ToolCall(called, body, call_id)
+
+
+def _member_spans(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield (key, span of its value) of the valid JSON object at `start`."""
+    position = skip_space(text, start + 1)
+    while text[position] != "}":
+        key, position = scanstring(text, position + 1, True)
+        position = skip_space(text, skip_space(text, position) + 1)
+        _, end = _PLAIN.raw_decode(text, position)
+        yield key, (position, end)
+        position = skip_space(text, end)
+        if text[position] == ",":
+            position = skip_space(text, position + 1)
+
+
+def _element_spans(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield the span of each element of the valid JSON list at `start`."""
+    position = skip_space(text, start + 1)
+    while text[position] != "]":
+        _, end = _PLAIN.raw_decode(text, position)
+        yield position, end
+        position = skip_space(text, end)
+        if text[position] == ",":
+            position = skip_space(text, position + 1)
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any]:
+    """Parse the arguments of a call.
+
+    Raises:
+        ValueError: They are not a strict JSON object.
+    """
+    try:
+        value = parse_json(call.arguments)
+    except ValueError as error:
+        raise ValueError(f"{call.name}: its arguments are not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments[:60]}")
+    return value
 
 
 def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
-    """The call as a JSON object.
+    """Write a call as a JSON object.
 
     Args:
-        signs: Of the format around it; where a text in the call holds one, its first letter is written as its number.
+        arguments: Key of the arguments.
+        signs: Markers of the format; the first character of one within a string is escaped.
 
     Raises:
-        ValueError: Its arguments are no JSON.
+        ValueError: Its arguments are not a JSON object.
     """
     return without_signs({"name": call.name, arguments: arguments_of(call)}, signs)
 
 
 def without_signs(value: Any, signs: Sequence[str]) -> str:
-    """A value as JSON in which none of these stands, though its texts may say them."""
-    body = json.dumps(value, ensure_ascii=False)
+    """Serialize a value so that none of the markers occurs in the text, even if a string contains one."""
+    body = dump_json(value)
     for sign in signs:
         body = body.replace(sign, f"\\u{ord(sign[0]):04x}{sign[1:]}")
     return body
 
 
 def schemas(tools: Sequence[ToolSpec]) -> str:
-    """The tools as JSON schemas, one a line."""
+    """Write the tools as JSON schemas, one per line."""
     return "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
 
 
 def message_of(text: str, found: Sequence[ToolCall | str]) -> Message:
-    """An assistant message that says this and calls what was found; texts among it are what could not be read."""
+    """Build an assistant message from its text and what was read: calls, and for each malformed one the reason."""
     calls = tuple(call for call in found if isinstance(call, ToolCall))
     malformed = tuple(wrong for wrong in found if isinstance(wrong, str))
     return Message("assistant", (Text(text),) if text else (), calls, malformed=malformed)
+
+
+def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:
+    """Return True if two lists of calls have the same names and arguments, types included."""
+    try:
+        pairs, other_pairs = ([(call.name, dump_json(arguments_of(call))) for call in each] for each in (calls, others))
+    except ValueError:
+        return False
+    return pairs == other_pairs

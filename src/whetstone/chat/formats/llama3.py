@@ -1,28 +1,40 @@
-"""How do Llama 3 models call tools? A JSON object with `name` and `parameters`, and nothing else in the turn.
+"""Tool calls of Llama 3 models: JSON objects with `name` and `parameters`, and nothing else in the turn.
 
-Easy to get wrong: an answer may be JSON, too. Only an object that begins the turn and has both keys is a call; several
-are separated by semicolons.
+Note:
+    An answer may be JSON too. An object is a call if it starts the turn and has a `name`, or if it has `name` and
+    `parameters` in this order; several calls are separated by semicolons.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of, read_call, schemas, written
-from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+from whetstone.chat.formats.json_call import decode_calls, message_of, schemas, written
+from whetstone.chat.formats.scanning import Found, join_text
+from whetstone.chat.message import Message, ToolSpec, user
 
 _TAG = "<|python_tag|>"
+_STARTS = re.compile(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"(?:name|parameters|arguments)"\s*:')
+
+
+def _find_call(text: str) -> int | None:
+    """Return where an object with a name and parameters starts within text."""
+    match = re.search(
+        r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text
+    )
+    return None if match is None else match.start()
 
 
 class Llama3:
-    """`{"name": …, "parameters": {…}}`; answers come as `{"output": …}` in a user message."""
+    """`{"name": …, "parameters": {…}}`; results are written as `{"output": …}` in a user message."""
 
     markers = (_TAG,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         if not tools:
             return ""
         return (
@@ -32,40 +44,46 @@ class Llama3:
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, or its calls.
+        """Write the text of a message, or its calls.
 
         Raises:
-            ValueError: It has both; a turn that calls says nothing else.
+            ValueError: It has both; a turn with calls contains nothing else.
         """
         if not message.tool_calls:
             return message.text
         if message.text:
-            raise ValueError("a turn in this format either says something or calls")
+            raise ValueError("a turn in this format contains either text or calls")
         return "; ".join(written(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The calls where the turn begins with one; otherwise what it says."""
-        tagged, body = text.lstrip().startswith(_TAG), text.strip().removeprefix(_TAG).strip()
-        found: list[ToolCall | str] = []
-        decoder, place = json.JSONDecoder(), 0
-        while body.startswith("{", place):
+        """Read the calls if the turn starts with one; else its text."""
+        body, before = text.strip(), ""
+        if _STARTS.match(body) is None:
+            before, tag, body = text.partition(_TAG)
+            if not tag and (start := _find_call(text)) is not None:
+                before, tag, body = text[:start], _TAG, text[start:]
+            if not tag:
+                return message_of(text, [])
+        body = body.strip()
+        found: list[Found] = []
+        position = 0
+        while body.startswith("{", position):
             try:
-                value, place = decoder.raw_decode(body, place)
-            except (ValueError, RecursionError) as error:
-                found.append(f"a call is a JSON object: {error}")
-                break
-            found.append(read_call(value, arguments=("parameters", "arguments")))
-            while place < len(body) and body[place] in "; \n":
-                place += 1
-        is_call = tagged or '"name"' in body.partition(",")[0]
-        if not found or not is_call:
-            return message_of(text, [f"{_TAG} and no call"] if _TAG in text else [])
-        if place < len(body) and all(isinstance(call, ToolCall) for call in found):
-            found = ["a turn that calls says nothing else"]
-        return message_of("", found)
+                calls, position = decode_calls(body, position, arguments="parameters")
+            except ValueError as error:
+                found.append(f"a call must be a JSON object: {error}")
+                return message_of(before.strip(), found)
+            found += calls
+            separator = re.compile(r"[;,\s]*(?:<\|python_tag\|>)?\s*").match(body, position)
+            position = separator.end() if separator is not None else position
+        if not found:
+            return message_of(before.strip(), [f"{_TAG} must be followed by a call as a JSON object"])
+        if position < len(body) and not before.strip():
+            return message_of("", [*(one for one in found if isinstance(one, str)), "text follows the calls of a turn"])
+        return message_of(join_text([before.strip(), body[position:]]), found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a message of its own."""
+        """Write each tool result in a message of its own."""
         return [
             user(json.dumps({"output": message.text}, ensure_ascii=False)) if message.role == "tool" else message
             for message in messages

@@ -1,19 +1,21 @@
-"""How do MiniMax-M3 models call tools? In tags named after parameters, and inside objects after keys, each with a sign.
+"""Tool calls of MiniMax-M3: tags named after parameters, and within objects after keys, each after a sign.
 
     ]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[</invoke>
 
-Easy to get wrong: texts, numbers and nothing look the same between tags, so the tool's schema says which is meant; and
-an empty object looks as an empty text does.
+Note:
+    Strings, numbers and null look the same between tags, and an empty object looks as an empty string does: the schema
+    of the tool decides, at every level (`properties`, `additionalProperties`, `items`). See `text_values`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, same_calls
+from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
+from whetstone.chat.formats.text_values import declared_types, format_value, parse_value, resolve_reference
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -21,109 +23,144 @@ _SIGN = "]<]minimax[>["
 _TAG = re.compile(re.escape(_SIGN) + r"<(/?)([^<>]*)>")
 _INVOKE = re.compile(r'invoke name="([^"<>]+)"')
 _BEGIN, _END = f"{_SIGN}<tool_call>", f"{_SIGN}</tool_call>"
+_OPENING = re.compile(re.escape(_BEGIN))
+_NEXT = re.compile(rf'{re.escape(_SIGN)}(?:<invoke name="|</?tool_call>)')
+_MAX_DEPTH = 50
 
 
 class MiniMaxM3:
-    """Tags behind `]<]minimax[>[`."""
+    """Tags after `]<]minimax[>[`."""
 
     markers = (_SIGN,)
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         call = f'{_SIGN}<invoke name="name">{_SIGN}<key>value{_SIGN}</key>{_SIGN}</invoke>'
         return told(tools, f"{_BEGIN}\n{call}\n{_END}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls.
+        """Write the text of a message, then its calls.
 
         Raises:
-            ValueError: A call could not be read back.
+            ValueError: The format cannot express a call: it would be read as another one.
         """
         if not message.tool_calls:
             return message.text
-        calls, given = "", []
-        for call in message.tool_calls:
-            arguments = arguments_of(call)
-            if not isinstance(arguments, dict):
-                raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments[:60]}")
-            calls += f'{_SIGN}<invoke name="{call.name}">{_written(arguments)}{_SIGN}</invoke>\n'
-            given.append((call.name, arguments))
+        calls = "".join(
+            f'{_SIGN}<invoke name="{call.name}">{_write_value(arguments_of(call))}{_SIGN}</invoke>\n'
+            for call in message.tool_calls
+        )
         written = f"{message.text}{_BEGIN}\n{calls}{_END}"
-        if [(one.name, json.loads(one.arguments)) for one in self.read(written, tools).tool_calls] != given:
-            raise ValueError(f"{given[0][0]}: a call this format cannot express")
+        if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
+            raise ValueError(f"{message.tool_calls[0].name}: a call this format cannot express")
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every call in order; what stands before the first is what the model says."""
+        """Read the calls of all blocks, and the text around them."""
         known = {tool.name: tool.parameters for tool in tools}
-        said, there, behind = text.partition(_BEGIN)
-        if not there:
-            return message_of(text, [])
-        found: list[ToolCall | str] = []
-        place = 0
-        while (tag := _TAG.search(behind, place)) is not None and tag[2] != "tool_call":
-            invoked = _INVOKE.fullmatch(tag[2])
-            if tag[1] or invoked is None:
-                found.append(f"a call begins with {_SIGN}<invoke name=…>")
-                break
-            try:
-                value, place = _read(behind, tag.end(), "invoke", known.get(invoked[1], {"type": "object"}), 0)
-            except ValueError as error:
-                found.append(f"a call of {invoked[1]}: {error}")
-                break
-            found.append(ToolCall(invoked[1], json.dumps(value if isinstance(value, dict) else {})))
-        return message_of(said, found or [f"{_BEGIN} and no call"])
+
+        def read_block(match: re.Match[str]) -> tuple[list[Found], int]:
+            return _read_block(text, match.end(), known)
+
+        return scan_turn(text, _OPENING, read_block, self.markers)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, dict):
-        return "".join(f"{_SIGN}<{key}>{_written(inner)}{_SIGN}</{key}>" for key, inner in value.items())
-    if isinstance(value, list):
-        return "".join(f"{_SIGN}<item>{_written(inner)}{_SIGN}</item>" for inner in value)
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _read(text: str, place: int, name: str, schema: Any, depth: int) -> tuple[Any, int]:
-    """(what stands between the tag that ended here and the one that closes it, where that ends)"""
-    schema = schema if isinstance(schema, Mapping) else {}
-    if depth > 50:
-        raise ValueError("its arguments are too deep to be read")
-    inner: list[tuple[str, Any]] = []
-    begins = place
+def _read_block(text: str, position: int, known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:
+    found: list[Found] = []
     while True:
-        tag = _TAG.search(text, place)
+        tag = _TAG.search(text, position)
+        if tag is None or (tag[1], tag[2]) == ("", "tool_call"):
+            end = len(text) if tag is None else tag.start()
+            return [*found, f"{_BEGIN} is not closed with {_END}"], end
+        if tag[1] and tag[2] == "tool_call":
+            return found or [f"{_BEGIN} contains no call"], tag.end()
+        invoked = _INVOKE.fullmatch(tag[2])
+        try:
+            if tag[1] or invoked is None:
+                raise ValueError(f"a call must start with {_SIGN}<invoke name=…>, got <{tag[1]}{tag[2][:30]}>")
+            root = known.get(invoked[1], {})
+            value, position = _read_value(text, tag.end(), "invoke", root, root, 0)
+            found.append(ToolCall(invoked[1], dump_json(value if isinstance(value, dict) else {})))
+        except ValueError as error:
+            found.append(f"a call of {invoked[1]}: {error}" if invoked is not None else str(error))
+            position = skip_block(text, tag.end(), (), _NEXT)
+
+
+def _write_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "".join(f"{_SIGN}<{key}>{_write_value(inner)}{_SIGN}</{key}>" for key, inner in value.items())
+    if isinstance(value, list):
+        return "".join(f"{_SIGN}<item>{_write_value(inner)}{_SIGN}</item>" for inner in value)
+    return format_value(value)
+
+
+def _read_value(
+    text: str, position: int, name: str, schema: Any, root: Mapping[str, Any], depth: int
+) -> tuple[Any, int]:
+    """Read the value between the tag that ended at `position` and the one that closes it.
+
+    Returns:
+        (value, position after the closing tag).
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError("its arguments are nested too deeply")
+    inner: list[tuple[str, Any]] = []
+    start = position
+    while True:
+        tag = _TAG.search(text, position)
         if tag is None:
-            raise ValueError(f"a <{name}> was not closed")
+            raise ValueError(f"a <{name}> is not closed")
         if tag[1]:
             if tag[2] != name:
-                raise ValueError(f"a <{name}> was closed as {tag[2][:30]!r}")
+                raise ValueError(f"a <{name}> is closed as {tag[2][:30]!r}")
             break
-        properties = schema.get("properties")
-        within = properties.get(tag[2], {}) if isinstance(properties, Mapping) else schema.get("items", {})
-        value, place = _read(text, tag.end(), tag[2], within, depth + 1)
+        value, position = _read_value(text, tag.end(), tag[2], _member_schema(schema, tag[2], root), root, depth + 1)
         inner.append((tag[2], value))
-    if inner and schema.get("type") != "object" and all(key == "item" for key, _ in inner):
+    types = declared_types(schema, root)
+    keys = [key for key, _ in inner]
+    if inner and all(key == "item" for key in keys) and (types is None or "object" not in types):
         return [value for _, value in inner], tag.end()
     if inner:
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"a <{name}> repeats {next(key for key in keys if keys.count(key) > 1)}")
         return dict(inner), tag.end()
-    return _leaf(text[begins : tag.start()], schema, is_call=depth == 0), tag.end()
+    if depth == 0:
+        return {}, tag.end()
+    body = text[start : tag.start()]
+    if not body and types is not None and "string" not in types:
+        empty: Any = {} if "object" in types else [] if "array" in types else None
+        return empty, tag.end()
+    return parse_value(body, schema, root), tag.end()
 
 
-def _leaf(text: str, schema: Mapping[str, Any], *, is_call: bool) -> Any:
-    if is_call:
-        return {}
-    if schema.get("type") == "string":
-        return text
-    if not text and schema.get("type") in ("object", "array"):
-        return {} if schema["type"] == "object" else []
-    if not text:
-        return None if schema else ""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+def _member_schema(schema: Any, key: str, root: Mapping[str, Any]) -> Any:
+    """Return the schema of a member of an object or of an item of a list; {} if nothing is declared."""
+    for one in _alternatives(schema, root, 0):
+        properties = one.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return properties[key]
+    for one in _alternatives(schema, root, 0):
+        if key == "item" and isinstance(one.get("items"), Mapping):
+            return one["items"]
+        if isinstance(one.get("additionalProperties"), Mapping):
+            return one["additionalProperties"]
+    return {}
+
+
+def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapping[str, Any]]:
+    """Return a schema and all that it refers to or combines."""
+    if not isinstance(schema, Mapping) or depth > 10:
+        return []
+    found: list[Mapping[str, Any]] = [schema]
+    if isinstance(reference := schema.get("$ref"), str):
+        found += _alternatives(resolve_reference(reference, root), root, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            for option in schema[key]:
+                found += _alternatives(option, root, depth + 1)
+    return found

@@ -1,7 +1,8 @@
-"""How do Mistral models call tools? A list of JSON objects behind `[TOOL_CALLS]`.
+"""Tool calls of Mistral models: a list of JSON objects after `[TOOL_CALLS]`.
 
-Easy to get wrong: the newer way, `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with an id
-between or without; all are read, the older is written.
+Note:
+    Newer models write `[TOOL_CALLS]name[ARGS]{…}` once per call, with or without an id between. All are read; the list
+    is written.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import message_of, parsed, read_call, written
+from whetstone.chat.formats.json_call import decode_calls, decode_json, skip_space, written
+from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _SIGN = "[TOOL_CALLS]"
-_NAMED = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?\[ARGS\](.*)", re.DOTALL)
+_OPENING = re.compile(re.escape(_SIGN))
+_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*|(?=\{))")
+_READ_MARKERS = (_SIGN, "[ARGS]", "[CALL_ID]")
 
 
 class Mistral:
-    """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`; answers come as `[TOOL_RESULTS] {"content": …} [/TOOL_RESULTS]`
-    in a user message, neighbouring ones in the same."""
+    """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`; results are written as `[TOOL_RESULTS] {"content": …}
+    [/TOOL_RESULTS]` in a user message, neighboring ones in the same."""
 
     markers = (
         _SIGN,
@@ -33,39 +37,29 @@ class Mistral:
     stops: tuple[str, ...] = ()
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as one list of JSON schemas."""
+        """Describe the tools as one list of JSON schemas."""
         if not tools:
             return ""
         listed = json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls as one list."""
+        """Write the text of a message, then its calls as one list.
+
+        Raises:
+            ValueError: The arguments of a call are not a JSON object.
+        """
         if not message.tool_calls:
             return message.text
-        calls = ", ".join(written(call, arguments="arguments", signs=(_SIGN,)) for call in message.tool_calls)
+        calls = ", ".join(written(call, arguments="arguments", signs=_READ_MARKERS) for call in message.tool_calls)
         return f"{message.text}{_SIGN} [{calls}]"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """What is said before the sign, and what is called behind it."""
-        said, sign, behind = text.partition(_SIGN)
-        if not sign:
-            return message_of(text, [])
-        found: list[ToolCall | str] = []
-        if _NAMED.fullmatch(behind.split(_SIGN)[0]):
-            for piece in behind.split(_SIGN):
-                match = _NAMED.fullmatch(piece)
-                found.append(
-                    ToolCall(match[1], match[3].strip(), match[2] or "") if match else "a call is name[ARGS]{arguments}"
-                )
-            return message_of(said, found)
-        values, wrong = parsed(behind.strip())
-        if wrong or not isinstance(values, list) or not values:
-            return message_of(said, [f"behind {_SIGN} stands a list of calls" + (f": {wrong}" if wrong else "")])
-        return message_of(said, [read_call(value, arguments=("arguments",)) for value in values])
+        """Read the calls after each sign, and the text around them."""
+        return scan_turn(text, _OPENING, _read_block, _READ_MARKERS)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Neighbouring answers share one user message."""
+        """Write neighboring tool results into one user message."""
         shown: list[Message] = []
         previous = None
         for message in messages:
@@ -79,3 +73,25 @@ class Mistral:
                 shown.append(user(wrapped))
             previous = message.role
         return shown
+
+
+def _read_block(match: re.Match[str]) -> tuple[list[Found], int]:
+    text, position = match.string, match.end()
+    start = skip_space(text, position)
+    try:
+        if text[start : start + 1] in ("[", "{"):
+            calls, end = decode_calls(text, start)
+            return (calls or [f"{_SIGN} is followed by an empty list"]), end
+        found: list[Found] = []
+        while (named := _NAMED.match(text, position)) is not None:
+            value, end = decode_json(text, named.end())
+            if not isinstance(value, dict):
+                raise ValueError(f"the arguments of {named[1]} must be a JSON object")
+            found.append(ToolCall(named[1], text[skip_space(text, named.end()) : end], named[2] or ""))
+            position = end
+        if found:
+            return found, position
+        raise ValueError(f"got {text[start : start + 40]!r}")
+    except ValueError as error:
+        reason = f"{_SIGN} must be followed by a list of calls or by name[ARGS]{{arguments}}: {error}"
+        return [reason], skip_block(text, match.end(), (), _OPENING)

@@ -1,38 +1,41 @@
-"""How do models call tools that put the name into signs of their own, and only the arguments into JSON?
+"""Formats that write the tool's name between markers, and only the arguments as JSON; each is one line of a table.
 
     <｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>        DeepSeek-V3.1
     <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>        Kimi-K2
 
-Each is one line of a table: how a call looks (`call`), and what stands around all calls of a turn. What is written and
-what is read come from that line.
-
-Easy to get wrong: a text in the arguments may say the closing sign. So the arguments are read as JSON up to where it
-ends, and not up to a sign.
+Note:
+    A string in the arguments may contain the closing marker. Therefore the arguments are decoded as JSON up to the end
+    of the value, and the marker is expected after it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, without_signs
+from whetstone.chat.formats.json_call import arguments_of, decode_json, skip_space, without_signs
+from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _GROUPS = {"{name}": r"(?P<name>[^\s<>\[\]{}|:]+?)", "{id}": r"(?P<id>[^\s<>\[\]{}|]*?)", "{index}": r"(?P<index>\d+)"}
+_OPENING = re.compile(r"<[^<>{]*>?|\[[A-Z_]+\]")
 
 
 @dataclass(frozen=True)
 class NamedJson:
-    """One such way.
+    """One such format.
 
     Args:
-        call: A call, with `{name}`, `{arguments}`, and where there are such `{id}` and `{index}` (in the turn, from 0).
-        begin: In front of the first call of a turn.
-        end: Behind the last.
-        between: Two calls.
+        call: A call, with `{name}`, `{arguments}`, and optionally `{id}` and `{index}` (in the turn, from 0).
+        begin: Text before the first call of a turn.
+        end: Text after the last.
+        between: Text between two calls.
+        prefix: Text before the name that a model may omit.
+        tail: Text after `end` that a model may omit.
+        must_close: A turn that has `begin` must have `end`.
     """
 
     call: str
@@ -40,19 +43,25 @@ class NamedJson:
     end: str = ""
     between: str = ""
     stops: tuple[str, ...] = ()
+    prefix: str = ""
+    tail: str = ""
+    must_close: bool = False
 
-    @property
+    @cached_property
     def markers(self) -> tuple[str, ...]:
-        """The signs in a call and around calls."""
-        pieces = [self.begin, self.end, *re.split(r"\{\w+\}", self.call)]
-        return tuple(dict.fromkeys(sign for piece in pieces for sign in piece.split() if _is_sign(sign)))
+        """Markers in a call and around calls."""
+        return split_markers(self.begin, self.end, self.call)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         return told(tools, self._around([self._call("<function name>", "<object of arguments>", 0)]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls."""
+        """Write the text of a message, then its calls.
+
+        Raises:
+            ValueError: The arguments of a call are not a JSON object.
+        """
         if not message.tool_calls:
             return message.text
         calls = [
@@ -62,37 +71,75 @@ class NamedJson:
         return message.text + self._around(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every call in order; what stands before the first is what the model says."""
-        before, _, behind = self.call.partition("{arguments}")
-        opening, decoder, place = _pattern(before), json.JSONDecoder(), 0
-        found: list[ToolCall | str] = []
-        said: str | None = None
-        while (match := opening.search(text, place)) is not None:
-            said = text[: match.start()] if said is None else said
-            try:
-                value, place = decoder.raw_decode(text, _past_space(text, match.end()))
-            except (ValueError, RecursionError) as error:
-                found.append(f"the arguments of {match['name']} are a JSON object: {error}")
-                break
-            if not isinstance(value, dict):
-                found.append(f"the arguments of {match['name']} are a JSON object")
-            else:
-                groups = match.groupdict()
-                call_id = groups.get("id") or ""
-                if "index" in groups:
-                    call_id = f"functions.{match['name']}:{groups['index']}"
-                found.append(ToolCall(match["name"], json.dumps(value), call_id))
-            closing = behind.strip()
-            if closing and not text.startswith(closing, _past_space(text, place)):
-                found[-1] = f"a call of {match['name']} was not closed with {closing}"
-        if said is None:
-            sign = self.begin.strip() or before.partition("{")[0].strip()
-            return message_of(text, [f"{sign} and no call"] if sign and sign in text else [])
-        return message_of(said.removesuffix(self.begin).rstrip("\n") if self.begin else said, found)
+        """Read every call, and the text around them."""
+        message = scan_turn(text, self._opening, self._read_call, self.markers)
+        if self.must_close and not message.malformed and text.count(self.begin) > text.count(self.end):
+            message = replace(message, malformed=(f"{self.begin} is not closed with {self.end}",))
+        return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
+
+    @cached_property
+    def _sign(self) -> str:
+        """Marker at which a call starts."""
+        match = _OPENING.match(self.call)
+        if match is None:
+            raise ValueError(f"a call must start with a marker: {self.call}")
+        return match.group()
+
+    @cached_property
+    def _opening(self) -> re.Pattern[str]:
+        begin = rf"(?:{pattern_of(self.begin)}\s*)?" if self.begin else ""
+        return re.compile(begin + re.escape(self._sign))
+
+    @cached_property
+    def _header(self) -> re.Pattern[str]:
+        """Pattern of what is between the first marker and the arguments."""
+        header = self.call[len(self._sign) :].partition("{arguments}")[0]
+        pieces = [_GROUPS.get(piece) or pattern_of(piece) for piece in re.split(r"(\{\w+\})", header) if piece.strip()]
+        if self.prefix:
+            escaped = re.escape(self.prefix)
+            pieces = [piece.replace(escaped, f"(?:{escaped})?") for piece in pieces]
+        return re.compile(r"\s*" + r"\s*".join(pieces) + r"\s*")
+
+    @cached_property
+    def _closing(self) -> re.Pattern[str]:
+        behind = self.call.partition("{arguments}")[2]
+        tail = rf"(?:\s*{pattern_of(self.tail)})?" if self.tail else ""
+        end = rf"(?:\s*{pattern_of(self.end)}{tail})?" if self.end else ""
+        return re.compile(rf"\s*{pattern_of(behind)}{end}")
+
+    @cached_property
+    def _last_marker(self) -> str:
+        return (self.call.partition("{arguments}")[2].split() or [""])[-1]
+
+    def _read_call(self, match: re.Match[str]) -> tuple[list[Found], int]:
+        text = match.string
+
+        def malformed(reason: str, position: int) -> tuple[list[Found], int]:
+            return [reason], skip_block(text, position, (self._last_marker,), self._opening)
+
+        header = self._header.match(text, match.end())
+        if header is None:
+            got = text[match.end() : match.end() + 40]
+            return malformed(f"{self._sign} must be followed by the name of a tool, got {got!r}", match.end())
+        name, groups = header["name"], header.groupdict()
+        try:
+            value, end = decode_json(text, header.end())
+        except ValueError as error:
+            return malformed(f"the arguments of {name} must be a JSON object: {error}", header.end())
+        if not isinstance(value, dict):
+            return malformed(f"the arguments of {name} must be a JSON object", end)
+        closed = self._closing.match(text, end)
+        if closed is None:
+            return malformed(f"a call of {name} is not closed with {self._last_marker}", end)
+        call_id = groups.get("id") or ""
+        if "index" in groups:
+            call_id = f"functions.{name}:{groups['index']}"
+        arguments = text[skip_space(text, header.end()) : end]
+        return [ToolCall(name, arguments, call_id)], closed.end()
 
     def _call(self, name: str, arguments: str, index: int) -> str:
         call_id = f"call{index:05d}"
@@ -101,28 +148,4 @@ class NamedJson:
         return before.replace("{name}", name) + arguments + behind
 
     def _around(self, calls: Sequence[str]) -> str:
-        return self.begin + self.between.join(calls) + self.end
-
-
-def _pattern(form: str) -> re.Pattern[str]:
-    """What matches the form, with any blank where it has some."""
-    pieces = re.split(r"(\{\w+\})", form)
-    return re.compile("".join(_GROUPS.get(piece) or _blanks(piece) for piece in pieces))
-
-
-def _blanks(text: str) -> str:
-    """A text as a pattern in which blanks at its ends may be missing or more."""
-    core = re.escape(text.strip())
-    if text and not core:
-        return r"\s+"
-    return rf"\s*{core}\s*" if text != text.strip() else core
-
-
-def _past_space(text: str, place: int) -> int:
-    while place < len(text) and text[place].isspace():
-        place += 1
-    return place
-
-
-def _is_sign(text: str) -> bool:
-    return len(text) > 2 and ("<" in text or "[" in text)
+        return self.begin + self.between.join(calls) + self.end + self.tail

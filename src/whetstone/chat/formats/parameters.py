@@ -1,47 +1,58 @@
-"""How do models call tools that write each argument between tags? Each is one line of a table.
+"""Formats that write each argument between tags; each is one line of a table.
 
     <tool_call><function=name><parameter=key>value</parameter></function></tool_call>        Qwen3-Coder
     <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>        GLM-4.5
 
-Easy to get wrong: `42` between tags is a number or a text. What the tool's schema says decides; where it says nothing,
-it is read as JSON, and where it is none, as a text.
+Note:
+    A value may contain the tag that closes a parameter or a call. A value therefore ends at the first closing tag that
+    another parameter or the end of the call follows. Types of values: see `text_values`.
 """
 
 from __future__ import annotations
 
-import ast
-import json
+import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
+from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
+from whetstone.chat.formats.text_values import declared_types, format_value, parse_value
 from whetstone.chat.formats.told import results_of, told
-from whetstone.chat.message import Message, ToolCall, ToolSpec
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
 
 _GROUPS = {
-    "{name}": r"(?P<name>[^\s<>\"|{}]+)",
+    "{name}": r"(?P<name>[^\s<>\"|{}]*)",
     "{index}": r"\d+",
     "{key}": r"(?P<key>[^<>\"|]*?)",
     "{type}": r"(?P<type>\w+)",
     "{value}": r"(?P<value>.*?)",
 }
 _TYPES = ((bool, "boolean"), (str, "string"), (int | float, "number"), (list, "array"), (dict, "object"))
+_NEEDS_CDATA = re.compile(r"[<&\n]")
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """One such way.
+    """One such format.
 
     Args:
-        call: A call, with `{name}`, `{parameters}`, and where there is one `{index}` (in the turn, from 1).
-        parameter: One of them, with `{key}`, `{value}`, and where it says whether a value is a text `{type}`.
-        begin: In front of the first call of a turn.
-        end: Behind the last.
-        addressed: What stands in front of `begin` and names the tool again, as a regular expression.
-        types: What `{type}` says: the JSON type's name, or `true` for a text and `false` for all else.
+        call: A call, with `{name}`, `{parameters}`, and optionally `{index}` (in the turn, from 1).
+        parameter: An argument, with `{key}`, `{value}`, and optionally `{type}`.
+        begin: Text before the first call of a turn.
+        end: Text after the last.
+        between: Text between two calls.
+        types: What `{type}` contains: the name of the JSON type, or `true` for a string and `false` otherwise.
+        addressed: Regular expression of text before a call or `begin` that names the tool again and may be missing.
+        prefix: Text with `{name}` that is written before each call; `addressed` reads it.
+        wrapper: Texts around a string that contains `<`, `&` or a line break, such as CDATA.
+        reserved: Texts that occur in calls only, if the markers do not.
+        frame: Texts that the template writes before and after the text of a turn.
+        escaped: Names and keys are attributes in which `&` and `"` are escaped.
+        whole_markers: A value contains no marker, since all are tokens of the model.
+        nulls: Texts that are null if null is among the declared types, as the templates of the family write it.
     """
 
     call: str
@@ -52,138 +63,180 @@ class Parameters:
     types: str = "names"
     addressed: str = ""
     stops: tuple[str, ...] = ()
+    prefix: str = ""
+    wrapper: tuple[str, str] | None = None
+    reserved: tuple[str, ...] = ()
+    nulls: tuple[str, ...] = ("null",)
+    frame: tuple[str, ...] = ()
+    escaped: bool = False
+    whole_markers: bool = False
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
-        """The signs in a call and around calls."""
-        pieces = [self.begin, self.end, *re.split(r"\{\w+\}", self.call + self.parameter)]
-        return tuple(dict.fromkeys(sign for sign in map(str.strip, pieces) if len(sign) > 2 and "<" in sign))
+        """Markers in a call and around calls."""
+        return split_markers(self.begin, self.end, self.prefix, self.call, self.parameter)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
+        """Describe the tools as JSON schemas, and how to call them."""
         written = (
             self.parameter.replace("{key}", "<parameter>").replace("{value}", "<value>").replace("{type}", "<type>")
         )
         return told(tools, self._around([self._filled("<function name>", written, 1)]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls.
+        """Write the text of a message, then its calls.
 
         Raises:
-            ValueError: A call could not be read back: a text in it holds the end of a parameter.
+            ValueError: The format cannot express a call: it would be read as another one.
         """
         if not message.tool_calls:
             return message.text
-        known = {tool.name: tool.properties for tool in tools}
+        known = {tool.name: tool for tool in tools}
         calls = []
         for index, call in enumerate(message.tool_calls, start=1):
-            arguments = arguments_of(call)
-            if not isinstance(arguments, dict):
-                raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments[:60]}")
-            schemas = known.get(call.name, {})
-            body = "".join(self._parameter(key, value, schemas.get(key, {})) for key, value in arguments.items())
+            tool = known.get(call.name)
+            body = "".join(self._write_parameter(key, value, tool) for key, value in arguments_of(call).items())
             calls.append(self._filled(call.name, body, index))
-            back = self.read(calls[-1], tools).tool_calls
-            if [(one.name, json.loads(one.arguments)) for one in back] != [(call.name, arguments)]:
+            if not same_calls(self.read(calls[-1], tools).tool_calls, [call]):
                 raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
         return message.text + self._around(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every call in order; what stands before the first is what the model says."""
-        known = {tool.name: tool.properties for tool in tools}
-        opening = self._patterns[0]
-        first = opening.search(text)
-        if first is None:
-            return message_of(text, [])
-        found: list[ToolCall | str] = []
-        begun: re.Match[str] | None = first
-        while begun is not None:
-            call, place = self._call(text, begun, known.get(begun["name"], {}))
-            found.append(call)
-            begun = opening.search(text, place) if isinstance(call, ToolCall) else None
-        said = text[: first.start()].rstrip().removesuffix(self.begin.strip())
-        if self.addressed:
-            said = re.sub(rf"\s*{self.addressed}\s*\Z", "", said)
-        return message_of(said.rstrip("\n"), found)
+        """Read every call, and the text around them."""
+        known = {tool.name: tool.parameters for tool in tools}
+
+        is_open = False
+
+        def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
+            nonlocal is_open
+            is_open |= match.groupdict().get("begin") is not None
+            found, end = self._read_call(match, known.get(self._unescape(match["name"]), {}))
+            is_open &= not (self.end and text[:end].endswith(self.end.strip()))
+            return found, end
+
+        message = scan_turn(text, self._opening, read_call, self.reserved or self.markers)
+        if is_open and not message.malformed:
+            reason = f"{self.begin.strip()} is not closed with {self.end.strip()}"
+            message = replace(message, malformed=(reason,))
+        if self.frame:
+            said = message.text.strip().removeprefix(self.frame[0])
+            for sign in reversed(self.frame[1:]):
+                said = said.removesuffix(sign).rstrip()
+            message = replace(message, content=(Text(said),) if said else ())
+        return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
 
     @cached_property
-    def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-        """(the beginning of a call, a parameter, the end of a call)"""
-        before, _, behind = self.call.partition("{parameters}")
-        opening, parameter, closing = map(_pattern, (before, self.parameter, behind))
-        return re.compile(opening), re.compile(parameter, re.DOTALL), re.compile(closing)
+    def _opening(self) -> re.Pattern[str]:
+        pieces = [rf"(?:{self.addressed}\s*)?"] if self.addressed else []
+        pieces += [rf"(?:(?P<begin>{pattern_of(self.begin)})\s*)?"] if self.begin else []
+        pieces += [rf"(?:{self.addressed}\s*)?"] if self.addressed and self.begin else []
+        return re.compile("".join(pieces) + _pattern_of(self.call.partition("{parameters}")[0]).removeprefix(r"\s*"))
 
-    def _call(
-        self, text: str, begun: re.Match[str], schemas: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[ToolCall | str, int]:
-        """(the call that begins so, or what is wrong with it; where it ends)"""
-        _, parameter, closing = self._patterns
+    @cached_property
+    def _parameter(self) -> re.Pattern[str]:
+        following = _pattern_of(self.parameter.partition("{key}")[0])
+        closing = _pattern_of(self.call.partition("{parameters}")[2])
+        pattern = _pattern_of(self.parameter)
+        if self.whole_markers:
+            markers = "|".join(map(re.escape, self.markers))
+            pattern = pattern.replace(_GROUPS["{value}"], rf"(?P<value>(?:(?!{markers}).)*)")
+        return re.compile(rf"{pattern}(?={following}|{closing})", re.DOTALL)
+
+    @cached_property
+    def _closing(self) -> re.Pattern[str]:
+        end = rf"(?:\s*{pattern_of(self.end)})?" if self.end else ""
+        return re.compile(_pattern_of(self.call.partition("{parameters}")[2]) + end)
+
+    @cached_property
+    def _last_marker(self) -> str:
+        return self.call.partition("{parameters}")[2].split()[-1]
+
+    def _read_call(self, match: re.Match[str], root: Mapping[str, Any]) -> tuple[list[Found], int]:
+        """Read the call that starts with this match, or the reason why it is malformed."""
+        text, name, position = match.string, self._unescape(match["name"]), match.end()
+        properties = root.get("properties")
+        schemas = properties if isinstance(properties, Mapping) else {}
         arguments: dict[str, Any] = {}
-        place = begun.end()
-        # parameter by parameter: a text in one may say the end of a call
-        while (one := parameter.match(text, place)) is not None:
-            key = one["key"].strip()
-            arguments[key] = _value(one["value"], one.groupdict().get("type"), schemas.get(key, {}))
-            place = one.end()
-        closed = closing.match(text, place)
-        if closed is None:
-            end = self.call.partition("{parameters}")[2].strip()
-            return f"a call of {begun['name']} holds parameters and is closed with {end}", place
-        return ToolCall(begun["name"], json.dumps(arguments)), closed.end()
+        reason = "" if name else "a call must name its tool"
+        while not reason and (one := self._parameter.match(text, position)) is not None:
+            key, position = self._unescape(one["key"].strip()), one.end()
+            if key in arguments:
+                reason = f'a call of {name} repeats the parameter "{key}"'
+                break
+            try:
+                arguments[key] = self._parse(one["value"], one.groupdict().get("type"), schemas.get(key, {}), root)
+            except ValueError as error:
+                reason = f'the parameter "{key}" of {name}: {error}'
+        closed = self._closing.match(text, position)
+        if not reason and closed is not None:
+            return [ToolCall(name, dump_json(arguments))], closed.end()
+        reason = reason or f"a call of {name} must contain parameters and be closed with {self._last_marker}"
+        return [reason], skip_block(text, position, (self._last_marker,), self._opening)
 
-    def _parameter(self, key: str, value: Any, schema: Mapping[str, Any]) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if isinstance(value, str) and _value(text, None, schema) != value and "{type}" not in self.parameter:
-            text = json.dumps(value, ensure_ascii=False)  # a text that reads like a number, of a tool nobody knows
+    def _parse(self, text: str, kind: str | None, schema: Any, root: Mapping[str, Any]) -> Any:
+        """Parse the text of a value.
+
+        Args:
+            kind: Type that the call itself states: a type's name, or `true` for a string.
+        """
+        if self.wrapper is not None and text.startswith(self.wrapper[0]):
+            if not text.endswith(self.wrapper[1]):
+                raise ValueError(f"{self.wrapper[0]} is not closed with {self.wrapper[1]}")
+            text = text[len(self.wrapper[0]) : -len(self.wrapper[1])]
+        if kind is None and text.strip() in self.nulls and "null" in (declared_types(schema, root) or ()):
+            return None
+        if kind is None:
+            return parse_value(text, schema, root)
+        return text if kind in ("string", "true") else parse_json(text)
+
+    def _write_parameter(self, key: str, value: Any, tool: ToolSpec | None) -> str:
+        text = format_value(value)
+        root = tool.parameters if tool is not None else {}
+        schema = tool.properties.get(key, {}) if tool is not None else {}
+        stated = "{type}" in self.parameter
+        if isinstance(value, str) and not stated and declared_types(schema, root) is None:
+            try:
+                if parse_value(text, schema, root) != value:
+                    text = dump_json(value)  # a string that reads as JSON, and no schema that says otherwise
+            except ValueError:
+                text = dump_json(value)
+        if self.wrapper is not None and isinstance(value, str) and _NEEDS_CDATA.search(text):
+            text = text.join(self.wrapper)
         kind = next((name for kind, name in _TYPES if isinstance(value, kind)), "null")
-        kind = kind if self.types == "names" else json.dumps(kind == "string")
+        kind = kind if self.types == "names" else dump_json(kind == "string")
         before, _, behind = self.parameter.partition("{value}")
-        return before.replace("{key}", key).replace("{type}", kind) + text + behind
+        return before.replace("{key}", self._escape(key)).replace("{type}", kind) + text + behind
 
     def _filled(self, name: str, parameters: str, index: int) -> str:
         before, _, behind = self.call.partition("{parameters}")
-        return before.replace("{name}", name).replace("{index}", str(index)) + parameters + behind
+        before = (self.prefix + before).replace("{name}", self._escape(name)).replace("{index}", str(index))
+        return before + parameters + behind
+
+    def _escape(self, text: str) -> str:
+        return text.replace("&", "&amp;").replace('"', "&quot;") if self.escaped else text
+
+    def _unescape(self, text: str) -> str:
+        return html.unescape(text) if self.escaped else text
 
     def _around(self, calls: Sequence[str]) -> str:
         return self.begin + self.between.join(calls) + self.end
 
 
-def _value(text: str, kind: str | None, schema: Mapping[str, Any]) -> Any:
-    """What a text between tags means.
-
-    Args:
-        kind: What the call itself says of its type: a type's name, or `true` where it is a text.
-    """
-    if kind in ("string", "true") or (kind is None and schema.get("type") == "string"):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:  # some templates show lists and objects as Python does
-        value = ast.literal_eval(text.strip())
-        json.dumps(value)
-        return value
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return text
-
-
-def _pattern(form: str) -> str:
-    """What matches the form. Blanks between tags may be missing or more; values lose one line break at each end."""
+def _pattern_of(form: str) -> str:
+    """Return the pattern of a form. Whitespace between tags is optional; values lose one line break at each end."""
     pieces = re.split(r"(\{\w+\})", form)
-    made = ""
+    pattern = ""
     for index, piece in enumerate(pieces):
         if piece in _GROUPS:
-            made += _GROUPS[piece]
+            pattern += _GROUPS[piece]
             continue
-        begins = index and pieces[index - 1] == "{value}"
-        ends = index + 1 < len(pieces) and pieces[index + 1] == "{value}"
-        core = r"\s*".join(re.escape(tag) for tag in re.split(r"(?<=>)\s*(?=<)", piece.strip()))
-        before = r"\n?" if begins and piece.startswith("\n") else "" if begins else r"\s*"
-        behind = r"\n?" if ends and piece.endswith("\n") else "" if ends else r"\s*"
-        made += before + core + behind
-    return made
+        after_value = index and pieces[index - 1] == "{value}"
+        before_value = index + 1 < len(pieces) and pieces[index + 1] == "{value}"
+        first = r"\n?" if after_value and piece.startswith("\n") else "" if after_value else r"\s*"
+        last = r"\n?" if before_value and piece.endswith("\n") else "" if before_value else r"\s*"
+        pattern += first + pattern_of(piece) + last
+    return pattern

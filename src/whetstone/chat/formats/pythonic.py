@@ -1,90 +1,234 @@
-"""How do LFM2 models call tools? As a list of calls in Python between two signs: `[weather(city="Oslo", days=2)]`.
+"""Formats that write calls in Python's syntax, such as `[weather(city="Oslo", days=2)]`; each is one line of a table.
 
-Easy to get wrong: it is read as Python's grammar and never run; arguments are values, and each has its name.
+    <|tool_call_start|>[weather(city="Oslo")]<|tool_call_end|>        LFM2
+    <function_calls>weather(city="Oslo")</function_calls>        OLMo 3, one call per line
+    [weather(city="Oslo")]        Llama 4, the whole turn
+
+Note:
+    The calls are parsed with Python's grammar and never evaluated. Arguments must be named, and must be values of JSON:
+    a tuple is a list, a set and bytes are errors.
 """
 
 from __future__ import annotations
 
 import ast
-import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, same_calls
+from whetstone.chat.formats.scanning import Found, scan_turn
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
-_BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _WORDS = {"true": True, "false": False, "null": None}
 
 
+@dataclass(frozen=True)
 class Pythonic:
-    """`<|tool_call_start|>[weather(city="Oslo")]<|tool_call_end|>`."""
+    """One such format.
 
-    markers = (_BEGIN, _END)
+    Args:
+        begin: Text before the calls; empty if the calls are the whole turn.
+        end: Text after them.
+        layout: Whether several calls are one list or one call per line. Both are read.
+        optional: Pairs of markers around calls that are the whole turn, which may be missing.
+        is_raw: Strings are written between single quotes without escapes, as the template of LFM2.5 does. A string
+            ends at a quote that the next argument or the end of the call follows.
+    """
+
+    begin: str = "<|tool_call_start|>"
+    end: str = "<|tool_call_end|>"
+    layout: Literal["list", "lines"] = "list"
     stops: tuple[str, ...] = ()
+    optional: tuple[str, str] = ("", "")
+    is_raw: bool = False
+
+    @cached_property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that open and close calls."""
+        return tuple(sign for sign in (self.begin, self.end, *self.optional) if sign)
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools as JSON schemas, and how to call them."""
-        return told(tools, f'{_BEGIN}[name(key="text", other=2)]{_END}')
+        """Describe the tools as JSON schemas, and how to call them."""
+        return told(tools, self._around(['name(key="text", other=2)']))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls.
+        """Write the text of a message, then its calls.
 
         Raises:
-            ValueError: A call could not be read back: a name is none of Python's, a text holds the end of the calls.
+            ValueError: The format cannot express a call: a name is not one of Python, a string contains the end of the
+                calls, or the calls are the whole turn and the message has text.
         """
         if not message.tool_calls:
             return message.text
-        calls, given = [], []
+        if message.text and not self.begin:
+            raise ValueError("a turn in this format contains either text or calls")
+        calls = []
         for call in message.tool_calls:
-            arguments = arguments_of(call)
-            if not isinstance(arguments, dict):
-                raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments[:60]}")
-            calls.append(f"{call.name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})")
-            given.append((call.name, arguments))
-        written = f"{message.text}{_BEGIN}[{', '.join(calls)}]{_END}"
-        if [(one.name, json.loads(one.arguments)) for one in self.read(written, tools).tool_calls] != given:
+            pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in arguments_of(call).items())
+            calls.append(f"{call.name}({pairs})")
+        written = message.text + self._around(calls)
+        if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
             raise ValueError(f"{calls[0][:60]} is a call this format cannot express")
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The calls between the signs; what stands before them is what the model says."""
-        said, there, behind = text.partition(_BEGIN)
-        if not there:
-            return message_of(text, [])
-        inside, closed, rest = behind.partition(_END)
-        if not closed:
-            return message_of(said, [f"{_BEGIN} was not closed with {_END}"])
-        try:
-            listed = ast.parse(inside.strip(), mode="eval").body
-            calls = listed.elts if isinstance(listed, ast.List) else [listed]
-            return message_of(said + rest, [_call(call) for call in calls] or ["a list of calls was empty"])
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return message_of(said, [f"calls are a list in Python: {error}"])
+        """Read the calls, and the text around them."""
+        if self.begin:
+            return scan_turn(text, self._opening, self._read_block, self.markers)
+        first, last = self.optional
+        body = text.strip()
+        marked = bool(first) and body.startswith(first)
+        body = body.removeprefix(first).removesuffix(last).strip() if first else body
+        if not marked and re.match(r"\[\s*[A-Za-z_][\w.]*\s*\(", body) is None:
+            names = "|".join([*(re.escape(tool.name) + r"\s*\(" for tool in tools), r"[A-Za-z_][\w.]*\(\w+\s*="])
+            return scan_turn(text, re.compile(rf"\[\s*(?:{names})"), _read_list, self.markers)
+        found = parse_calls(body)
+        return message_of("", found)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a user message; where the template shows answers itself, those are its own."""
+        """Write each tool result in a user message, for templates that do not render results."""
         return results_of(messages)
 
+    @cached_property
+    def _opening(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.begin))
 
-def _call(call: ast.expr) -> ToolCall | str:
-    if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
-        return "a call is written name(key=value)"
-    name = ast.unparse(call.func)
+    def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
+        """Read up to the first closing marker at which the text is valid Python: a string may contain one."""
+        text, start = match.string, match.end()
+        end, found = start, list[Found]()
+        for _ in range(8):
+            end = text.find(self.end, end)
+            if end < 0:
+                break
+            calls = self._parse(text[start:end])
+            end += len(self.end)
+            if not found or not isinstance(calls[0], str):
+                found, place = calls, end
+            if not isinstance(calls[0], str) or len(calls) > 1:
+                return calls, end
+            following = text.find(self.begin, start)
+            if 0 <= following < end:
+                break
+        if not found:
+            following = text.find(self.begin, start)
+            return [f"{self.begin} is not closed with {self.end}"], len(text) if following < 0 else following
+        return found, place
+
+    def _write_value(self, value: Any) -> str:
+        return f"'{value}'" if self.is_raw and isinstance(value, str) else repr(value)
+
+    def _parse(self, text: str) -> list[Found]:
+        return parse_raw_calls(text) if self.is_raw else parse_calls(text)
+
+    def _around(self, calls: Sequence[str]) -> str:
+        body = f"[{', '.join(calls)}]" if self.layout == "list" else "\n".join(calls)
+        return self.begin + body + self.end
+
+
+def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
+    """Read the list of calls that starts within text, up to the first bracket at which it is valid Python."""
+    text, end = match.string, match.end()
+    for _ in range(16):
+        end = text.find("]", end) + 1
+        if not end:
+            break
+        calls = parse_calls(text[match.start() : end])
+        if not isinstance(calls[0], str) or len(calls) > 1:
+            return calls, end
+    return [f"calls must be in Python's syntax: {text[match.start() : match.start() + 60]!r}"], len(text)
+
+
+def parse_calls(text: str) -> list[Found]:
+    """Parse one call, a list of calls, or one call per line in Python's syntax."""
     try:
-        return ToolCall(name, json.dumps({str(one.arg): _value(one.value) for one in call.keywords}))
-    except (ValueError, TypeError):
-        return f"an argument of {name} is no value"
+        body = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [f"calls must be in Python's syntax: {error}"]
+    nodes: list[ast.expr] = []
+    for statement in body:
+        if not isinstance(statement, ast.Expr):
+            return ["calls must be in Python's syntax: name(key=value)"]
+        expression = statement.value
+        nodes += expression.elts if isinstance(expression, ast.List | ast.Tuple) else [expression]
+    return [_read_call(node) for node in nodes] or ["a list of calls is empty"]
 
 
-def _value(node: ast.expr) -> object:
-    """A literal, also with JSON's words for what Python writes with a capital."""
-    named = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    if any(one.id not in _WORDS for one in named):
-        raise ValueError("a name is no value")
+_NEXT = r"\s*(?:,\s*\w+\s*=|\)\s*(?:,\s*[\w.]+\s*\(|\]?\s*\Z))"
+_RAW_NAME = re.compile(r"\s*([\w.]+)\s*\(\s*")
+_RAW_KEY = re.compile(r"\s*(\w+)\s*=\s*")
+_RAW_STRING = re.compile(rf"(['\"])(.*?)\1(?={_NEXT})", re.DOTALL)
+_RAW_OTHER = re.compile(rf"(.*?)(?={_NEXT})", re.DOTALL)
 
-    class Worded(ast.NodeTransformer):
+
+def parse_raw_calls(text: str) -> list[Found]:
+    """Parse a list of calls whose strings are between quotes and have no escapes."""
+    body = text.strip()
+    body = body[1:] if body.startswith("[") else body
+    found: list[Found] = []
+    position = 0
+    while (named := _RAW_NAME.match(body, position)) is not None:
+        name, position = named[1], named.end()
+        arguments: dict[str, Any] = {}
+        while (key := _RAW_KEY.match(body, position)) is not None:
+            string = _RAW_STRING.match(body, key.end())
+            other = string or _RAW_OTHER.match(body, key.end())
+            if other is None or key[1] in arguments:
+                return [*found, f"the argument {key[1]} of {name} is not closed, or repeated"]
+            try:
+                value = string[2] if string is not None else _parse_value(ast.parse(other[1].strip(), mode="eval").body)
+                dump_json(value)
+            except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+                return [*found, f"the argument {key[1]} of {name} is not a JSON value: {error}"]
+            arguments[key[1]] = value
+            comma = re.compile(r"\s*,?").match(body, other.end())
+            position = other.end() if comma is None else comma.end()
+        closed = re.compile(r"\s*\)\s*,?").match(body, position)
+        if closed is None:
+            return [*found, f"a call of {name} must be written {name}(key=value)"]
+        found.append(ToolCall(name, dump_json(arguments)))
+        position = closed.end()
+    if not found or body[position:].strip() not in ("]", ""):
+        found.append(f"calls must be written [name(key=value)], got {body[position : position + 60]!r}")
+    return found
+
+
+def _read_call(call: ast.expr) -> Found:
+    if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
+        return "a call must be written name(key=value)"
+    name = ast.unparse(call.func)
+    if not re.fullmatch(r"[\w.]+", name):
+        return "a call must be written name(key=value)"
+    arguments: dict[str, Any] = {}
+    for one in call.keywords:
+        if one.arg in arguments:
+            return f"a call of {name} repeats the argument {one.arg}"
+        try:
+            arguments[str(one.arg)] = _parse_value(one.value)
+            dump_json(arguments[str(one.arg)])
+        except (ValueError, TypeError, RecursionError) as error:
+            return f"the argument {one.arg} of {name} is not a JSON value: {error}"
+    return ToolCall(name, dump_json(arguments))
+
+
+def _parse_value(node: ast.expr) -> Any:
+    """Parse a literal; JSON's words for constants are accepted too."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and one.id not in _WORDS:
+            raise ValueError(f"{one.id} is a name")
+        if isinstance(one, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in one.keys]
+            if not all(isinstance(key, str) for key in keys):
+                raise ValueError("a key must be a string")
+            if len(set(keys)) < len(keys):
+                raise ValueError("a key is repeated")
+
+    class ConstantNames(ast.NodeTransformer):
         def visit_Name(self, name: ast.Name) -> ast.expr:
             return ast.Constant(_WORDS[name.id])
 
-    return ast.literal_eval(Worded().visit(node))
+    return ast.literal_eval(ConstantNames().visit(node))

@@ -8,11 +8,10 @@ Source: ReAct 2022, arXiv:2210.03629.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parsed, schemas, without_signs
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, parse_json, schemas, without_signs
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _OBSERVATION = "Observation:"
@@ -62,18 +61,21 @@ class React:
         said, behind = own[: action.start()].rstrip("\n"), own[action.end() :]
         given = _INPUT.search(behind)
         if given is not None:
-            value, wrong = parsed(given[1].strip())
-            if wrong or not isinstance(value, dict):
-                only = _only_text(action[1].strip(), tools)
+            name, body = action[1].strip(), given[1].strip()
+            try:
+                if not isinstance(parse_json(body), dict):
+                    raise ValueError(f"got {body[:40]!r}")
+            except ValueError as error:
+                only = _only_text(name, tools)
                 if only is not None:
-                    return message_of(said, [ToolCall(action[1].strip(), json.dumps({only: given[1].strip()}))])
-                return message_of(said, [f"an Action Input is a JSON object{': ' if wrong else ''}{wrong}"])
-            return message_of(said, [ToolCall(action[1].strip(), json.dumps(value))])
+                    return message_of(said, [ToolCall(name, dump_json({only: body}))])
+                return message_of(said, [f"an Action Input must be a JSON object: {error}"])
+            return message_of(said, [ToolCall(name, body)])
         inline = _BRACKETS.fullmatch(own[action.start(1) :])
         if inline is None:
             return message_of(said, ["an Action is followed by an Action Input"])
         only = _only_text(inline[1], tools)
-        return message_of(said, [ToolCall(inline[1], json.dumps({only or "input": inline[2]}))])
+        return message_of(said, [ToolCall(inline[1], dump_json({only or "input": inline[2]}))])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Each answer as an observation in a message of its own."""

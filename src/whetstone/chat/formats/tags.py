@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of
-from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
+from whetstone.chat.formats.scanning import Found, scan_turn
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 
 _OTHER_NAMES = {"code": "python"}
 _STOPS = ("search", "code", "python", "sql", "shell")
@@ -56,22 +57,34 @@ class Tags:
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The first tag of a tool behind the last thought, and what is said before it."""
+        """Read the first tag of a tool after the last thought, and the text around it.
+
+        A turn contains one call: a second one is malformed.
+        """
         names = {tool.name: tool.name for tool in tools if tool.only_text_parameter is not None}
         names |= {other: name for other, name in _OTHER_NAMES.items() if name in names and other not in names}
         if not names:
             return message_of(text, [])
         thought = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
-        opening = re.search("|".join(f"<({re.escape(name)})>" for name in names), text[thought:])
-        if opening is None:
-            return message_of(text, [])
-        tag = opening.group()[1:-1]
-        inside, closed, _ = text[thought + opening.end() :].partition(f"</{tag}>")
-        said = text[: thought + opening.start()]
-        if not closed:
-            return message_of(said, [f"a <{tag}> was not closed with </{tag}>"])
-        parameter = next(tool.only_text_parameter for tool in tools if tool.name == names[tag])
-        return message_of(said, [ToolCall(names[tag], json.dumps({str(parameter): inside.strip()}))])
+        opening = re.compile("|".join(f"<({re.escape(name)})>" for name in names))
+        called = False
+
+        def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
+            nonlocal called
+            tag = match.group()[1:-1]
+            inside, closed, _ = match.string[match.end() :].partition(f"</{tag}>")
+            if not closed:
+                return [f"a <{tag}> is not closed with </{tag}>"], len(match.string)
+            end = match.end() + len(inside) + len(closed)
+            if called:
+                return [f"a turn contains one call, and <{tag}> is another"], end
+            called = True
+            parameter = next(tool.only_text_parameter for tool in tools if tool.name == names[tag])
+            return [ToolCall(names[tag], dump_json({str(parameter): inside.strip()}))], end
+
+        message = scan_turn(text[thought:], opening, read_call)
+        said = text[:thought] + message.text
+        return Message("assistant", (Text(said),) if said else (), message.tool_calls, malformed=message.malformed)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Each answer in tags, in a message of its own."""

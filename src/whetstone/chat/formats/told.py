@@ -1,4 +1,4 @@
-"""What formats tell of tools and their answers where the model's own template does not."""
+"""Text that formats use for tools and tool results if the template of a model does not render them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whetstone.chat.message import Message, ToolSpec, user
 
 
 def told(tools: Sequence[ToolSpec], example: str) -> str:
-    """The tools as JSON schemas, one a line, and how a call looks; nothing where there are none."""
+    """Describe the tools as JSON schemas, one per line, and how a call is written; empty without tools."""
     if not tools:
         return ""
     return (
@@ -19,7 +19,7 @@ def told(tools: Sequence[ToolSpec], example: str) -> str:
 
 
 def results_of(messages: Sequence[Message]) -> list[Message]:
-    """Neighbouring answers share one user message, each in tags."""
+    """Write tool results between tags; neighboring ones are in one user message."""
     shown: list[Message] = []
     previous = None
     for message in messages:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy
 
 from whetstone.environments.dependencies import check_needs, package
-from whetstone.environments.protocol import GameObservation
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.plugins import module_named
 from whetstone.tasks.generated import Generated
@@ -56,6 +56,7 @@ class Gymnasium:
 
     name = "gymnasium"
     needs = _NEEDS
+    isolation: Isolation = "object"  # what MiniGrid prints is caught in the whole process
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from whetstone.environments.adapters.game_search import Search
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import GameTasks
-from whetstone.environments.protocol import GameObservation
+from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Author, Task
@@ -44,6 +44,7 @@ class OpenSpiel:
 
     name = "openspiel"
     needs = _NEEDS
+    isolation: Isolation = "object"
 
     def __init__(
         self, *, id: str, opponent: Literal["random", "search"] = "random", success_at: float | None = None

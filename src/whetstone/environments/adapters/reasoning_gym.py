@@ -17,7 +17,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -25,6 +26,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
 from whetstone.environments.adapters.in_child import called_in_child
+from whetstone.environments.adapters.own_random import OwnRandom
 from whetstone.environments.commands import TOOL
 from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import said_as_command
@@ -168,11 +170,13 @@ def question(name: str, seed: int, options: str) -> Question:
     if name == "composite":  # what a question of it is of, and so who judges it, is known to it alone
         raise RecipeError("reasoning_gym: composite: name the generators it is put together of in `datasets`")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(options).items()}
-    try:
-        dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **given)
-    except (TypeError, AssertionError, ValueError) as error:
-        raise RecipeError(f"reasoning_gym: {name}: {error}") from None
-    return Question(name, dataset, dataset[0])
+    with OwnRandom(seed).in_place():  # some generators use the shared random generator
+        try:
+            dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **given)
+        except (TypeError, AssertionError, ValueError) as error:
+            raise RecipeError(f"reasoning_gym: {name}: {error}") from None
+        _SORT.get(name, _leave)(dataset)
+        return Question(name, dataset, dataset[0])
 
 
 def question_of(task: Task) -> Question:
@@ -268,6 +272,46 @@ def _of_its_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> floa
     return score if used == sorted(entry["metadata"]["numbers"]) and evaluate(answer.strip()) == 24 else 0.0
 
 
+class _SortedStrings(frozenset[str]):
+    """Strings that are iterated in the order of the alphabet."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(super().__iter__()))
+
+    def __sub__(self, other: Set[Any]) -> _SortedStrings:
+        return _SortedStrings(super().__sub__(other))
+
+
+def _sort_letters(dataset: Any) -> None:
+    dataset.letters = _SortedStrings(dataset.letters)
+
+
+def _sort_monomials(dataset: Any) -> None:
+    list_monomials = dataset._get_monomials
+    dataset._get_monomials = lambda rng: sorted(list_monomials(rng), key=str)
+
+
+def _sort_neighbors(dataset: Any) -> None:
+    list_neighbors = dataset._get_neighbors
+    dataset._get_neighbors = lambda word, words: sorted(list_neighbors(word, words))
+
+
+def _sort_pieces(dataset: Any) -> None:
+    sys.modules[type(dataset).__module__].__dict__["frozenset"] = _SortedStrings
+
+
+def _leave(dataset: Any) -> None:
+    pass
+
+
+_SORT: dict[str, Callable[[Any], None]] = {
+    "isomorphic_strings": _sort_letters,
+    "knight_swap": _sort_pieces,
+    "polynomial_multiplication": _sort_monomials,
+    "ransom_note": _sort_letters,
+    "word_ladder": _sort_neighbors,
+}
+"""Generators whose question or answer is chosen from a set of strings, whose order differs between processes."""
 _OURS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
     "coin_flip": _near,
     "complex_arithmetic": _finite,

@@ -12,6 +12,7 @@ Source: ScienceWorld, arXiv:2203.07540.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -26,6 +27,16 @@ from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 
 _NEEDS = (package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+_SOLUTIONS = {
+    "boil": 182, "change-the-state-of-matter-of": 130, "chemistry-mix": 56, "freeze": 143, "grow-fruit": 103,
+    "grow-plant": 75, "inclined-plane-determine-angle": 189, "inclined-plane-friction-named-surfaces": 325,
+    "inclined-plane-friction-unnamed-surfaces": 202, "measure-melting-point-unknown-substance": 96, "melt": 142,
+    "mendelian-genetics-known-plant": 261, "mendelian-genetics-unknown-plant": 261,
+}  # fmt: skip
+"""Commands of ScienceWorld's own solution, the longest over variations and simplifications; other tasks take 50."""
+_MIN_STEPS = 100
+_one_at_a_time = threading.RLock()
+"""A gateway to Java is not for two threads."""
 _EASY = ("find-living-thing", "find-non-living-thing", "find-plant", "find-animal", "lifespan-longest-lived")
 
 
@@ -34,18 +45,19 @@ class ScienceWorld:
 
     Args:
         simplifications: As ScienceWorld names them; `easy` for all.
-        max_steps: Commands until it is cut short.
+        max_steps: Commands until it is cut short; null: 100, and twice as many as ScienceWorld's own solution of a task
+            takes.
     """
 
     name = "scienceworld"
     needs = _NEEDS
     isolation: Isolation = "process"
 
-    def __init__(self, *, simplifications: str = "easy", max_steps: int = 100) -> None:
+    def __init__(self, *, simplifications: str = "easy", max_steps: int | None = None) -> None:
         self.simplifications, self.max_steps = simplifications, max_steps
         self._info: Mapping[str, Any] = {}
         self._given = 0.0
-        self.steps, self.done = 0, False
+        self.steps, self.limit, self.done = 0, 0, False
 
     def begin(self, task: Task, seed: int) -> GameObservation:
         """Load the variation.
@@ -55,6 +67,7 @@ class ScienceWorld:
         """
         self._info, self._given, self.steps, self.done = {}, 0.0, 0, False
         name, variation = task.private["task"], int(task.private["variation"])
+        self.limit = steps_of(name) if self.max_steps is None else self.max_steps
         if variation not in range(variations_of(name)):
             raise TaskError(f"ScienceWorld's {name} has variations 0 to {variations_of(name) - 1}, got {variation}")
         env = _java()
@@ -73,7 +86,7 @@ class ScienceWorld:
         self.steps += 1
         self.done = bool(done)
         understood = not str(text).startswith(("No known action", "Unknown action"))
-        late = self.steps >= self.max_steps and not self.done
+        late = self.steps >= self.limit and not self.done
         return GameObservation(
             in_order(str(text)), self._score() - before, terminated=self.done, truncated=late, understood=understood
         )
@@ -134,6 +147,11 @@ class ScienceWorldTasks(Generated):
         return said_as_command(path[min(taken, len(path) - 1)], tools)
 
 
+def steps_of(task: str) -> int:
+    """Return how many commands an episode of a task may have: enough for ScienceWorld's own solution, twice."""
+    return max(_MIN_STEPS, 2 * _SOLUTIONS.get(task, 0))
+
+
 def in_order(text: str) -> str:
     """A text whose indented lines are sorted, block by block."""
     lines: list[str] = []
@@ -168,14 +186,16 @@ def variations_of(task: str) -> int:
     Raises:
         TaskError: There is no such task; the message has the nearest.
     """
-    known = _task_names()
-    if task not in known:
-        raise TaskError(f"ScienceWorld has no task {task}{did_you_mean(task, known)}")
-    return int(_java().get_max_variations(task))
+    with _one_at_a_time:
+        known = _task_names()
+        if task not in known:
+            raise TaskError(f"ScienceWorld has no task {task}{did_you_mean(task, known)}")
+        return int(_java().get_max_variations(task))
 
 
 @functools.lru_cache(maxsize=4096)
 def _gold_path(task: str, variation: int, simplifications: str) -> tuple[str, ...]:
-    env = _java()
-    env.load(task, variation, simplifications, generateGoldPath=True)
-    return tuple(env.get_gold_action_sequence())
+    with _one_at_a_time:
+        env = _java()
+        env.load(task, variation, simplifications, generateGoldPath=True)
+        return tuple(env.get_gold_action_sequence())

@@ -33,8 +33,9 @@ _MOST_BETWEEN = 100
 """Moves each of the others makes between two of the agent's, before the game is given up."""
 _SUICIDAL = ("Snake", "Surround")
 """Games of nothing hidden, in which half of the legal moves lead into a wall."""
-_TRIED_TURNS, _TRIED_SILENT = 40, 32
-"""Turns of the agent's when a game is tried; games in which it says nothing, or nothing that is a move."""
+_MOST_TURNS, _TRIED_GAMES, _TRIED_TURNS, _TRIED_SILENT = 40, 24, 120, 32
+"""Turns of the agent's when a game is tried. How many games are tried with legal moves, two at least, and with how many
+turns together: a state in which no move is found can be rare. Games in which the agent says nothing, or no move."""
 
 
 class TextArena:
@@ -233,8 +234,10 @@ class TextArenaTasks(Generated):
 def _wrong_with(id: str, players: int) -> str:
     """Why a game cannot be played here; empty where it can."""
     try:
-        for seed in range(2 if players > 1 else 0):
-            _played(id, players, seed, TextArena.any_move)
+        games, turns = 0, 0
+        while players > 1 and (games < 2 or (games < _TRIED_GAMES and turns < _TRIED_TURNS)):
+            turns += _played(id, players, games, TextArena.any_move).turns
+            games += 1
         for seed in range(_TRIED_SILENT):
             word = ("", "zzqx")[seed % 2]
             game = _played(id, players, seed, functools.partial(_says, word))
@@ -251,7 +254,7 @@ def _played(id: str, players: int, seed: int, say: Callable[[TextArena], str]) -
     """A game of some turns of an agent who says this."""
     game = TextArena(id=id, players=players)
     game.begin(Task("", "", {"seed": seed}), seed)
-    for _ in range(_TRIED_TURNS):
+    for _ in range(_MOST_TURNS):
         if game.act(say(game)).terminated:
             break
     return game

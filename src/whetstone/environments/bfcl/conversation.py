@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, tool_result, user
-from whetstone.environments.bfcl.package import functions, said_with_new_functions, services
+from whetstone.environments.bfcl.package import NEEDS, functions, said_with_new_functions, services
 from whetstone.environments.commands import arguments_of
 from whetstone.environments.function_calls import offered
 from whetstone.environments.protocol import Observation, StepResult
@@ -43,6 +43,8 @@ class Conversation:
     replayable = True
     judges = True
     speaks = True
+
+    needs = NEEDS
 
     def __init__(self, *, max_steps: int = MOST_STEPS) -> None:
         self.max_steps = max_steps

@@ -22,10 +22,11 @@ from typing import Any
 from whetstone.atomic_write import write_text
 from whetstone.chat import Message, system, user
 from whetstone.environments.bfcl.conversation import MOST_STEPS, World, carried_out
-from whetstone.environments.bfcl.package import described, instructions_of_memory, memory_of
+from whetstone.environments.bfcl.package import NEEDS, described, instructions_of_memory, memory_of
 from whetstone.environments.function_calls import offered
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import TaskError
+from whetstone.tools.threads import run_in_thread
 from whetstone.trajectory import Author, EndReason, Task
 
 _STRIPPED = re.compile(r"[,./\-_*^()]")
@@ -47,6 +48,8 @@ class Memory:
     judges = True
     speaks = True
 
+    needs = NEEDS
+
     def __init__(self, *, folder: str = "", max_steps: int = MOST_STEPS) -> None:
         self.folder, self.max_steps = folder, max_steps
         self.replayable = not folder
@@ -65,7 +68,7 @@ class Memory:
         """
         self._private = private = task.private
         backend = private["backend"]
-        self._memory = memory_of(backend)
+        self._memory = await run_in_thread(memory_of, backend)  # one of them loads a model
         self._turn = self._steps = 0
         self._answer = ""
         if not self.folder:

@@ -120,6 +120,6 @@ def _rows(path: Path) -> list[Mapping[str, Any]]:
     if not path.is_file():
         raise TaskError(f"{path}: no such file of the leaderboard's memory questions")
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except ValueError as error:
         raise TaskError(f"{path}: {error}") from None

@@ -14,6 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from whetstone.environments.dependencies import Need, check_needs
 from whetstone.errors import RecipeError
 
 _FILES = {
@@ -30,15 +31,19 @@ _FILES = {
 _STATELESS = ("MathAPI",)
 
 
+NEEDS = (Need("package", "bfcl_eval", "pip install --no-deps bfcl-eval"),)
+
+
 def data_folder() -> Path:
     """Where the package keeps its questions.
 
     Raises:
         RecipeError: It is not installed; the message has the command.
     """
+    check_needs("BFCL", NEEDS)
     found = importlib.util.find_spec("bfcl_eval")
-    if found is None or found.origin is None:
-        raise RecipeError("BFCL's services are those of the package bfcl-eval: pip install --no-deps bfcl-eval")
+    assert found is not None
+    assert found.origin is not None
     return Path(found.origin).parent / "data"
 
 
@@ -69,7 +74,7 @@ def functions(name: str) -> tuple[Mapping[str, Any], ...]:
 def described(module: str) -> tuple[Mapping[str, Any], ...]:
     """What is said of the functions of a module of services."""
     file = data_folder() / "multi_turn_func_doc" / f"{module}.json"
-    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
 
 
 @functools.lru_cache(maxsize=1)

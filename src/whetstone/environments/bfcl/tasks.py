@@ -85,7 +85,7 @@ def gold_calls(task: Task) -> list[list[ToolCall]]:
 def _answers(path: Path) -> dict[str, Sequence[Sequence[str]]]:
     if not path.is_file():
         raise TaskError(f"{path}: no such file of gold calls")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     return {str(row["id"]): row["ground_truth"] for row in rows}
 
 

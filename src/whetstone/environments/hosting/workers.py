@@ -43,6 +43,11 @@ _KNOWN = {
 } | {kind.__name__: kind for kind in (ValueError, OverflowError, RecursionError)}
 
 
+def same_hashes() -> dict[str, str]:
+    """Return the environment variables of a process in which sets of strings have the same order as in every other."""
+    return {**os.environ, "PYTHONHASHSEED": "0"}
+
+
 class ProcessHost:
     """A game in a worker process. The worker is asked for with the first request, so making one costs nothing."""
 
@@ -124,7 +129,7 @@ class _Worker:
         self.idle_since = 0.0
         ours, theirs = socket.socketpair()
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the worker
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment = {**same_hashes(), "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "whetstone.environments.hosting.worker", str(theirs.fileno())],

@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
+from whetstone.json_lines import writable
 from whetstone.network import Answer, asked, trusted
-from whetstone.trajectory_json import writable
 
 _BUSY = (408, 425, 429, 502, 503, 504)
 _UNTOUCHED = (425, 429, 503)

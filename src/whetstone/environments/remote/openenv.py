@@ -18,7 +18,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, tool_result, user
 from whetstone.environments.commands import Actions, answered, arguments_of, command_of, tool_of, why_none
-from whetstone.environments.dependencies import check_needs, package
+from whetstone.environments.dependencies import package
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import Asking, Refused, UnknownThere, flag_of, reward_of
 from whetstone.environments.remote.openenv_session import OpenEnvSession
@@ -41,10 +41,9 @@ class OpenEnv:
             text between the last `<action>` and `</action>` has priority.
         success_at: Minimum reward of a success, at any turn.
         seconds: How long one answer may take, and how long a server that is full is waited for.
-
-    Raises:
-        RecipeError: The package `websockets` is not installed.
     """
+
+    needs = (package("websockets", "openenv"),)
 
     def __init__(
         self,
@@ -57,7 +56,6 @@ class OpenEnv:
         success_at: float = 1.0,
         seconds: float = 60.0,
     ) -> None:
-        check_needs("openenv", (package("websockets", "openenv"),))
         scheme, _, rest = url.rstrip("/").partition("://")
         secure = scheme in ("https", "wss")
         self._session = OpenEnvSession(f"{'wss' if secure else 'ws'}://{rest}/ws", seconds=seconds)

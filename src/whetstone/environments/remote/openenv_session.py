@@ -19,7 +19,7 @@ from typing import Any
 
 from whetstone.environments.remote.http_client import Refused, said_of
 from whetstone.errors import InfrastructureError
-from whetstone.trajectory_json import writable
+from whetstone.json_lines import writable
 
 _ANSWERS = {"reset": "observation", "step": "observation", "mcp": "mcp", "state": "state"}
 _UNREADABLE = ("VALIDATION_ERROR", "INVALID_JSON")

@@ -9,6 +9,7 @@ Source: Prime Intellect's verifiers, 0.4.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any, Literal
 
 from whetstone.chat import Message, ToolSpec, tool_result
 from whetstone.environments.commands import arguments_of
+from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import reward_of
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError, did_you_mean
@@ -68,6 +70,14 @@ class Verifiers:
         self._episode = ""
         self._transcript: list[dict[str, Any]] = []
         self._tools: dict[str, ToolSpec] = {}
+
+    def check(self) -> None:
+        """See that the interpreter has the package.
+
+        Raises:
+            RecipeError: It has not.
+        """
+        check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin the task there.
@@ -175,7 +185,7 @@ class VerifiersTasks(ListedTasks):
     ) -> None:
         command = bridge_command(taskset, python, options, runtime, max_tasks, tasks=True, env=env)
         try:
-            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False, env=same_hashes())
         except subprocess.TimeoutExpired:
             raise TaskError(f"verifiers: {taskset} was not loaded within {seconds:g} s") from None
         said = _first(ran.stdout, ran.stderr.decode(errors="replace"), taskset)
@@ -240,7 +250,11 @@ class Bridge:
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_MOST_BYTES
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_MOST_BYTES,
+                env=same_hashes(),
             )
             assert process.stdout is not None
             async with asyncio.timeout(seconds):
@@ -310,6 +324,18 @@ def bridge_command(
         "env": env,
     }
     return [found, "-P", str(_BRIDGE), json.dumps(asked)]  # -P: beside it stands a `verifiers` that is ours
+
+
+@functools.cache
+def check_interpreter(python: str) -> None:
+    """See that an interpreter has the package `verifiers`.
+
+    Raises:
+        RecipeError: It has not; the message has the command.
+    """
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
+    if subprocess.run([python, "-P", "-c", look], capture_output=True, timeout=60).returncode:
+        raise RecipeError(f"verifiers: {python} has no package verifiers: {python} -m pip install verifiers")
 
 
 def _first(line: bytes, complaints: str, what: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from whetstone.chat import Message
 from whetstone.environments.agent import Agent
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import reward_of
-from whetstone.environments.remote.verifiers import bridge_command, bridge_of
+from whetstone.environments.remote.verifiers import bridge_command, bridge_of, check_interpreter
 from whetstone.errors import InfrastructureError, TaskError
 from whetstone.trajectory import Task
 
@@ -47,6 +47,8 @@ class VerifiersHarness:
         RecipeError: There is no such interpreter.
     """
 
+    needs = Agent.needs
+
     def __init__(
         self,
         *,
@@ -64,6 +66,10 @@ class VerifiersHarness:
         self.success_at, self.seconds = success_at, seconds
         self._agent = Agent(function=self._played, crash=crash)
         self._place: dict[str, Any] = {}
+
+    def check(self) -> None:
+        """See `Verifiers.check`."""
+        check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin the task there.

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments.protocol import Observation, StepResult
+from whetstone.json_lines import writable
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
-from whetstone.trajectory_json import writable
 
 PROTOCOL = 1
 

@@ -23,7 +23,6 @@ from whetstone.chat import Message, ToolCall, assistant
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, can_be_kept
-from whetstone.environments.tool_environment import awaited
 from whetstone.errors import EpisodeError, InfrastructureError, explained
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract import shared_chance
@@ -33,6 +32,7 @@ from whetstone.evaluation.contract.random_policy import RandomPolicy
 from whetstone.rewards import Reward
 from whetstone.tasks import Expert, Source
 from whetstone.tools.protocol import GivesVerdict, replayable, stateless
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task, Trajectory
 
 _SEED = 7
@@ -294,16 +294,16 @@ class _Tried:
             await environment.reset(task, seed=_SEED)
             for action in played.actions[:middle]:
                 await environment.step(action)
-            kept = await awaited(environment.snapshot())  # type: ignore[attr-defined]
+            kept = await call_user_function(environment.snapshot)  # type: ignore[attr-defined]
             ways: list[Any] = []
             for _ in range(2):
                 shown: list[Any] = []
                 for action in played.actions[middle:]:
                     result = await environment.step(action)
                     shown.append((result.observation.messages, result.reward, result.ended))
-                final = await awaited(environment.verdict()) if fulfils(environment, GivesVerdict) else {}
+                final = await call_user_function(environment.verdict) if fulfils(environment, GivesVerdict) else {}
                 ways.append((shown, final))
-                await awaited(environment.restore(kept))  # type: ignore[attr-defined]
+                await call_user_function(environment.restore, kept)  # type: ignore[attr-defined]
         finally:
             await environment.close()
         if ways[0] != ways[1]:

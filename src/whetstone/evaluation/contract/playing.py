@@ -13,8 +13,8 @@ from whetstone.chat import Message, ToolSpec
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.environments.protocol import Admits
-from whetstone.environments.tool_environment import awaited
 from whetstone.tools.protocol import GivesVerdict
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Turn
 
 Policy = Callable[[Sequence[Message], Sequence[ToolSpec], Sequence[str]], Message]
@@ -67,13 +67,13 @@ async def play(
     turns: list[Turn] = []
     ended, final = EndReason.MAX_TURNS, {}
     try:
-        first: Observation = await environment.reset(task, seed=seed)
+        first: Observation = await call_user_function(environment.reset, task, seed=seed)
         conversation, tools = list(first.messages), first.tools
         for number in range(max_turns):
-            offered = await awaited(environment.admissible()) if fulfils(environment, Admits) else ()
+            offered = await call_user_function(environment.admissible) if fulfils(environment, Admits) else ()
             action = policy(conversation, tools, offered)
             action = replace(action, tool_calls=tuple(replace(c, id=f"call_{number}") for c in action.tool_calls))
-            result: StepResult = await environment.step(action)
+            result: StepResult = await call_user_function(environment.step, action)
             turns.append(_turn(action, result))
             conversation += [action, *result.observation.messages]
             tools = result.observation.tools or tools
@@ -83,9 +83,9 @@ async def play(
             if between is not None:
                 await between(environment, len(turns))
         if fulfils(environment, GivesVerdict):
-            final = dict(await awaited(environment.verdict()))
+            final = dict(await call_user_function(environment.verdict))
     finally:
-        await environment.close()
+        await call_user_function(environment.close)
     trajectory = Trajectory("played", task.id, first.messages, tuple(turns), ended, final=final)
     return Played(tuple(turn.message for turn in turns), trajectory, time.perf_counter() - began)
 

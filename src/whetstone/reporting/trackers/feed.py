@@ -146,7 +146,7 @@ class _Line:
     def __init__(self, name: str, tracker: Tracker, run: TrackedRun, folder: Path, say: Callable[[str], None]) -> None:
         self.name, self.tracker, self.run, self.say = name, tracker, run, say
         self._file = folder / f"{re.sub(r'[^A-Za-z0-9]+', '_', name)}.told"
-        self._known = set(self._file.read_text(encoding="utf-8").splitlines()) if self._file.is_file() else set()
+        self._known = set(self._file.read_text(encoding="utf-8").split("\n")) if self._file.is_file() else set()
         self._held: int | None = None
         self._queue: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
         self._summary: Mapping[str, float] | None = None

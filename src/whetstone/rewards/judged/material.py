@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from whetstone.chat import Message
+from whetstone.json_lines import writable
 from whetstone.trajectory import Trajectory, Turn
-from whetstone.trajectory_json import writable
 
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 

@@ -9,13 +9,15 @@ import asyncio
 import json
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
-from whetstone.errors import InfrastructureError
+from whetstone.errors import InfrastructureError, RunDirectoryError
+from whetstone.json_lines import UNREADABLE, describe_damage, parse_json, parse_object
 from whetstone.rewards.judges.heard import hear
 from whetstone.rewards.judges.protocol import Meter, Question
 
@@ -37,28 +39,53 @@ class Kept:
         self._latest: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """The answer that was kept."""
+        """Return the answer that was kept, or None.
+
+        Raises:
+            RunDirectoryError: It is damaged.
+        """
         if key in self._latest:
             return self._latest[key]
-        connection = self._open()
-        row = connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone() if connection else None
-        return json.loads(row[0]) if row else None
+        with self._reading() as connection:
+            if connection is None:
+                return None
+            row = connection.execute("SELECT rowid, CAST(answer AS BLOB) FROM answers WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        try:
+            return parse_object(row[1])
+        except UNREADABLE as error:
+            problem = f"{self.path}: row {row[0]} of answers is damaged: {describe_damage(error)}"
+            raise RunDirectoryError(f"{problem}; delete the row, or the file, and the judge is asked again") from None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer."""
+        """Keep an answer.
+
+        Raises:
+            RunDirectoryError: The file is damaged.
+        """
         self._latest[key] = answer
         if len(self._latest) > _LATEST:
             self._latest.popitem(last=False)
-        connection = self._open()
-        if connection is not None:
-            with connection:
-                connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
+        with self._reading() as connection:
+            if connection is not None:
+                with connection:
+                    connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
 
     def close(self) -> None:
         """Let go of the file."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        try:
+            yield self._open()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+                raise
+            raise RunDirectoryError(f"{self.path}: holds no answers of judges ({error}); move the file away") from None
 
     def _open(self) -> sqlite3.Connection | None:
         if self.path is not None and self._connection is None:
@@ -141,10 +168,10 @@ def read_answer(text: str, shape: Mapping[str, Any]) -> tuple[Mapping[str, Any] 
     if bare.startswith("```") and bare.endswith("```"):
         bare = bare.removesuffix("```").removeprefix("```json").removeprefix("```").strip()
     try:
-        answer = json.loads(bare)
+        answer = parse_json(bare)
         jsonschema.validate(answer, dict(shape))
-    except json.JSONDecodeError:
-        return None, f"{text[:80]!r} is no JSON"
+    except ValueError as error:
+        return None, f"{text[:80]!r} is no JSON: {describe_damage(error)}"
     except jsonschema.ValidationError as error:
         return None, f"{error.message[:120]}"
     return answer, ""

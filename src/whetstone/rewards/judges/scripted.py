@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from whetstone.plugins import find_part
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
+from whetstone.tools.threads import call_user_function
 
 
 class ScriptedJudge:
@@ -36,8 +36,7 @@ class ScriptedJudge:
         """What the function says."""
 
         async def said(attempt: int) -> str:
-            answer = self.answers(question)
-            answer = await answer if inspect.isawaitable(answer) else answer
+            answer = await call_user_function(self.answers, question)
             return answer if isinstance(answer, str) else json.dumps(answer)
 
         return await certain(

@@ -65,9 +65,8 @@ class RewardModel:
             self.load_state(json.loads(head.read_text()))
 
     async def score(self, text: str) -> float:
-        """What the line says."""
-        states = await run_in_compute_thread(self.states, [text])
-        return self.value(states[0])
+        """Return what the line says of a text, computed between two trainings of the line and never during one."""
+        return await run_in_compute_thread(lambda: self.value(self.states([text])[0]))
 
     def value(self, state: Tensor) -> float:
         """What the line says of a state."""

@@ -66,7 +66,7 @@ class Learned:
         self._said: dict[str, float] = {}
         if refresh:  # only then is there anything to remember
             self.observe, self.state, self.load_state = self._observe, self._state, self._load_state
-            self.metrics = self._metrics
+            self.metrics, self.trains_model = self._metrics, True
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
         """What it says."""

@@ -8,6 +8,7 @@ from typing import Any
 from whetstone.chat import Message
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.rollout.protocol import Judge
+from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
 
 
@@ -27,16 +28,18 @@ class Answering:
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin anew."""
         self.task, self.actions = task, []
-        return await self.environment.reset(task, seed=seed)
+        first: Observation = await call_user_function(self.environment.reset, task, seed=seed)
+        return first
 
     async def step(self, action: Message) -> StepResult:
         """What the environment says."""
         self.actions.append(action)
-        return await self.environment.step(action)
+        result: StepResult = await call_user_function(self.environment.step, action)
+        return result
 
     async def close(self) -> None:
         """Let go."""
-        await self.environment.close()
+        await call_user_function(self.environment.close)
 
     async def worth(self, actions: Sequence[Message]) -> float:
         """What the reward says of an answer; 0 where it cannot tell."""

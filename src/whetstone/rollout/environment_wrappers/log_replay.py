@@ -16,6 +16,7 @@ from whetstone.plugins import OptionError
 from whetstone.rollout.environment_wrappers.answering import Answering
 from whetstone.rollout.protocol import Judge
 from whetstone.tasks import Expert, Source
+from whetstone.tools.threads import run_in_turn
 from whetstone.trajectory import EndReason, Task
 
 
@@ -58,7 +59,7 @@ class _Following(Answering):
         return first
 
     async def step(self, action: Message) -> StepResult:
-        wanted = self.expert.demonstrate(self.task, self.said, self.tools)
+        wanted = await run_in_turn(self.expert.demonstrate, self.task, self.said, self.tools)
         right = same_action(action, wanted)
         if not right and self.patches == 0:
             return StepResult(Observation(()), reward=0.0, reason=EndReason.EARLY_STOPPED)

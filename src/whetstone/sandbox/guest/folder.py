@@ -21,7 +21,7 @@ def view(path: str, first: int, last: int) -> str:
     """A file's lines with their numbers, from `first` to `last` (-1: the end); of a folder what is in it."""
     if os.path.isdir(path):
         return _listing(path)
-    lines = _text(path).splitlines()
+    lines = _lines(path)
     end = len(lines) if last == -1 else min(last, len(lines))
     if first < 1 or (end < first and lines):
         raise FolderError(f"{path} has {len(lines)} lines, and {first} to {last} are none of them")
@@ -69,7 +69,7 @@ def grep(pattern: str, path: str) -> str:
             found.append("[… the time for searching is over …]")
             break
         try:
-            lines = _text(name).splitlines()
+            lines = _lines(name)
         except (FolderError, OSError):
             continue  # no text
         found += [f"{name}:{number}:{line}" for number, line in enumerate(lines, 1) if wanted.search(line)]
@@ -103,6 +103,12 @@ def listing(path: str) -> str:
         if len(found) > _MOST_LISTED:
             raise FolderError(f"there are more than {_MOST_LISTED} things in {path}")
     return json.dumps(found)
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file; only a line feed ends a line, not U+2028 or a form feed."""
+    text = _text(path)
+    return re.split("\r?\n", re.sub("\r?\n\\Z", "", text)) if text else []
 
 
 def _text(path: str) -> str:

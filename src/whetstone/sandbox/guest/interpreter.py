@@ -84,7 +84,7 @@ class _Python:
     def run(self, code: str) -> dict[str, Any]:
         self.calls += 1
         name = f"<call {self.calls}>"
-        linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
+        linecache.cache[name] = (len(code), None, [f"{line}\n" for line in code.split("\n")], name)
         try:
             value = self._executed(code, name)
             shown = None if value is None else self._shown(value)

@@ -19,13 +19,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from whetstone.atomic_write import saving, write_text
-from whetstone.errors import RunDirectoryError
+from whetstone.json_lines import cut_incomplete_line, make_shape, read_event, read_objects
+
+_EVENTS = {
+    name: make_shape(**{name: kind}, **fields, version=NotRequired[int])
+    for name, kind, fields in (
+        ("turn", int, {"episode": str}),
+        ("update", int, {"turns": list[int], "replayed": list[int]}),
+        ("back", int, {"to": int}),
+        ("void", int, {}),
+        ("evaluated", int, {"success": float}),
+        ("decided", str, {"approved": bool}),
+        ("deleted", str, {}),
+        ("paused", bool, {}),
+        ("unlearn", str, {}),
+        ("begin", int, {}),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +90,7 @@ class LearningJournal:
         """Above every number of a turn in it."""
         self.unlearning: str | None = None
         """An episode that is to be unlearned, where a kill came between."""
-        for row in self._read():
-            self._see(row)
+        self._read()
 
     @property
     def step(self) -> int:
@@ -145,22 +160,18 @@ class LearningJournal:
         LearningJournal.__init__(self, self.path)
         self.next_turn = following
 
-    def _read(self) -> Sequence[Mapping[str, Any]]:
+    def _read(self) -> None:
+        """Read what is there.
+
+        Raises:
+            RunDirectoryError: A line is damaged, or contradicts those before it; the message names file and line.
+        """
         if not self.path.is_file():
-            return []
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content) and self._mends:  # what a kill left of a line nobody acted on
-            with saving(self.path), open(self.path, "r+b") as file:
-                file.truncate(whole)
-        rows = []
-        for number, line in enumerate(content[:whole].splitlines(), 1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise RunDirectoryError(f"{self.path}:{number}: is damaged: {str(error)[:120]}") from None
-            rows.append(row)
-        return rows
+            return
+        if self._mends:
+            cut_incomplete_line(self.path)
+        for _ in read_objects(self.path, lambda row: self._see(read_event(row, _EVENTS))):
+            pass
 
     def _see(self, row: Mapping[str, Any]) -> None:
         kind = next(iter(row))
@@ -169,9 +180,13 @@ class LearningJournal:
             self.waiting[row["turn"]] = row["episode"]
             self.next_turn = max(self.next_turn, row["turn"] + 1)
         elif kind == "update":
+            self._check_next(row["update"])
             self.steps[row["update"]] = Update(row["update"], tuple(row["turns"]), tuple(row["replayed"]))
             self.learned |= {number: (self.waiting.pop(number), row["update"]) for number in row["turns"]}
         elif kind == "back":
+            self._check_next(row["back"])
+            if not 0 <= row["to"] < row["back"]:
+                raise ValueError(f"step {row['back']} cannot go back to step {row['to']}")
             self.steps[row["back"]] = Return(row["back"], row["to"])
         elif kind == "void":
             self.void.add(row["void"])
@@ -189,8 +204,10 @@ class LearningJournal:
             self.unlearning = row["unlearn"]
         elif kind == "begin":
             self.version = row["begin"]
-        else:
-            raise RunDirectoryError(f'{self.path}: a line of another version: "{kind}" is not known')
+
+    def _check_next(self, step: int) -> None:
+        if step != len(self.steps) + 1:
+            raise ValueError(f"step {step} does not follow step {len(self.steps)}")
 
     def _drop(self, episode: str) -> None:
         self.waiting = {number: of for number, of in self.waiting.items() if of != episode}

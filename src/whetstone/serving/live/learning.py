@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,8 +19,10 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.chat.api.asked import RefusedError
 from whetstone.compute_thread import run_in_compute_thread
+from whetstone.data.redacting import Redacting
 from whetstone.errors import RunDirectoryError, explained
 from whetstone.inference import Engine, publish
+from whetstone.network.http_layer import Family, make_family
 from whetstone.recipe import LiveSettings
 from whetstone.record.checkpoint import checkpoint_path
 from whetstone.reporting import Journal
@@ -30,7 +32,6 @@ from whetstone.serving.live.scorers import Judgement, Scorer
 from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, judged_turn, taken_over
 from whetstone.serving.live.weights import STAGE, LiveWeights
 from whetstone.serving.recording import Episode, Said
-from whetstone.serving.redacting import Redacting
 from whetstone.training.evaluating import evaluate
 
 _SHOWN = 50
@@ -141,7 +142,7 @@ class Live:
         episode.judged.add(number)  # nobody else judges it meanwhile
         try:
             found = self._scorer(followed_of(said, then.heard))
-            judgement = await found if inspect.isawaitable(found) else found
+            judgement = self._checked(await found if inspect.isawaitable(found) else found)
         except Exception as failure:  # a scorer of somebody else's; the conversation goes on whatever it does
             self._failed_scorings += 1
             if self._failed_scorings == 1:
@@ -157,6 +158,13 @@ class Live:
         if episode.closed and not episode.said:  # forgotten meanwhile
             return
         self._keep(episode, said, then, judgement)
+
+    def _checked(self, result: Judgement) -> Judgement:
+        low, high = self.settings.reward_range
+        reward = result.reward
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not low <= reward <= high:
+            raise ValueError(f"reward {reward!r}: a number from {low:g} to {high:g} (live.reward_range)")
+        return result
 
     def _let_stand(self, episode: Episode, number: int) -> None:
         """Where interventions are the reward, an answer that whoever watches let stand is worth 0: more than −1."""
@@ -264,6 +272,14 @@ class Live:
             "next": [turn.told() for turn in self.turns.turns(list(journal.waiting)[: self.settings.turns_per_update])],
             "next_when": f"{len(journal.waiting)} of {self.settings.turns_per_update} turns are there",
         }
+
+    def families(self) -> Iterator[Family]:
+        """Return metrics of live learning."""
+        journal = self.journal
+        yield make_family("live_trained_turns", "gauge", "Turns in the weights.", len(journal.learned))
+        yield make_family("live_waiting_turns", "gauge", "Turns that wait for an update.", len(journal.waiting))
+        yield make_family("live_steps", "gauge", "Updates in the weights.", journal.step)
+        yield make_family("live_failed_scorings_total", "counter", "Failed calls of the scorer.", self._failed_scorings)
 
     def told_of(self, episode: str) -> dict[str, Any]:
         """What is known of an episode.

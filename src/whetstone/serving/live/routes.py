@@ -93,6 +93,6 @@ def live_routes(server: Server, live: Live) -> Sequence[Any]:
 def _end(server: Server, id: str) -> None:
     """Where an episode is under way, it is over, and nothing of it is handed on."""
     for episode in server.episodes:
-        if episode.id == id:
+        if episode.record_id == id:
             episode.said.clear()
             server.episodes.end(episode)

@@ -10,7 +10,8 @@ from types import TracebackType
 
 from whetstone.assembly import assemble
 from whetstone.assembly.instantiate import function_of
-from whetstone.plugins import find_part
+from whetstone.data.redacting import Redacting
+from whetstone.data.sensitive import find_redactor
 from whetstone.recipe import Resolved
 from whetstone.serving.access import Keys
 from whetstone.serving.app import Server, application
@@ -20,7 +21,6 @@ from whetstone.serving.live.routes import live_routes
 from whetstone.serving.live.scorers import SCORERS
 from whetstone.serving.live.weights import as_reinforcement, settings_of
 from whetstone.serving.people import PeopleQueue, people_routes
-from whetstone.serving.redacting import Redacting
 from whetstone.serving.speaking import Speaker
 
 
@@ -51,17 +51,17 @@ class LiveService:
         scorer = function_of(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
         self.assembly = assemble(as_reinforcement(resolved), say=say)
         self.engine = self.assembly.engine(heard=say)
-        redact = find_part("redact", settings.redact, {}) if settings.redact is not None else None
+        redact = find_redactor(settings.redact) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None
         self.live = Live(self.assembly, self.engine, scorer, folder, settings=settings, redacting=redacting, say=say)
-        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live)
+        self.episodes = Episodes(idle_seconds=idle_seconds, watcher=self.live, reward_range=settings.reward_range)
         room = self.assembly.policy.context_length
         speaker = Speaker(self.engine, self.assembly.chat, context_length=room, seed=resolved.recipe.seed)
         self.server = Server(speaker, self.episodes, name=name, keys=keys)
         self.people = PeopleQueue(folder / "live" / "people.jsonl", redact=redact)
         self.live.forgotten = self.people.forget
         routes = (*live_routes(self.server, self.live), *people_routes(self.server, self.people))
-        self.app = application(self.server, also=routes)
+        self.app = application(self.server, also=routes, families=self.live.families)
         self.learning: asyncio.Future[None] | None = None
         """Runs as long as it learns; it ends by itself with an error alone."""
 

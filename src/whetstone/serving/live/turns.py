@@ -13,18 +13,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import orjson
 
 from whetstone.atomic_write import saving
 from whetstone.chat import Chat, Context, Message
+from whetstone.data.redacting import Redacting
 from whetstone.data.stored_episodes import as_stored
-from whetstone.errors import RunDirectoryError
+from whetstone.json_lines import cut_incomplete_line, make_shape, read_objects, validate_shape
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
-from whetstone.serving.recording import Episode, Said, conversation, turn_alone
-from whetstone.serving.redacting import Redacting
+from whetstone.serving.recording import Episode, Said, continue_after, conversation, turn_alone
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
@@ -151,10 +151,10 @@ def judged_turn(
         if len(hinted) + len(said.action) > room:
             hinted, judgement = (), replace(judgement, hint="", why=f"{judgement.why}; no room for its hint")
     turn = turn_alone(said, followed.following)
-    name = f"{episode.task or episode.id}/live-{number}"
+    name = f"{episode.task or episode.record_id}/live-{number}"
     trajectory = Trajectory(name, name, followed.asked, (turn,), EndReason.TERMINATED)
     answer = next(place for place, each in enumerate(episode.said) if each is said)
-    return JudgedTurn(number, episode.id, answer, judgement, trajectory, hinted)
+    return JudgedTurn(number, episode.record_id, answer, judgement, trajectory, hinted)
 
 
 def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -> JudgedTurn:
@@ -167,7 +167,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     own = episode.said[answer]
     person = own.replaced
     assert person is not None
-    name = f"{episode.task or episode.id}/live-{number}"
+    name = f"{episode.task or episode.record_id}/live-{number}"
     asked = conversation(own)
     his, ours = (
         Trajectory(f"{name}{end}", name, asked, (turn_alone(said),), EndReason.TERMINATED)
@@ -176,7 +176,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     learned, other, reward = (ours, his, -1.0) if learned_as == "reward" else (his, ours, 1.0)
     why = f"{person.by} took over: {learned_as}"
     intervention = Intervention(learned_as, person.by, person.at, other)
-    return JudgedTurn(number, episode.id, answer, Judgement(reward, "", why), learned, (), intervention)
+    return JudgedTurn(number, episode.record_id, answer, Judgement(reward, "", why), learned, (), intervention)
 
 
 def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
@@ -184,7 +184,7 @@ def _with_hint(said: Said, hint: str, chat: Chat) -> Context:
     heard = appended(said.heard, hint)
     if said.before is None:
         return chat.open(heard, said.context.tools)
-    return chat.extend(said.before.context, said.before.action.ids, heard)
+    return continue_after(said.before, heard, chat)
 
 
 class TurnStore:
@@ -205,7 +205,7 @@ class TurnStore:
         self._of: dict[int, str] = {}
         for path in sorted(folder.glob("*.jsonl")):
             if mend:
-                _mend(path)
+                cut_incomplete_line(path)
             for turn in self._read(path):
                 self._know(turn)
 
@@ -266,27 +266,20 @@ class TurnStore:
         return self.folder / f"{hashlib.sha256(episode.encode()).hexdigest()[:32]}.jsonl"
 
     def _read(self, path: Path) -> Iterator[JudgedTurn]:
-        content = path.read_bytes()
-        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-            try:
-                yield _turn(orjson.loads(line))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise RunDirectoryError(f"{path}:{number}: no judged turn: {str(error)[:120]}") from None
+        return read_objects(path, _turn)
 
 
-def _turn(row: Mapping[str, Any]) -> JudgedTurn:
+_ROW = make_shape(
+    number=int, episode=str, answer=int, reward=float, hint=str, why=str, hinted=list[int], trajectory=dict[str, Any],
+    learned_as=NotRequired[str], by=NotRequired[str], at=NotRequired[float], other=NotRequired[dict[str, Any]],
+)  # fmt: skip
+
+
+def _turn(written: Mapping[str, Any]) -> JudgedTurn:
+    row = validate_shape(_ROW, written)
     judgement = Judgement(row["reward"], row["hint"], row["why"])
     trajectory = read_trajectory(row["trajectory"], {})
     over = None
     if "learned_as" in row:
         over = Intervention(row["learned_as"], row["by"], row["at"], read_trajectory(row["other"], {}))
     return JudgedTurn(row["number"], row["episode"], row["answer"], judgement, trajectory, tuple(row["hinted"]), over)
-
-
-def _mend(path: Path) -> None:
-    """Half a line at the end is what a kill left of one nobody was told of."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with saving(path), open(path, "r+b") as file:
-            file.truncate(whole)

@@ -39,7 +39,7 @@ class Holding:
         """The answer that goes out: this one, or a person's."""
         said, queue = episode.said[number], self.queue
         about = f'Answer {number} of the episode "{episode.id}": let it stand, or say something else.'
-        seat = queue.open(kind="policy", about=about, seconds=episode.hold_seconds, episode=episode.id)
+        seat = queue.open(kind="policy", about=about, seconds=episode.hold_seconds, episode=episode.record_id)
         self._waiting[seat.id] = (episode, number)
         try:
             queue.ask(seat.id, 0, [shown_to_people(message) for message in (*conversation(said), said.message)])

@@ -23,6 +23,7 @@ import json
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,12 +32,25 @@ from typing import Any
 
 from whetstone.atomic_write import saving, write_text
 from whetstone.chat.api.asked import RefusedError
-from whetstone.errors import RunDirectoryError
-from whetstone.serving.redacting import Redact, redacted_words
+from whetstone.data.redacting import Redact, redacted_words
+from whetstone.json_lines import cut_incomplete_line, make_shape, read_event, read_objects
 
 KINDS = ("user", "policy")
 """Whose seat a person may take: the user's in a test of an agent, or the policy's in an episode that is watched."""
 _MOST = 10_000
+_MOST_OF_A_KEY = 1_000
+"""Maximum open seats of a key, and number of its closed seats that are kept in memory."""
+
+
+_EVENTS = {
+    "seat": make_shape(seat=str, kind=str, owner=str, about=str, seconds=float, episode=str, at=float),
+    "asked": make_shape(asked=str, turn=int, messages=list[dict[str, Any]], at=float),
+    "claimed": make_shape(claimed=str, by=str, until=float),
+    "released": make_shape(released=str, by=str, why=str, at=float),
+    "said": make_shape(said=str, by=str, message=dict[str, Any], ended=bool, at=float),
+    "over": make_shape(over=str, why=str, at=float),
+    "note": make_shape(note=str, episode=str, answer=int, by=str, rating=float | None, at=float),
+}
 
 
 @dataclass(slots=True)
@@ -69,6 +83,8 @@ class Seat:
     gave_back: set[str] = field(default_factory=set)
     over: str = ""
     """Why nothing more is waited for; empty while it is under way."""
+    size: int = 0
+    """Bytes of `about` and of `messages`, as JSON."""
 
     @property
     def waits(self) -> bool:
@@ -91,6 +107,7 @@ class PeopleQueue:
         path: The journal; what is there is gone on with. None: nothing is kept.
         redact: A text without what is not to be kept; who waits, or looks, sees all of it as long as the server runs.
         claim_seconds: How long who claimed a seat has until he speaks.
+        max_bytes: Maximum size of the open seats and the notes of one key.
         clock: Seconds since 1970.
     """
 
@@ -100,15 +117,18 @@ class PeopleQueue:
         *,
         redact: Redact | None = None,
         claim_seconds: float = 300.0,
+        max_bytes: int = 16 << 20,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path, self.claim_seconds, self._clock, self._redact = path, claim_seconds, clock, redact
+        self.max_bytes = max_bytes
         self.seats: dict[str, Seat] = {}
         self.notes: list[Mapping[str, Any]] = []
+        self._note_bytes: Counter[str] = Counter()
+        """By name of the key."""
         self._changed = asyncio.Event()
-        for row in self._read():
-            self._see(row)
-        for seat in self.seats.values():
+        self._read()
+        for seat in list(self.seats.values()):
             if seat.kind == "policy" and not seat.over:  # whoever waited for it was cut off
                 self._add({"over": seat.id, "why": "the server ended", "at": clock()})
 
@@ -116,9 +136,13 @@ class PeopleQueue:
         """A seat; words are waited for once they are asked for.
 
         Raises:
-            RefusedError: There are too many.
+            RefusedError: There are too many, or the key has too many bytes.
         """
         self._look()
+        if kind == "user":
+            self.refuse_bytes(owner, about)
+            if sum(seat.owner == owner and not seat.over for seat in self.seats.values()) >= _MOST_OF_A_KEY:
+                raise RefusedError(f"this key has {_MOST_OF_A_KEY} open seats", status=429, code="queue_full")
         if sum(not seat.over for seat in self.seats.values()) >= _MOST:
             raise RefusedError(f"{_MOST} seats are taken", status=429, code="queue_full")
         id = uuid.uuid4().hex
@@ -160,6 +184,8 @@ class PeopleQueue:
         self._refuse_over(seat)
         if turn != seat.asked or seat.waits:
             raise RefusedError(f"turn {turn}: the next is {seat.asked}", status=409, param="turn", code="wrong_turn")
+        if seat.kind == "user":
+            self.refuse_bytes(seat.owner, list(messages))
         self._add({"asked": id, "turn": turn, "messages": list(messages), "at": self._clock()})
         return seat
 
@@ -239,19 +265,46 @@ class PeopleQueue:
         if not self.get(id).over:
             self._add({"over": id, "why": why, "at": self._clock()})
 
-    def note(self, text: str, *, episode: str, answer: int, by: str, rating: float | None = None) -> None:
-        """Keep what a person says of an answer."""
+    def note(
+        self, text: str, *, episode: str, answer: int, by: str, rating: float | None = None, owner: str = ""
+    ) -> None:
+        """Keep what a person says of an answer.
+
+        Raises:
+            RefusedError: The key has too many bytes.
+        """
+        self.refuse_bytes(owner, text)
         named = {"episode": episode, "answer": answer, "by": by, "rating": rating, "at": self._clock()}
+        named |= {"owner": owner} if owner else {}
         self._add({"note": text, **named})
+
+    def refuse_bytes(self, owner: str, value: Any) -> None:
+        """Check that a key may store one more value.
+
+        Raises:
+            RefusedError: Its open seats and its notes would have more than `max_bytes`.
+        """
+        stored = sum(seat.size for seat in self.seats.values() if seat.owner == owner and not seat.over)
+        stored += self._note_bytes[owner]
+        if stored + _size(value) > self.max_bytes:
+            raise RefusedError(
+                f"the open seats and the notes of this key have {stored} bytes of {self.max_bytes}; close seats",
+                status=429,
+                code="queue_full",
+            )
 
     def forget(self, episode: str) -> None:
         """Every note of an episode, and every answer of it that was held, is gone, from the disk too."""
+        removed = [note for note in self.notes if note["episode"] == episode]
         self.notes = [note for note in self.notes if note["episode"] != episode]
+        for note in removed:
+            self._note_bytes[note.get("owner", "")] -= _size(note)
         gone = {id for id, seat in self.seats.items() if seat.episode == episode}
         for id in gone:
             self.seats.pop(id).over = "forgotten"
         if self.path is not None and self.path.is_file():
-            left = [row for row in self._read() if row.get("episode") != episode and row[next(iter(row))] not in gone]
+            rows = read_objects(self.path, lambda row: read_event(row, _EVENTS))
+            left = [row for row in rows if row.get("episode") != episode and row[next(iter(row))] not in gone]
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in left))
         self._wake()
 
@@ -297,34 +350,37 @@ class PeopleQueue:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _read(self) -> Sequence[Mapping[str, Any]]:
+    def _read(self) -> None:
+        """Read the journal.
+
+        Raises:
+            RunDirectoryError: A line is damaged, or contradicts those before it; the message names file and line.
+        """
         if self.path is None or not self.path.is_file():
-            return []
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # what a kill left of a line nobody acted on
-            with saving(self.path), open(self.path, "r+b") as file:
-                file.truncate(whole)
-        rows = []
-        for number, line in enumerate(content[:whole].splitlines(), 1):
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise RunDirectoryError(f"{self.path}:{number}: is damaged: {str(error)[:120]}") from None
-        return rows
+            return
+        cut_incomplete_line(self.path)
+        for _ in read_objects(self.path, lambda row: self._see(read_event(row, _EVENTS))):
+            pass
 
     def _see(self, row: Mapping[str, Any]) -> None:
         kind = next(iter(row))
         if kind == "note":
             self.notes.append(row)
+            self._note_bytes[row.get("owner", "")] += _size(row)
             return
         if kind == "seat":
             names = ("kind", "owner", "about", "seconds", "at", "episode")
             self.seats[row["seat"]] = Seat(row["seat"], **{name: row[name] for name in names})
+            self.seats[row["seat"]].size = _size(row["about"])
             return
+        if row[kind] not in self.seats:
+            raise ValueError(f'there is no seat "{row[kind][:80]}"')
         seat = self.seats[row[kind]]
         if kind == "asked":
+            if row["turn"] != seat.asked:
+                raise ValueError(f"turn {row['turn']} does not follow turn {seat.asked - 1}")
             seat.messages += row["messages"]
+            seat.size += _size(row["messages"])
             seat.asked, seat.due = row["turn"] + 1, row["at"] + seat.seconds
             if seat.by:  # who speaks here has his time for each turn
                 seat.until = row["at"] + self.claim_seconds
@@ -336,8 +392,23 @@ class PeopleQueue:
         elif kind == "said":
             seat.said.append({name: row[name] for name in ("by", "message", "ended", "at")})
             seat.messages.append(row["message"])
+            seat.size += _size(row["message"])
             seat.over = "said to be over" if row["ended"] else ""
         elif kind == "over":
             seat.over = row["why"]
-        else:
-            raise RunDirectoryError(f'{self.path}: a line of another version: "{kind}" is not known')
+        if seat.over:
+            self._drop_closed(seat.owner)
+
+    def _drop_closed(self, owner: str) -> None:
+        """Drop the oldest closed seats of a key from memory, beyond the limits of its open ones."""
+        closed = [seat for seat in self.seats.values() if seat.owner == owner and seat.over]
+        size = sum(seat.size for seat in closed)
+        for number, seat in enumerate(closed[:-1]):
+            if len(closed) - number <= _MOST_OF_A_KEY and size <= self.max_bytes:
+                break
+            size -= seat.size
+            del self.seats[seat.id]
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))

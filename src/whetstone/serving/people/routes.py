@@ -22,7 +22,6 @@ Easy to get wrong: a person's name is that of his key. Only where there are no k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -30,7 +29,7 @@ from typing import Any
 from whetstone.chat import Message
 from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.asked import told as as_told
-from whetstone.chat.api.fields import finite
+from whetstone.chat.api.fields import finite, seconds_of, whole_number
 from whetstone.errors import RecipeError
 from whetstone.extras import install_command
 from whetstone.serving.access import Key
@@ -53,6 +52,8 @@ SAFE = {
 _LONGEST_WAIT = 30.0
 _LONGEST = 100_000
 """Characters of what a person writes at once."""
+_MOST_BYTES = 1 << 20
+"""Maximum size of a request."""
 
 
 def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
@@ -76,7 +77,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         key = server.key_of(request)
         if not key.may(role):
             raise RefusedError(f"this key may not do that; it takes the role {role}", status=403, code="forbidden")
-        body = await server.body_of(request, key) if request.method == "POST" else {}
+        body = await server.body_of(request, key, most=_MOST_BYTES) if request.method == "POST" else {}
         return key, body, key.name or _text(body, "by", "somebody")[:80] or "somebody"
 
     async def page(request: Request) -> Response:
@@ -119,9 +120,10 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         number, note, rating = _answer(body, episode), _text(body, "note"), _number(body, "rating")
         if rating is None and not note:
             raise RefusedError("rating: a number, or a note, is asked for", param="rating")
+        queue.refuse_bytes(key.name, note)  # before anything is stored
         if rating is not None:
             server.episodes.rated(episode, number, rating, note, by)
-        queue.note(note, episode=episode.id, answer=number, by=by, rating=rating)
+        queue.note(note, episode=episode.record_id, answer=number, by=by, rating=rating, owner=key.name)
         return JSONResponse({"object": "rating", "episode": episode.id, "answer": number, "rating": rating})
 
     async def seats(request: Request) -> JSONResponse:
@@ -158,11 +160,9 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
     async def words(request: Request) -> JSONResponse:
         key, _, _ = await asked_of(request, "use")
         found = own(key, request.path_params["id"])
-        try:
-            wait = min(_LONGEST_WAIT, max(0.0, float(request.query_params.get("wait", "0"))))
-        except ValueError:
-            raise RefusedError("wait: a number of seconds is asked for", param="wait") from None
-        said = await queue.words(found.id, request.path_params["turn"], wait=wait if math.isfinite(wait) else 0.0)
+        turn = whole_number(request.path_params["turn"], "turn")
+        wait = min(_LONGEST_WAIT, seconds_of(request.query_params.get("wait", "0"), "wait"))
+        said = await queue.words(found.id, turn, wait=wait)
         return JSONResponse({"object": "words", "said": said, "over": found.over})
 
     async def claim(request: Request) -> JSONResponse:
@@ -197,7 +197,7 @@ def people_routes(server: Server, queue: PeopleQueue) -> Sequence[Any]:
         Route("/v1/people/claim", claim, methods=["POST"]),
         Route(of, seat, methods=["GET", "DELETE"]),
         Route(f"{of}/turns", turns, methods=["POST"]),
-        Route(f"{of}/turns/{{turn:int}}", words),
+        Route(f"{of}/turns/{{turn}}", words),
         Route(f"{of}/claim", claim, methods=["POST"]),
         Route(f"{of}/release", release, methods=["POST"]),
         Route(f"{of}/say", say, methods=["POST"]),
@@ -226,7 +226,7 @@ def _conversation(episode: Episode, queue: PeopleQueue) -> dict[str, Any]:
     return {
         "id": episode.id, "object": "conversation", "closed": episode.closed, "tools": tools,
         "messages": [shown_to_people(message) for message in whole], "answers": [told(said) for said in episode.said],
-        "notes": [dict(note) for note in queue.notes if note["episode"] == episode.id],
+        "notes": [dict(note) for note in queue.notes if note["episode"] == episode.record_id],
     }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class PostgreSQL:
             RecipeError: The library is not installed.
             InfrastructureError: The server does not answer.
         """
-        await run_in_thread(self._connect, {})
+        await run_in_thread(self._connect)
 
     async def rows(self, query: str, *, most: int, seconds: float) -> Result:
         """See `Database`.
@@ -56,7 +56,7 @@ class PostgreSQL:
             ToolError: It is wrong, or took too long.
             InfrastructureError: The server is gone.
         """
-        return await run_in_thread(self._rows, {"query": query, "most": most, "seconds": seconds})  # type: ignore[no-any-return]
+        return await run_in_thread(self._rows, query=query, most=most, seconds=seconds)  # type: ignore[no-any-return]
 
     async def tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
         """See `Database`."""
@@ -79,7 +79,7 @@ class PostgreSQL:
         """See `Database`. What runs is cancelled; a server that does not answer is left to itself."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOST_SECONDS_TO_CLOSE):
-                await run_in_thread(self._close, {})
+                await run_in_thread(self._close)
 
     def _connect(self) -> None:
         try:

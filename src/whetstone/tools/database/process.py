@@ -128,7 +128,7 @@ class DatabaseProcess:
         if worker is not None:
             await worker.ended()
         if folder is not None:
-            await run_in_thread(folder.cleanup, {})
+            await run_in_thread(folder.cleanup)
 
     async def _begin(self) -> None:
         origin = self.origin

@@ -1,7 +1,8 @@
-"""What is taken out of an episode before it is kept? Whatever a function of texts takes out, in words and in tokens.
+"""Redaction of messages and tokens, with any function of a text.
 
-Easy to get wrong: the tokens spell what the messages say. Where a text changes, its tokens are written anew; what the
-policy had sampled there is no longer what it sampled, has no log-prob, and is not trained.
+Note:
+    Tokens spell the messages. If a text changes, its tokens are encoded again; a replaced token was not sampled, has
+    no log-prob, and is not trained.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from whetstone.chat.message import Text
 from whetstone.trajectory import Author, Tokens, Trajectory, Turn
 
 Redact = Callable[[str], str]
-"""A text without what is not to be kept."""
+"""Returns a text without the parts that must not be stored."""
 
 
 _WORDS = ("content", "text", "arguments", "about", "note")
-"""What words stand under, in messages as OpenAI's API writes them and in what people are told."""
+"""Keys of texts in messages of the OpenAI API and in the queue of the human-in-the-loop page."""
 
 
 def redacted_words(value: Any, redact: Redact) -> Any:
-    """The same lists and mappings, whatever stands in them as words redacted; names, roles and ids are left."""
+    """Return nested lists and mappings with texts redacted; names, roles and ids are unchanged."""
     if isinstance(value, Mapping):
         return {
             key: redact(each) if key in _WORDS and isinstance(each, str) else redacted_words(each, redact)
@@ -34,11 +35,11 @@ def redacted_words(value: Any, redact: Redact) -> Any:
 
 
 class Redacting:
-    """Takes something out of trajectories.
+    """Redacts trajectories.
 
     Args:
-        redact: Called with each message's text, each call's arguments, and each stretch of tokens as text between two
-            control tokens. What it leaves alone is kept token for token; control tokens it writes are left out.
+        redact: Receives the text of each message, the arguments of each call, and the text of tokens between two
+            control tokens. Text that is returned unchanged keeps its tokens; control tokens in a result are dropped.
     """
 
     def __init__(self, chat: Chat, redact: Redact) -> None:
@@ -47,12 +48,12 @@ class Redacting:
         self._special = frozenset(id for id, token in added.items() if token.special)
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory, without that."""
+        """Return the trajectory with redacted messages and tokens."""
         turns = tuple(self._turn(turn) for turn in trajectory.turns)
         return replace(trajectory, opening=tuple(map(self._message, trajectory.opening)), turns=turns)
 
     def read(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Tokens nobody sampled, without that."""
+        """Return redacted tokens that were not sampled."""
         return self._tokens(Tokens.written(ids, Author.ENVIRONMENT)).ids
 
     def _turn(self, turn: Turn) -> Turn:

@@ -1,0 +1,152 @@
+"""Argument values that a format writes as plain text between tags, typed by the JSON schema of the parameter.
+
+`42` between tags is a number or a string: the schema decides. If string is among the declared types, the text is the
+string, unless it is JSON of another declared type that is not null (`42` for `integer | string` is the number 42), and
+`null` is null if null is declared. Declarations through `anyOf`, `oneOf`, `allOf`, `$ref`, lists of types, `enum`,
+`const` and `nullable` count in the same way.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from json import JSONDecodeError
+from typing import Any
+
+from whetstone.chat.formats.json_call import dump_json, parse_json
+
+_TYPES = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
+_OTHER_NAMES = {
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+_DEEPEST = 20
+
+
+def declared_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the JSON types that a schema permits.
+
+    Args:
+        schema: Schema of one parameter.
+        root: Schema that contains the definitions to which `$ref` points.
+
+    Returns:
+        Names of JSON types, or None if the schema permits anything.
+    """
+    return _declared_types(schema, root, 0)
+
+
+def _declared_types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str] | None:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return None
+    constraints: list[frozenset[str] | None] = []
+    if isinstance(reference := schema.get("$ref"), str):
+        constraints.append(_declared_types(resolve_reference(reference, root), root, depth + 1))
+    if "const" in schema:
+        constraints.append(frozenset({json_type(schema["const"])}))
+    elif isinstance(values := schema.get("enum"), Sequence) and not isinstance(values, str) and values:
+        constraints.append(frozenset(map(json_type, values)))
+    if (names := schema.get("type")) is not None:
+        listed = [names] if isinstance(names, str) else list(names) if isinstance(names, Sequence) else []
+        types = frozenset(_OTHER_NAMES.get(str(name).lower(), str(name).lower()) for name in listed)
+        constraints.append(types if types and types <= _TYPES else None)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(key), Sequence) and not isinstance(options, str) and options:
+            each = [_declared_types(option, root, depth + 1) for option in options]
+            known = [types for types in each if types is not None]
+            constraints.append(frozenset().union(*known) if len(known) == len(each) else None)
+    if isinstance(parts := schema.get("allOf"), Sequence) and not isinstance(parts, str):
+        constraints += [_declared_types(part, root, depth + 1) for part in parts]
+    result: frozenset[str] | None = None
+    for types in constraints:
+        if types is not None:
+            result = types if result is None else _intersect(result, types)
+    if result is not None and schema.get("nullable") is True:
+        result |= {"null"}
+    return result or None
+
+
+def _intersect(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    both = one & other
+    for first, second in ((one, other), (other, one)):
+        if "integer" in first and "number" in second:
+            both |= {"integer"}
+    return both
+
+
+def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
+    """Resolve a local JSON pointer such as `#/$defs/Place`; None if it points nowhere."""
+    value: Any = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if reference.startswith("#") else None
+
+
+def json_type(value: Any) -> str:
+    """Return the name of the JSON type of a Python value."""
+    if value is None:
+        return "null"
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (Mapping, "object")):
+        if isinstance(value, kind):
+            return name
+    return "array"
+
+
+def matches_type(value: Any, types: frozenset[str]) -> bool:
+    """Return True if a value has one of the types; an integer is a number too."""
+    kind = json_type(value)
+    return kind in types or (kind == "integer" and "number" in types)
+
+
+def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+    """Parse the text of a value by its declared types.
+
+    Raises:
+        ValueError: A type other than string is declared, and the text is JSON that no strict parser accepts, such as
+            `NaN`, `1e999` or an object with a repeated key.
+    """
+    types = declared_types(schema, root)
+    if types == {"string"}:
+        return text
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        if types is None:
+            return _parse_literal(text, text)
+        if "string" in types:
+            return text
+        if "null" in types and text.strip() == "None":
+            return None
+        value = _parse_literal(text, None)
+        if value is None and not isinstance(error, JSONDecodeError):
+            raise
+        return text if value is None else value
+    if types is not None and "string" in types and not (matches_type(value, types) and not isinstance(value, str)):
+        return text
+    return value
+
+
+def _parse_literal(text: str, default: Any) -> Any:
+    """Parse a Python literal, as some templates write objects, lists and booleans; else return the default."""
+    try:
+        value = ast.literal_eval(text.strip())
+        dump_json(value)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return default
+    return value if isinstance(value, bool | dict | list | tuple) else default
+
+
+def format_value(value: Any) -> str:
+    """Write a value as text: a string as it is, everything else as JSON."""
+    return value if isinstance(value, str) else dump_json(value)

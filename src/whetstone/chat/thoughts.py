@@ -1,0 +1,43 @@
+"""Separates the thought of a turn from the text and calls that follow it.
+
+Note:
+    `</think>` may also occur within the thought ("I close with </think>") and within the arguments of a call. Therefore
+    the thought ends at the last such sign that is not part of a call. Other signs are tokens, and end it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from whetstone.chat.message import Message
+
+_MAX_TRIALS = 8
+
+
+def read_after_thought(
+    text: str, closing: str, read: Callable[[str], Message], *, opening: str = "<think>"
+) -> tuple[str, Message]:
+    """Split a turn at the end of its thought and read the rest.
+
+    Args:
+        closing: Sign that ends a thought, such as `</think>`.
+        opening: Sign that starts one; a turn that starts with it has a thought.
+        read: Reads text and calls of a turn without a thought.
+
+    Returns:
+        (the thought with its signs, empty if there is none; the message after it).
+    """
+    if not closing or closing not in text:
+        return "", read(text)
+    starts_thought = bool(opening.strip()) and text.lstrip().startswith(opening.lstrip())
+    place = text.index(closing) + len(closing) if starts_thought else 0
+    for _ in range(_MAX_TRIALS):
+        message = read(text[place:])
+        if place and closing != "</think>":
+            return text[:place], message
+        remaining = text.count(closing, place)
+        if not remaining or (closing not in message.text and not message.malformed and message.tool_calls):
+            return text[:place], message
+        place = text.index(closing, place) + len(closing)
+    place = text.rindex(closing) + len(closing)
+    return text[:place], read(text[place:])

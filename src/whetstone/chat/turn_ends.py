@@ -1,0 +1,173 @@
+"""Tokens that end a turn of the model, found by rendering turns with the chat template.
+
+Note:
+    Some templates write the token that ends an answer also within a turn, for example after a thought. A model that is
+    stopped there can never call after a thought, so such a token is no stop token if another one ends the turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.chat.dialect import CALLED, SAID, THOUGHT, TOOL, Dialect, Prober, Speech, shared_beginning
+from whetstone.chat.message import ToolCall
+from whetstone.errors import PolicyError
+
+_PROBE = "\ue000probe\ue000"
+
+Render = Callable[[Any, Any, bool], str]
+"""Renders (messages and turns of the model, tools, whether the generation prompt follows)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnds:
+    """How turns of the model end."""
+
+    answer: int
+    """Token that the template writes after an answer."""
+    call: int
+    """Token that ends a turn with calls."""
+    stop_ids: frozenset[int]
+    """All tokens that end a turn."""
+    text_end: str
+    """Text that the template writes between an answer and the token that ends the turn; mostly empty."""
+    thought_end_separates_calls: bool
+    """The sign that ends a thought is also written between two calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens of a tokenizer, as far as ends of turns depend on them."""
+
+    encode: Callable[[str], tuple[int, ...]]
+    added: Mapping[int, str]
+    """Text of each added token."""
+    special: frozenset[int]
+    eos: int | None
+    """The end-of-sequence token."""
+
+
+def find_turn_ends(named: str, dialect: Dialect, render: Render, prober: Prober, vocabulary: Vocabulary) -> TurnEnds:
+    """Find how a chat template ends turns of the model.
+
+    Args:
+        named: Name of the model in errors.
+
+    Raises:
+        PolicyError: No special token ends a turn.
+    """
+    finder = _Finder(named, dialect, render, prober, vocabulary)
+    answering, calling = finder.find_closings()
+    ends = {*answering, *calling, vocabulary.eos} - {None}
+    inner = finder.find_inner_tokens({end for end in ends if end is not None})
+    others = {end for end in ends if end is not None} - inner
+    call = calling[0]
+    if call in inner and others:
+        call = vocabulary.eos if vocabulary.eos is not None and vocabulary.eos in others else answering[0]
+    stops = (others | set(answering)) if others else {end for end in ends if end is not None}
+    texts = [vocabulary.added[stop] for stop in stops if stop in vocabulary.added]
+    return TurnEnds(answering[0], call, frozenset(stops), finder.find_text_end(texts), finder.separates_calls())
+
+
+def end_pattern(text_end: str) -> re.Pattern[str]:
+    """Return the pattern of the end of a text in which all tags but the last may be missing."""
+    tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", text_end) or [""]
+    optional = "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
+    return re.compile(rf"\s*{optional}{re.escape(tags[-1])}\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    named: str
+    dialect: Dialect
+    render: Render
+    prober: Prober
+    vocabulary: Vocabulary
+
+    def find_closings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens that end an answer and a turn with calls, as the template writes them.
+
+        Raises:
+            PolicyError: No special token ends a turn.
+        """
+        messages = ({"role": "user", "content": "x"}, Speech("", "", _PROBE))
+        alone = self.render(messages, (), False).rpartition(_PROBE)[2]
+        following = self.render((*messages, {"role": "user", "content": "x"}), (), True).rpartition(_PROBE)[2]
+        # some templates close the last turn once more (Phi-3), or with another token (gpt-oss)
+        closed = answering = self._ends(shared_beginning(alone, following), alone) or self._ends(alone, alone)
+        if not answering:  # the token that starts the next message ends the turn
+            answering = self._first_special(following)
+        if not answering:
+            raise PolicyError(
+                f"{self.named}: the chat template does not close the "
+                "assistant's turn with a special token, so the model could never end one"
+            )
+        if not self.dialect.writes_calls:
+            return answering, answering
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED}))
+        called = Speech("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
+        answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
+        tail = self.render((messages[0], called), (TOOL,), False).rpartition(CALLED)[2]
+        ids = [i for i in self.vocabulary.encode(tail) if i in self.vocabulary.added]
+        first = self._first_special(tail)
+        if first and first != answering and self.vocabulary.added[first[0]] in self.render(messages[:1], (), False):
+            return answering, first  # the token that starts the next message
+        if answering[0] in ids:
+            return answering, answering
+        behind = self.render((messages[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
+        following = behind.removeprefix(tail).lstrip()
+        speaker = self._first_special(following)
+        if not closed and speaker and following.startswith(self.vocabulary.added[speaker[0]]):
+            return answering, speaker  # the token that starts the result
+        return answering, (self._ends(tail, tail) or speaker or answering)[:1]
+
+    def find_text_end(self, stops: Sequence[str]) -> str:
+        """Return the text that the template writes between an answer and the token that ends the turn."""
+        rendered = self.render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False)
+        after = rendered.rpartition(_PROBE)[2]
+        end = min((at for stop in stops if (at := after.find(stop)) >= 0), default=0)
+        between = after[:end].strip()
+        return between if any(i in self.vocabulary.added for i in self.vocabulary.encode(between)) else ""
+
+    def separates_calls(self) -> bool:
+        """Whether the template writes the sign that ends a thought also in a turn of two calls without a thought."""
+        opening, closing = self.dialect.thought_signs
+        if not (self.dialect.writes_calls and opening.strip() and closing):
+            return False
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
+        calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
+        text = self.prober.turn(self.dialect.speech(Speech("", "", "", calls)), self.dialect.shows_tools)
+        rest = text.partition(CALLED)[2]
+        return closing in rest.rpartition(CALLED)[0]
+
+    def find_inner_tokens(self, ends: set[int]) -> set[int]:
+        """Return the stop tokens that the template also writes within a turn, unless no other token ends that turn.
+
+        A model that is stopped by such a token could never call after a thought, or call twice.
+        """
+        inner: set[int] = set()
+        call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
+        for thought, content, count in ((THOUGHT, "", 1), ("", SAID, 1), ("", "", 2), (THOUGHT, SAID, 0)):
+            if count and not self.dialect.writes_calls:
+                continue
+            calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(count))
+            text = self.prober.turn(self.dialect.speech(Speech("", thought, content, calls)), self.dialect.shows_tools)
+            last = max(text.rfind(mark) for mark in (SAID, CALLED))
+            if last >= 0 and all(mark in text for mark in (thought, content, *(CALLED for _ in calls))):
+                inner |= ends.intersection(self.vocabulary.encode(text[:last]))
+        return inner
+
+    def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
+        """Return the token after a turn that ends it: the end-of-sequence token, the last one, or the first."""
+        ids = [i for i in self.vocabulary.encode(behind) if i in self.vocabulary.added]
+        if self.vocabulary.eos in ids:
+            return (self.vocabulary.eos,)
+        last = next((i for i in reversed(ids) if alone.rstrip().endswith(self.vocabulary.added[i])), None)
+        return (last,) if last is not None else tuple(ids[:1])
+
+    def _first_special(self, text: str) -> tuple[int, ...]:
+        return tuple(i for i in self.vocabulary.encode(text) if i in self.vocabulary.special)[:1]

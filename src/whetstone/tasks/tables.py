@@ -1,0 +1,63 @@
+"""Rows of Parquet files, and of datasets of Hugging Face in a folder, by split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from whetstone.errors import RecipeError, TaskError
+from whetstone.extras import install_command
+
+
+def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of a Parquet file, or of a folder of Parquet files, by split.
+
+    A file belongs to the split that its name starts with. If no name starts with `training` and `held_out` is empty,
+    all files are the split `training`.
+
+    Raises:
+        TaskError: The file does not exist or cannot be read.
+        RecipeError: `pyarrow` is not installed.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise RecipeError(f"tasks: Parquet needs pyarrow: {install_command('datasets')}") from None
+    if not path.exists():
+        raise TaskError(f"{path}: no such file or folder")
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise TaskError(f"{path}: no .parquet file in it")
+    is_named = any(file.name.startswith(training) for file in files) or bool(held_out)
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for file in files:
+        name = next((s for s in (training, held_out) if s and file.name.startswith(s)), "" if is_named else training)
+        if not name:
+            continue
+        try:
+            rows.setdefault(name, []).extend(pyarrow.parquet.read_table(file).to_pylist())
+        except Exception as error:  # pyarrow raises its own errors, and those of Python for values it cannot convert
+            raise TaskError(f"{file}: {type(error).__name__}: {str(error).partition(chr(10))[0][:160]}") from None
+    return rows
+
+
+def dataset_rows(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
+    """Return the rows of a dataset of Hugging Face in a folder, by split.
+
+    Raises:
+        TaskError: The folder does not exist or cannot be read.
+        RecipeError: `datasets` is not installed.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise RecipeError(f"tasks: datasets are read by `datasets`: {install_command('datasets')}") from None
+    if not path.is_dir():
+        raise TaskError(f"{path}: no such folder; datasets are read from a folder, nothing is fetched")
+    try:
+        is_saved = (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+        dataset = datasets.load_from_disk(str(path)) if is_saved else datasets.load_dataset(str(path))
+    except Exception as error:  # the library raises the errors of its readers
+        raise TaskError(f"{path}: {type(error).__name__}: {str(error).partition(chr(10))[0][:160]}") from None
+    return dict(dataset) if isinstance(dataset, dict) else {training: dataset}

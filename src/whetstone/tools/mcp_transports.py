@@ -1,0 +1,154 @@
+"""Transports to an MCP server: streamable HTTP, SSE, and the standard streams of a process.
+
+Note:
+    The SDK drops the status of an HTTP response. A session that the server no longer knows (status 404) and a proxy
+    without a server (502) would look like errors of the call, so the status is added here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+import httpx2
+
+from whetstone.errors import explained
+from whetstone.network import MOST_BYTES, no_more_than, trusted
+from whetstone.tools.mcp_sdk import sdk
+
+UNAVAILABLE = -31_500
+"""Code of a JSON-RPC error for a status of HTTP; outside the range that JSON-RPC reserves."""
+_SESSION = "mcp-session-id"
+_NO_SESSION = re.compile(r"session|not initiali[sz]ed", re.IGNORECASE)
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_MAX_ERROR_CHARACTERS = 1 << 20
+_MAX_TEXT_CHARACTERS = 300
+
+
+class HttpTransport:
+    """Messages over HTTP: SSE if the path of the address ends with `/sse`, else streamable HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.lost = ""
+        """Why the server no longer knows this session; empty while it does."""
+        self.requests = 0
+        """Number of messages sent."""
+        self._uses_sse = urlsplit(url).path.rstrip("/").endswith("/sse")
+        self._incoming: Any = None
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Any:
+        try:
+            return await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _open(self) -> Any:
+        if self._uses_sse:
+            connecting = sdk().sse_client(self.url, httpx_client_factory=self._make_client)
+            streams = await self._stack.enter_async_context(connecting)
+            self._incoming = streams[0]
+            return streams
+        # no response is longer than it may be
+        client = _Client(self, httpx2.Timeout(30.0, read=300.0), {"response": [no_more_than(MOST_BYTES)]})
+        await self._stack.enter_async_context(client)
+        return await self._stack.enter_async_context(sdk().streamable_http_client(self.url, http_client=client))
+
+    def _make_client(self, *, timeout: Any, **_: Any) -> _Client:
+        return _Client(self, timeout)
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._stack.__aexit__(*error)
+
+    async def read_failure(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return the response to a failed request as a JSON-RPC error, and note a session that is gone."""
+        text = (await response.aread()).decode(errors="replace")
+        status = response.status_code
+        message = f"status {status}: {text[:_MAX_TEXT_CHARACTERS]}"
+        has_session = self._uses_sse or _SESSION in request.headers
+        if has_session and (status in (404, 410) or (status == 400 and _NO_SESSION.search(text))):
+            self.lost = message
+        if self._uses_sse:  # the SDK stops sending, and the request would never be answered
+            self.lost = self.lost or (message if status >= 500 else "")
+            self._incoming.close()
+        elif status >= 500 or not _is_rpc_error(text):
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": UNAVAILABLE, "message": message}}
+            return httpx2.Response(status, json=error, request=request)
+        return response
+
+
+class _Client(httpx2.AsyncClient):
+    """A client that reports failed messages to its transport."""
+
+    def __init__(self, owner: HttpTransport, timeout: Any, hooks: Mapping[str, list[Any]] | None = None) -> None:
+        headers = {"Accept-Encoding": "identity"}
+        super().__init__(timeout=timeout, headers=headers, verify=trusted(), event_hooks=hooks)
+        self._owner = owner
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; see `httpx2.AsyncClient`."""
+        if request.method != "POST":
+            return await super().send(request, **options)
+        self._owner.requests += 1
+        try:
+            response = await super().send(request, **options)
+        except _NEVER_SENT as error:
+            self._owner.lost = explained(error)
+            raise
+        return response if response.status_code < 400 else await self._owner.read_failure(request, response)
+
+
+class ProcessTransport:
+    """Messages over the standard streams of a process that is started here.
+
+    Args:
+        is_quiet: Keep the standard error of the process instead of writing it to ours.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, is_quiet: bool = False) -> None:
+        first, *rest = command
+        variables = {"PYTHONHASHSEED": "0", **environment}  # a set is listed in the same order by every process
+        server = sdk().StdioServerParameters(command=first, args=rest, env=variables)
+        self._errors = tempfile.TemporaryFile("w+", errors="replace") if is_quiet else None  # noqa: SIM115 - kept
+        self._streams = sdk().stdio_client(server, errlog=self._errors or _standard_error())
+
+    async def __aenter__(self) -> Any:
+        return await self._streams.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        ended: bool | None = await self._streams.__aexit__(*error)
+        return ended
+
+    @property
+    def last_error(self) -> str:
+        """The last line of the standard error that was kept."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read(_MAX_ERROR_CHARACTERS).strip().splitlines()
+        return lines[-1].strip()[:_MAX_TEXT_CHARACTERS] if lines else ""
+
+
+def _standard_error() -> TextIO:
+    """Return our standard error if a process can write to it; a notebook's has no descriptor."""
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return open(os.devnull, "w")
+    return sys.stderr
+
+
+def _is_rpc_error(text: str) -> bool:
+    try:
+        return "error" in json.loads(text) and '"jsonrpc"' in text
+    except (ValueError, TypeError):
+        return False

@@ -1,0 +1,193 @@
+"""Owners and deadlines of waits: each call of untrusted code names the part it waits for and how long it may take.
+
+`waiting_for` names the part, such as `tool Shop (open)`. `Waits` holds the names for one episode, so that an error
+message and the watchdog name the same part. `deadline` and `finish_within` set a deadline.
+
+Note:
+    `deadline` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave in
+    the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a separate task and abandons
+    that task if it does not end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from whetstone.errors import InfrastructureError, explained
+from whetstone.stopping import asked_to_stop, pressed
+
+T = TypeVar("T")
+CLOSE_SECONDS = 30.0
+"""Deadline of closing an environment, if the episode has no shorter one."""
+_CANCEL_SECONDS = 1.0
+"""A cancelled coroutine may take this long to end."""
+
+
+class DeadlinePassed(Exception):
+    """A wait was not over in time; `owner` is the part that was waited for, `seconds` the deadline."""
+
+    def __init__(self, owner: str, seconds: float) -> None:
+        super().__init__(f"{owner} did not finish within {seconds:g} s")
+        self.owner, self.seconds = owner, seconds
+
+
+class Waits:
+    """Parts that one episode waits for at this moment.
+
+    Args:
+        advance: Called when a wait ends.
+    """
+
+    def __init__(self, advance: Callable[[], None] = lambda: None) -> None:
+        self._advance = advance
+        self._entered: dict[object, tuple[int, str, float]] = {}
+        """Depth, owner and start of each wait."""
+        self.cut = ""
+        """The innermost part whose wait was cancelled; empty once another wait starts."""
+
+    def current(self) -> tuple[str, float] | None:
+        """Return the innermost part and the start of its wait, or None; parts that work in parallel are joined."""
+        waits = list(self._entered.values())
+        depth = max((wait[0] for wait in waits), default=0)
+        innermost = [wait for wait in waits if wait[0] == depth]
+        if not innermost:
+            return None
+        return ", ".join(sorted({owner for _, owner, _ in innermost})), min(since for *_, since in innermost)
+
+    @contextmanager
+    def enter(self, owner: str, depth: int) -> Iterator[None]:
+        """Add a wait for the duration of the block."""
+        key, self.cut = object(), ""
+        self._entered[key] = (depth, owner, time.perf_counter())
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.cut = self.cut or owner
+            raise
+        finally:
+            del self._entered[key]
+            self._advance()
+
+
+_current: ContextVar[tuple[Waits, int] | None] = ContextVar("waits", default=None)
+"""The waits of this episode, and how many enclose the code that runs."""
+
+
+@contextmanager
+def collect_waits(waits: Waits | None = None) -> Iterator[None]:
+    """Collect the waits of the block in `waits`; without it, in those of the enclosing block or in new ones."""
+    outer = _current.get()
+    if waits is not None or outer is None:
+        _current.set((waits or Waits(), 1))
+    try:
+        yield
+    finally:
+        _current.set(outer)  # `reset` fails if a generator is closed in another context
+
+
+@contextmanager
+def waiting_for(owner: str) -> Iterator[None]:
+    """Name the part that the block waits for."""
+    outer = _current.get()
+    if outer is None:
+        yield
+        return
+    waits, depth = outer
+    _current.set((waits, depth + 1))
+    try:
+        with waits.enter(owner, depth):
+            yield
+    finally:
+        _current.set(outer)
+
+
+@asynccontextmanager
+async def deadline(seconds: float | None, *, owner: str) -> AsyncIterator[None]:
+    """Limit the time of a block, in the task that runs it.
+
+    Raises:
+        DeadlinePassed: The block was not over in time; it names the innermost part that was waited for.
+    """
+    outer = _current.get()
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            with waiting_for(owner):
+                yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlinePassed(outer[0].cut if outer is not None else owner, seconds or 0.0) from None
+
+
+async def finish_within(
+    seconds: float | None, work: Coroutine[Any, Any, T], *, owner: str, patience: float = _CANCEL_SECONDS
+) -> T:
+    """Return the result of a coroutine; cancel it at the deadline and abandon it if it does not end.
+
+    A deadline that passes inside the coroutine is an `InfrastructureError` here.
+
+    Args:
+        seconds: Deadline; None: no deadline.
+        work: Runs in a separate task, in a copy of the context.
+        owner: Name of the part that is waited for.
+        patience: Seconds that the coroutine may take to end when it is cancelled.
+
+    Raises:
+        DeadlinePassed: The coroutine did not finish in time; it names the innermost part.
+    """
+    with waiting_for(owner):
+        task = asyncio.ensure_future(_capture(work))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            await _cancel(task, patience)
+            raise
+        if not done:
+            outer = _current.get()
+            innermost = outer[0].current() if outer is not None else None
+            await _cancel(task, patience)
+            raise DeadlinePassed(innermost[0] if innermost is not None else owner, seconds or 0.0)
+    result, error = task.result()
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+async def close_within(seconds: float, work: Coroutine[Any, Any, Any], *, owner: str) -> str:
+    """Wait until something is closed, report a failure, and return it in a line; empty if there is none."""
+    try:
+        async with deadline(seconds, owner=owner):
+            await work
+        return ""
+    except asyncio.CancelledError:
+        if asked_to_stop():
+            raise
+        failure = f"{owner}: CancelledError without a cancellation"
+    except DeadlinePassed as error:
+        failure = str(error)
+    except (Exception, SystemExit) as error:
+        failure = f"{owner}: {explained(error)}"
+    asyncio.get_running_loop().call_exception_handler({"message": f"not closed, the run continues: {failure}"})
+    return failure
+
+
+async def _capture(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """Return the result or the exception: a `SystemExit` that leaves a task ends the event loop."""
+    try:
+        return await work, None
+    except DeadlinePassed as error:
+        return None, InfrastructureError(str(error))
+    except BaseException as error:  # untrusted code may raise anything
+        if isinstance(error, asyncio.CancelledError) or pressed(error):
+            raise
+        return None, error
+
+
+async def _cancel(task: asyncio.Task[Any], patience: float) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=patience)

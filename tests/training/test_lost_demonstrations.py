@@ -1,0 +1,102 @@
+"""Demonstrations that a sandbox or tool fails are played again; those that stay lost are faults on record."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests_small import SMALL
+from whetstone.assembly.assembly import assemble
+from whetstone.environments import ToolEnvironment
+from whetstone.errors import InfrastructureError
+from whetstone.recipe import load_recipe
+from whetstone.tools import pocket_calculator
+from whetstone.training.supervised import Demonstrations, demonstrated
+from whetstone.trajectory import EndReason
+
+FAILED = {"ended": EndReason.INFRASTRUCTURE, "error": "the sandbox is gone", "score": None}
+CALLS = {"made": 0, "fails": ()}
+
+
+@pytest.fixture(scope="module")
+def assembly():
+    return assemble(load_recipe("demo", [*SMALL, "ablations=null"]))
+
+
+def breaking(kind):
+    """The demo's tool, which fails in some of all its calls: as a sandbox, a tool, or by ending the interpreter."""
+
+    def calculator(expression: str) -> str:
+        """One operation on two numbers.
+
+        Args:
+            expression: Such as 12*34.
+        """
+        CALLS["made"] += 1
+        if CALLS["made"] in CALLS["fails"]:
+            if kind == "sandbox":
+                raise InfrastructureError("the sandbox is gone")
+            if kind == "environment":
+                raise SystemExit("killed")
+            raise OSError("the interpreter was ended by SIGKILL")
+        return pocket_calculator(expression)
+
+    calculator.__name__ = "pocket_calculator"
+    return calculator
+
+
+def shown_with(assembly, kind, fails, *, count=3):
+    CALLS.update(made=0, fails=fails)
+    spoilt = replace(assembly, environment=lambda: ToolEnvironment(tools=[breaking(kind)]))
+    return asyncio.run(demonstrated(spoilt, 0, count))
+
+
+def tokens_of(demonstrations):
+    return [segment.tokens.ids for segment in demonstrations.segments]
+
+
+@pytest.mark.parametrize("kind", ["sandbox", "tool", "environment"])
+@pytest.mark.parametrize("fails", [(1,), (2, 3), (1, 4)])
+def test_a_run_whose_sandbox_crashes_learns_from_the_same_demonstrations(assembly, kind, fails):
+    undisturbed = shown_with(assembly, kind, ())
+    disturbed = shown_with(assembly, kind, fails)
+    assert undisturbed.metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
+    assert tokens_of(disturbed) == tokens_of(undisturbed)
+    assert len(disturbed.segments) == 3
+    assert disturbed.retried >= 1
+    assert disturbed.lost == []
+
+
+def test_what_stays_lost_is_a_fault_and_is_not_learned_from(assembly):
+    lost = shown_with(assembly, "sandbox", range(1000), count=2)
+    assert (lost.segments, len(lost.lost)) == ([], 2)
+    assert lost.metrics["demonstrations/lost"] == 2.0
+    faults = []
+    lost.record_faults(lambda kind, text, *, episode: faults.append((kind, text, episode)))
+    assert [(kind, text) for kind, text, _ in faults] == [("infrastructure", "the sandbox is gone")] * 2
+    assert Demonstrations().metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
+
+
+def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_path, monkeypatch):
+    from whetstone.training import supervised, train
+
+    real, spoilt = supervised.demonstrated, iter([True, False, False, False])
+
+    async def some_lost(assembly, first, count):
+        demonstrations = await real(assembly, first, count)
+        if not next(spoilt, False):
+            return demonstrations
+        first_one, *rest = demonstrations.episodes
+        failed = replace(first_one, **FAILED)
+        return Demonstrations((failed, *rest), demonstrations.retried)
+
+    monkeypatch.setattr(supervised, "demonstrated", some_lost)
+    run = tmp_path / "run"
+    train(load_recipe("demo", [*SMALL, "reinforcement.steps=1", "ablations=null"]), run)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lost_per_step = [row["demonstrations/lost"] for row in rows if row["stage"] == "supervised"]
+    assert lost_per_step == [1.0, 0.0]
+    events = [json.loads(line) for line in (run / "store" / "journal.jsonl").read_text().splitlines()]
+    (fault,) = [event for event in events if event["event"] == "fault"]
+    assert (fault["kind"], fault["said"]) == ("infrastructure", "the sandbox is gone")
