@@ -118,8 +118,8 @@ class _Finder:
             return answering, first  # the token that starts the next message
         if answering[0] in ids:
             return answering, answering
-        behind = self.render((messages[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
-        following = behind.removeprefix(tail).lstrip()
+        after = self.render((messages[0], called, answer), (TOOL,), True).rpartition(CALLED)[2]
+        following = after.removeprefix(tail).lstrip()
         speaker = self._first_special(following)
         if not closed and speaker and following.startswith(self.vocabulary.added[speaker[0]]):
             return answering, speaker  # the token that starts the result
@@ -161,9 +161,9 @@ class _Finder:
                 inner |= ends.intersection(self.vocabulary.encode(text[:last]))
         return inner
 
-    def _ends(self, behind: str, alone: str) -> tuple[int, ...]:
+    def _ends(self, after: str, alone: str) -> tuple[int, ...]:
         """Return the token after a turn that ends it: the end-of-sequence token, the last one, or the first."""
-        ids = [i for i in self.vocabulary.encode(behind) if i in self.vocabulary.added]
+        ids = [i for i in self.vocabulary.encode(after) if i in self.vocabulary.added]
         if self.vocabulary.eos in ids:
             return (self.vocabulary.eos,)
         last = next((i for i in reversed(ids) if alone.rstrip().endswith(self.vocabulary.added[i])), None)

@@ -105,10 +105,8 @@ def _signature(tool: ToolSpec) -> str:
 
 def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
     arguments = arguments_of(call)
-    if not isinstance(arguments, dict):
-        raise ValueError(f"{call.name}: arguments must be a JSON object, got {call.arguments}")
     only = tool.only_text_parameter if tool is not None else _OF_UNKNOWN_TOOLS
-    if list(arguments) == [only] and isinstance(raw := arguments[only], str):
+    if only is not None and list(arguments) == [only] and isinstance(raw := arguments[only], str):
         return raw
     order = list(tool.properties) if tool is not None else []
     positional = order[: len(arguments)] == list(arguments)

@@ -14,7 +14,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from json.decoder import scanstring
 from typing import Any
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
@@ -159,7 +158,7 @@ def _member_spans(text: str, start: int) -> Iterator[tuple[str, tuple[int, int]]
     """Yield (key, span of its value) of the valid JSON object at `start`."""
     position = skip_space(text, start + 1)
     while text[position] != "}":
-        key, position = scanstring(text, position + 1, True)
+        key, position = _PLAIN.raw_decode(text, position)
         position = skip_space(text, skip_space(text, position) + 1)
         _, end = _PLAIN.raw_decode(text, position)
         yield key, (position, end)

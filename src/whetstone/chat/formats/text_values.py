@@ -58,19 +58,19 @@ def _declared_types(schema: Any, root: Mapping[str, Any], depth: int) -> frozens
         constraints.append(frozenset(map(json_type, values)))
     if (names := schema.get("type")) is not None:
         listed = [names] if isinstance(names, str) else list(names) if isinstance(names, Sequence) else []
-        types = frozenset(_OTHER_NAMES.get(str(name).lower(), str(name).lower()) for name in listed)
-        constraints.append(types if types and types <= _TYPES else None)
+        named = frozenset(_OTHER_NAMES.get(str(name).lower(), str(name).lower()) for name in listed)
+        constraints.append(named if named and named <= _TYPES else None)
     for key in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(key), Sequence) and not isinstance(options, str) and options:
             each = [_declared_types(option, root, depth + 1) for option in options]
             known = [types for types in each if types is not None]
-            constraints.append(frozenset().union(*known) if len(known) == len(each) else None)
+            constraints.append(frozenset[str]().union(*known) if len(known) == len(each) else None)
     if isinstance(parts := schema.get("allOf"), Sequence) and not isinstance(parts, str):
         constraints += [_declared_types(part, root, depth + 1) for part in parts]
     result: frozenset[str] | None = None
-    for types in constraints:
-        if types is not None:
-            result = types if result is None else _intersect(result, types)
+    for constraint in constraints:
+        if constraint is not None:
+            result = constraint if result is None else _intersect(result, constraint)
     if result is not None and schema.get("nullable") is True:
         result |= {"null"}
     return result or None
@@ -117,7 +117,7 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
             `NaN`, `1e999` or an object with a repeated key.
     """
     types = declared_types(schema, root)
-    if types == {"string"}:
+    if types == frozenset({"string"}):
         return text
     try:
         value = parse_json(text)
