@@ -105,6 +105,7 @@ PYTHON_CALLS = [
     ('write(command=\'grep -F "]" log.txt\')', {"command": 'grep -F "]" log.txt'}),
     ("write(command='cat > f.py << EOF\nx = 1\nEOF')", {"command": "cat > f.py << EOF\nx = 1\nEOF"}),
     ("write(from=1)", {"from": 1}),
+    ("write(class='from=1', import=True, x=\"in='a'\")", {"class": "from=1", "import": True, "x": "in='a'"}),
     ("write(queries=['a, b', 'c'])", {"queries": ["a, b", "c"]}),
     ("write(deep={'k': [1, {'l': None}]})", {"deep": {"k": [1, {"l": None}]}}),
     (" write(x=True)", {"x": True}),
@@ -118,9 +119,21 @@ def test_python_style_calls_are_read_exactly_or_reported(name, case):
     message = FORMATS[name]().read(FRAMES[name].format(text), [WRITE])
     if message.malformed:
         assert not message.tool_calls
-        assert "\n" in text or "from=" in text, message.malformed
+        assert "\n" in text, message.malformed
         return
     assert calls_of(message) == [("write", arguments)]
+
+
+@pytest.mark.parametrize("name", PYTHONIC)
+def test_parameters_with_names_of_python_keywords_are_written_and_read(name):
+    """Report 5."""
+    tool = ToolSpec(
+        "mail", "", {"type": "object", "properties": {"from": {"type": "string"}, "in": {"type": "string"}}}
+    )
+    call = ToolCall("mail", '{"from": "a=\'b\'", "in": "x, to=\'y\'"}')
+    form = FORMATS[name]()
+    message = form.read(form.write(assistant("", call), [tool]), [tool])
+    assert (calls_of(message), message.malformed) == (calls_of(assistant("", call)), ())
 
 
 PARAMETERS = {name: form for name in NAMES if isinstance(form := FORMATS[name](), Parameters)}
