@@ -17,7 +17,7 @@ from tests_conversations import conversations, written
 from tests_small import StopAfter, Stopped
 from tests_viewed import made_run, row
 from whetstone.chat import assistant, tool_result
-from whetstone.errors import PolicyError
+from whetstone.errors import PolicyError, explained
 from whetstone.policies import add_adapters, build_tiny, load_policy, save_policy
 from whetstone.recipe import load_recipe
 from whetstone.record import RunStore
@@ -148,6 +148,11 @@ def test_half_of_a_surrogate_pair_ends_no_run(tmp_path):
     answer = get(run, "/api/runs/0/trajectory?id=group-1/sums/1%231")
     assert answer.status_code == 200, answer.text
     assert "half of a pair" in answer.text
+
+
+def test_half_of_a_surrogate_pair_in_an_error_can_be_printed():
+    """Report 45."""
+    assert explained(ValueError(HALF)).encode().startswith(b"ValueError: half of a pair: ")
 
 
 def test_half_of_a_surrogate_pair_in_a_turn_under_way_is_recorded(tmp_path):

@@ -156,6 +156,7 @@ def test_output_above_the_limit_is_marked_as_cut():
         assert answer.text.strip(letter), "nothing marks the cut"
 
 
+@pytest.mark.slow
 @needs_isolation
 @pytest.mark.parametrize(
     ("tool", "name", "arguments"),
