@@ -25,7 +25,7 @@ def test_text_parameter_is_refused_if_its_schema_restricts_the_text():
             call_grammar(chat, [tool], offered=[tool])
 
 
-REFUSED = ("lfm2", "gemma4", "minimax_m3", "deepseek_v3", "deepseek_v4", "seed", "minicpm", "command_r_plus")
+REFUSED = ("lfm2", "lfm25", "gemma4", "minimax_m3", "deepseek_v3", "deepseek_v4", "seed", "minicpm", "command_r_plus")
 """Formats of which some template is refused for `TOOLS`; each message names the reason."""
 
 

@@ -14,6 +14,7 @@ from whetstone.errors import PolicyError
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 measured = importlib.import_module("templates")
+parsed_turns = importlib.import_module("parsed_turns")
 REAL = real_templates()
 OF_LLAMA_CPP = [name for name in REAL if "/" not in name]
 NOT_CARRIED = {"llama-cpp-rwkv-world": "could never end one"}
@@ -134,3 +135,17 @@ def test_a_template_that_reads_secrets_is_refused_or_shows_nothing_of_them(sourc
         return
     plain = Chat(tokenizer_with(CHATML), FORMATS["hermes"]())
     assert chat.open([user("hi")], []).ids == plain.open([user("hi")], []).ids
+
+
+@pytest.mark.parametrize("name", mostly_slow([pytest.param(n, id=n) for n in REAL], quick=["MiniMax-M2"]))
+def test_every_turn_that_a_template_renders_is_parsed_as_it_was_rendered(name):
+    result = parsed_turns.measure(name, REAL[name])
+    if name in NOT_CARRIED:
+        assert result.refused
+        return
+    if name in parsed_turns.CONTRADICTIONS:
+        line, text, _ = parsed_turns.CONTRADICTIONS[name]
+        assert text in REAL[name].splitlines()[line - 1]
+        return
+    assert not result.failures
+    assert result.written == result.rendered > 0

@@ -151,7 +151,7 @@ def test_json_that_is_nested_without_end_is_none():
 
 def test_a_server_of_tools_says_no_more_than_it_may(monkeypatch):
     pytest.importorskip("mcp", reason="the SDK of MCP is not installed")
-    monkeypatch.setattr("whetstone.tools.mcp.MOST_BYTES", 100_000)
+    monkeypatch.setattr("whetstone.tools.mcp_transports.MOST_BYTES", 100_000)
     head = HEAD + b"Content-Type: application/json\r\n\r\n"
 
     async def opened(url):

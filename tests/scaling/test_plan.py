@@ -154,11 +154,17 @@ def test_rates_are_read_from_a_file_and_mistakes_in_it_are_one_line(tmp_path):
 
 def test_a_runs_episodes_are_taken_as_they_were(tmp_path):
     def turn(context, action, seconds):
-        return {"context": {"ids": [0] * context}, "action": {"ids": [0] * action}, "seconds": [1.0, 0.0, seconds]}
+        context_row, action_row = ({"ids": [0] * count, "authors": []} for count in (context, action))
+        return {
+            "context": context_row, "action": action_row, "observation": 0, "reward": 0.0, "calls": [],
+            "opens_segment": False, "training_context": None, "seconds": [1.0, 0.0, seconds],
+        }  # fmt: skip
 
     episodes = [[turn(100, 10, 2.0), turn(20, 30, 4.0)], [turn(50, 20, 3.0)]]
     (tmp_path / "trajectories").mkdir()
-    lines = "".join(json.dumps({"id": f"a#{k}", "turns": turns}) + "\n" for k, turns in enumerate(episodes))
+    row = {"task_id": "a", "ended": "terminated", "messages": [], "opening": 0, "seconds": 1.0}
+    row |= dict.fromkeys(("error", "score", "removal", "parent", "fork_turn"))
+    lines = "".join(json.dumps({**row, "id": f"a#{k}", "turns": turns}) + "\n" for k, turns in enumerate(episodes))
     (tmp_path / "trajectories" / "step-000001.jsonl").write_text(lines + '{"torn')
     episode = read_rates(tmp_path).episode
     assert (episode.turns, episode.prompt_tokens, episode.turn_tokens) == (1.5, 75, 20)

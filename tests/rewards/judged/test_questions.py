@@ -41,7 +41,7 @@ class Recording(ScriptedJudge):
         super().__init__(answers=self.first)
         self.asked = []
 
-    def first(self, question):
+    async def first(self, question):
         self.asked.append([question.ask, dict(question.material), question.shape])
         if "tool" in question.shape["properties"] and "what your tools said" in question.material:
             say = question.material["what your tools said"].count("\n") == 1

@@ -17,7 +17,7 @@ def test_ways_to_put_steps_together():
 def test_labels_and_a_judge_for_the_rest():
     seen = []
 
-    def judges(question):
+    async def judges(question):
         seen.append(question.material)
         return {"reason": "r", "met": "good" in question.material["step"]}
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from whetstone.chat.formats.json_call import arguments_of, decode_calls, message_of, without_signs
-from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block
+from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -48,8 +48,9 @@ class JsonBlock:
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
-        """Texts that open and close a block."""
-        return tuple(sign for sign in (self.begin.strip(), *self.also, self.end.strip()) if sign)
+        """Texts that open and close a block, one per tag."""
+        signs = (self.begin.strip() or self.also[0], self.end.strip())
+        return tuple(dict.fromkeys(tag for sign in signs if sign for tag in split_markers(sign) or (sign,)))
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
@@ -82,7 +83,8 @@ class JsonBlock:
 
     @cached_property
     def _reserved(self) -> tuple[str, ...]:
-        return tuple(sign for sign in self.markers if not sign.isalnum() and sign != "```")
+        signs = (self.begin.strip(), *self.also, self.end.strip())
+        return tuple(sign for sign in signs if sign and not sign.isalnum() and sign != "```")
 
     @cached_property
     def _opening(self) -> re.Pattern[str]:

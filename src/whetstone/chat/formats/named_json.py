@@ -20,7 +20,11 @@ from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_b
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
-_GROUPS = {"{name}": r"(?P<name>[^\s<>\[\]{}|:]+?)", "{id}": r"(?P<id>[^\s<>\[\]{}|]*?)", "{index}": r"(?P<index>\d+)"}
+_GROUPS = {
+    "{name}": r"(?P<name>[^\s<>\[\]{}|:]+?)(?<!\.)",
+    "{id}": r"(?P<id>[^\s<>\[\]{}|]*?)",
+    "{index}": r"(?P<index>\d+)",
+}
 _OPENING = re.compile(r"<[^<>{]*>?|\[[A-Z_]+\]")
 
 

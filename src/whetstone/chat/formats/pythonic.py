@@ -21,10 +21,9 @@ from typing import Any, Literal
 
 from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn
+from whetstone.chat.formats.text_values import parse_python
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
-
-_WORDS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def parse_raw_calls(text: str) -> list[Found]:
             if other is None or key[1] in arguments:
                 return [*found, f"the argument {key[1]} of {name} is not closed, or repeated"]
             try:
-                value = string[2] if string is not None else _parse_value(ast.parse(other[1].strip(), mode="eval").body)
+                value = string[2] if string is not None else parse_python(ast.parse(other[1].strip(), mode="eval").body)
                 dump_json(value)
             except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
                 return [*found, f"the argument {key[1]} of {name} is not a JSON value: {error}"]
@@ -228,27 +227,8 @@ def _read_call(call: ast.expr) -> Found:
         if key in arguments:
             return f"a call of {name} repeats the argument {key}"
         try:
-            arguments[key] = _parse_value(one.value)
+            arguments[key] = parse_python(one.value)
             dump_json(arguments[key])
         except (ValueError, TypeError, RecursionError) as error:
             return f"the argument {key} of {name} is not a JSON value: {error}"
     return ToolCall(name, dump_json(arguments))
-
-
-def _parse_value(node: ast.expr) -> Any:
-    """Parse a literal; JSON's words for constants are accepted too."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name) and one.id not in _WORDS:
-            raise ValueError(f"{one.id} is a name")
-        if isinstance(one, ast.Dict):
-            keys = [key.value if isinstance(key, ast.Constant) else None for key in one.keys]
-            if not all(isinstance(key, str) for key in keys):
-                raise ValueError("a key must be a string")
-            if len(set(keys)) < len(keys):
-                raise ValueError("a key is repeated")
-
-    class ConstantNames(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.expr:
-            return ast.Constant(_WORDS[name.id])
-
-    return ast.literal_eval(ConstantNames().visit(node))

@@ -90,5 +90,5 @@ def split_markers(*forms: str) -> tuple[str, ...]:
 
 def pattern_of(form: str) -> str:
     """Return the pattern of fixed text in which whitespace is optional around and between tags."""
-    tags = [tag for tag in re.split(r"\s+|(?<=[>\]])(?=<)", form.strip()) if tag]
+    tags = [tag for tag in re.split(r"\s+|(?=<)", form.strip()) if tag]
     return r"\s*".join(map(re.escape, tags))

@@ -31,6 +31,7 @@ _OTHER_NAMES = {
     "none": "null",
 }
 _DEEPEST = 20
+_WORDS = {"true": True, "false": False, "null": None}
 
 
 def declared_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | None:
@@ -122,16 +123,12 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     try:
         value = parse_json(text)
     except ValueError as error:
-        if types is None:
-            return _parse_literal(text, text)
-        if "string" in types:
-            return text
-        if "null" in types and text.strip() == "None":
-            return None
-        value = _parse_literal(text, None)
-        if value is None and not isinstance(error, JSONDecodeError):
+        is_syntax = isinstance(error, JSONDecodeError)
+        if types is None or "string" in types:
+            return _parse_literal(text, text) if types is None and is_syntax else text
+        if not is_syntax:
             raise
-        return text if value is None else value
+        return None if "null" in types and text.strip() == "None" else _parse_literal(text, text)
     if types is not None and "string" in types and not (matches_type(value, types) and not isinstance(value, str)):
         return text
     return value
@@ -140,11 +137,34 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 def _parse_literal(text: str, default: Any) -> Any:
     """Parse a Python literal, as some templates write objects, lists and booleans; else return the default."""
     try:
-        value = ast.literal_eval(text.strip())
+        value = parse_python(ast.parse(text.strip(), mode="eval").body)
         dump_json(value)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return default
     return value if isinstance(value, bool | dict | list | tuple) else default
+
+
+def parse_python(node: ast.expr) -> Any:
+    """Parse a literal of Python; JSON's words for constants are accepted too.
+
+    Raises:
+        ValueError: It is not a literal, a key is not a string, or a key is repeated.
+    """
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and one.id not in _WORDS:
+            raise ValueError(f"{one.id} is a name")
+        if isinstance(one, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in one.keys]
+            if not all(isinstance(key, str) for key in keys):
+                raise ValueError("a key must be a string")
+            if len(set(keys)) < len(keys):
+                raise ValueError("a key is repeated")
+
+    class ConstantNames(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> ast.expr:
+            return ast.Constant(_WORDS[name.id])
+
+    return ast.literal_eval(ConstantNames().visit(node))
 
 
 def format_value(value: Any) -> str:

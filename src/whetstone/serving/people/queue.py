@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from whetstone.atomic_write import saving, write_text
 from whetstone.chat.api.asked import RefusedError
@@ -49,7 +49,9 @@ _EVENTS = {
     "released": make_shape(released=str, by=str, why=str, at=float),
     "said": make_shape(said=str, by=str, message=dict[str, Any], ended=bool, at=float),
     "over": make_shape(over=str, why=str, at=float),
-    "note": make_shape(note=str, episode=str, answer=int, by=str, rating=float | None, at=float),
+    "note": make_shape(
+        note=str, episode=str, answer=int, by=str, rating=float | None, at=float, owner=NotRequired[str]
+    ),
 }
 
 
