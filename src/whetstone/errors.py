@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import re
 from collections.abc import Iterable
 
 _MOST_CHARACTERS = 2000
@@ -136,10 +137,13 @@ def _of_closing(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | GeneratorExit) or type(error).__module__.startswith("anyio")
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def said_by(error: BaseException) -> str:
     """An exception's text, which is foreign code where the exception is: one that raises says so."""
     try:
-        return str(error)
+        return _SURROGATE.sub("\ufffd", str(error))  # half of a surrogate pair can be neither written nor printed
     except BaseException as another:  # whatever it is, it is only about a text
         return f"[its text cannot be had: {type(another).__name__}]"
 

@@ -159,10 +159,9 @@ class Chat:
     def write_turn(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[str, int]:
         """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
         text = self._written(message, tools)
-        if not message.tool_calls:
-            return text, self._ends.answer
-        sign = self._text_of(self._ends.call)  # the end of the calls can be the end of the turn
-        return text.removesuffix(sign) if sign in self.format.markers else text, self._ends.call
+        end = self._ends.call if message.tool_calls else self._ends.answer
+        sign = self._text_of(end)  # a marker of the format can be the end of the turn
+        return (text.removesuffix(sign) if sign in self.format.markers else text), end
 
     def encode(self, text: str) -> tuple[int, ...]:
         """A text as tokens, nothing added; half a letter, which no tokenizer reads, is read as `�`."""
@@ -355,8 +354,8 @@ class Chat:
             return ""
         text = whole[len(opened) :]
         stops = [(at, sign) for sign in self._stops if (at := text.find(sign)) >= 0]
-        if not stops:
-            return ""
+        if not stops:  # some templates end the last turn of all without a token
+            return "" if spoken[2:] else text.rstrip()
         at, sign = min(stops)
         return text[: at + len(sign)] if sign in self.format.markers else text[:at]
 

@@ -112,12 +112,20 @@ def _turns(conversation: Conversation, chat: Chat, learned: frozenset[int]) -> t
 
 def same(read: Message, given: Message) -> bool:
     """Whether a message that was written and read again is what was given, up to space around its text."""
-    if read.malformed or read.text.strip() != given.text.strip() or len(read.tool_calls) != len(given.tool_calls):
+    if read.malformed or _thought_and_answer(read) != _thought_and_answer(given):
+        return False
+    if len(read.tool_calls) != len(given.tool_calls):
         return False
     return all(
         one.name == other.name and _parsed(one.arguments) == _parsed(other.arguments)
         for one, other in zip(read.tool_calls, given.tool_calls, strict=True)
     )
+
+
+def _thought_and_answer(message: Message) -> tuple[str, str]:
+    """Split a text at the end of its thought; templates differ in the space around the signs of a thought."""
+    thought, _, answer = message.text.rpartition("</think>")
+    return thought.strip().removeprefix("<think>").strip(), answer.strip()
 
 
 def _parsed(arguments: str) -> object:

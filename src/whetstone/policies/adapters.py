@@ -34,7 +34,7 @@ def add_adapters(
         target_modules: Names of modules, or `all-linear`.
 
     Raises:
-        PolicyError: PEFT is not installed, or no layer has such a name.
+        PolicyError: PEFT is not installed, no layer has such a name, or a layer shares its weights with the embedding.
     """
     try:
         from peft import LoraConfig
@@ -45,6 +45,7 @@ def add_adapters(
         for name in target_modules:
             if name not in linear:
                 raise PolicyError(f'target_modules: no layer is named "{name}"{did_you_mean(name, linear)}')
+        _check_untied(model, target_modules)
         target_modules = list(target_modules)
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=target_modules, use_dora=dora, lora_dropout=0.0, task_type="CAUSAL_LM"
@@ -53,6 +54,19 @@ def add_adapters(
         torch.manual_seed(seed)
         _add(model, config)
     _train_adapters_alone(model)
+
+
+def _check_untied(model: Any, target_modules: Sequence[str]) -> None:
+    """Reject adapters of an output layer that is also the embedding: merging them would change the embedding, too."""
+    output = model.get_output_embeddings()
+    if output is None or output.weight is not model.get_input_embeddings().weight:
+        return
+    (name,) = (name.rpartition(".")[2] for name, module in model.named_modules() if module is output)
+    if name in target_modules:
+        raise PolicyError(
+            f"target_modules: {name} shares its weights with the embedding (tie_word_embeddings), so a merged model "
+            "would differ from the trained one; name other layers"
+        )
 
 
 def load_adapters(model: torch.nn.Module, folder: Path) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 
 from whetstone.atomic_write import saving
+from whetstone.json_lines import writable
 from whetstone.record.reader import Place, RunRecord
 from whetstone.trajectory import Group, Task, Turn
 from whetstone.trajectory_json import encoded_task, encoded_trajectory, encoded_turn
@@ -177,7 +178,11 @@ class RunStore(RunRecord):
     # ------------------------------------------------------------ files
 
     def _note(self, event: dict[str, Any]) -> None:
-        self._append(self._journal, self.journal_path, orjson.dumps(event) + b"\n")
+        try:
+            line = orjson.dumps(event)
+        except TypeError:
+            line = orjson.dumps(writable(event))
+        self._append(self._journal, self.journal_path, line + b"\n")
 
     def _append(self, file: FileIO, path: Path, line: bytes) -> None:
         with saving(path):

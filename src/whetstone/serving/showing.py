@@ -85,7 +85,8 @@ class Shown:
         new = self._text[self._said :]
         ends = [at for sign in self._held if (at := new.find(sign)) >= 0]
         if ends:
-            self._show, safe = None, new[: min(ends)]
+            # the marker can be a part of the opening of a call, of which nothing is shown
+            self._show, safe = None, min(new[: min(ends)], self._without_halves(new), key=len)
         else:
             safe = self._without_halves(new)
         if safe:

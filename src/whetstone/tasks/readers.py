@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -450,7 +451,7 @@ def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
     if split not in splits:
         raise DataError(f"{path}: no split {split}{did_you_mean(split, splits)}")
     for number, columns in enumerate(_read_arrow(splits[split]), start=1):
-        columns = {name: remove_padding(value) for name, value in columns.items()}
+        columns = {name: None if _is_missing(value) else remove_padding(value) for name, value in columns.items()}
         yield Row(f"{path}:{split}, row {number}", columns, number)
 
 
@@ -466,13 +467,17 @@ def _read_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
 def remove_padding(value: Any) -> Any:
     """Return a value of an Arrow table without the nulls of its structs.
 
-    Arrow gives every struct of a column the fields of all rows, and fills missing ones with null. A null in a list, in
-    a map or in JSON text was written, and is kept.
+    Arrow gives every struct of a column the fields of all rows, and fills missing ones with null; tables of pandas
+    contain NaN instead. A null in a list, in a map or in JSON text was written, and is kept.
     """
     if isinstance(value, Mapping):
-        return {key: remove_padding(field) for key, field in value.items() if field is not None}
+        return {key: remove_padding(field) for key, field in value.items() if not _is_missing(field)}
     if not isinstance(value, list):
         return value
     if value and all(isinstance(each, tuple) for each in value):  # a map
         return {key: remove_padding(item) for key, item in value}
     return [remove_padding(each) for each in value]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -113,11 +113,14 @@ class Connection:
             self._client.exception()  # whoever waits is told; where nobody does, it is no news
 
     async def _list(self, client: Any) -> list[Any]:
-        found, cursor = [], None
+        found, cursor, cursors = [], None, {None}
         while True:
             page = await self._asked(client.list_tools(cursor=cursor))
             found += page.tools
             cursor = page.next_cursor
+            if cursor is not None and cursor in cursors:
+                raise InfrastructureError(f"its list of tools does not end: it sends the cursor {cursor[:40]!r} again")
+            cursors.add(cursor)
             if len(found) > _MOST_TOOLS:
                 raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
             if cursor is None:

@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +33,7 @@ _MOST_VALUES = 100_000
 _LONGEST = 16 << 20
 _JSON, _FORM, _PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 _WITH_FIELDS = frozenset({_JSON, _FORM, _PARTS})
+_PARAMETERS = ("path", "query", "header", "cookie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Operation:
     `whole` for all of it."""
     media: str = "application/json"
     """What the body is sent as."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By argument: the name that is sent, if another argument has that name."""
 
 
 class OpenApi:
@@ -104,8 +107,8 @@ class OpenApi:
         path, query, headers, cookies = operation.path, {}, dict(self.headers), []
         body: dict[str, Any] = {}
         whole: Any = None
-        for name, value in arguments.items():
-            place = operation.places.get(name, "body")
+        for argument, value in arguments.items():
+            place, name = operation.places.get(argument, "body"), operation.names.get(argument, argument)
             if place == "path":
                 if not str(value):
                     raise ToolError(f"{name}: '' names nothing")
@@ -185,33 +188,43 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _operation(references: _References, path: str, method: str, item: Mapping[str, Any]) -> Operation:
     declared = item[method]
-    name = declared.get("operationId") or f"{method}_{path}"
-    name = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", name)).strip("_")[:64]
+    tool = declared.get("operationId") or f"{method}_{path}"
+    tool = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9_-]+", "_", tool)).strip("_")[:64]
     properties: dict[str, Any] = {}
     required: list[str] = []
     places: dict[str, str] = {}
+    names: dict[str, str] = {}
+
+    def declare(sent: str, place: str, schema: Any, *, is_required: bool) -> None:
+        """Declare an argument. If another part of the request has its name, its own part is appended."""
+        name = sent
+        while name in places and (places[name], names.get(name, name)) != (place, sent):
+            name = f"{name}_{place if place in _PARAMETERS else 'body'}"
+        names.update({name: sent} if name != sent else {})
+        properties[name], places[name] = schema, place
+        required.extend([name] if is_required else [])
+
     for parameter in (*item.get("parameters", ()), *declared.get("parameters", ())):
         parameter = references.resolved(parameter)
         schema = {**references.resolved(parameter.get("schema", {})), **_about(parameter)}
-        properties[parameter["name"]], places[parameter["name"]] = schema, parameter["in"]
-        if parameter.get("required") or parameter["in"] == "path":
-            required.append(parameter["name"])
+        is_required = bool(parameter.get("required")) or parameter["in"] == "path"
+        declare(parameter["name"], parameter["in"], schema, is_required=is_required)
     body = references.resolved(declared.get("requestBody", {}))
     media, content = _media(body.get("content", {}))
     if content is not None:
         schema = references.resolved(content.get("schema", {}))
         fields, needed = _fields(schema) if media in _WITH_FIELDS else ({}, [])
         if fields:
-            for field, inner in fields.items():
-                properties[field], places[field] = inner, "file" if media == _PARTS and _is_file(inner) else "body"
-            required += needed
+            for name, inner in fields.items():
+                place = "file" if media == _PARTS and _is_file(inner) else "body"
+                declare(name, place, inner, is_required=name in needed)
         else:
             typed = media in _WITH_FIELDS or "type" in schema
-            properties["body"], places["body"] = (schema if typed else {"type": "string", **schema}), "whole"
-            required += ["body"] if body.get("required") else []
+            schema = schema if typed else {"type": "string", **schema}
+            declare("body", "whole", schema, is_required=bool(body.get("required")))
     parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
     said = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
-    return Operation(ToolSpec(name, said, parameters), method.upper(), path, places, media)
+    return Operation(ToolSpec(tool, said, parameters), method.upper(), path, places, media, names)
 
 
 def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
@@ -256,10 +269,11 @@ def _sent(operation: Operation, whole: Any, body: Mapping[str, Any]) -> dict[str
         return {"data": {name: _plain(value) for name, value in body.items()}}
     if operation.media == _PARTS and whole is None:
         parts = []
+        files = {operation.names.get(name, name) for name, place in operation.places.items() if place == "file"}
         for name, value in body.items():
             for one in value if isinstance(value, list) else [value]:  # a list is a part for each
                 text = one if isinstance(one, str) else str(_plain(one))
-                parts.append((name, (name if operation.places.get(name) == "file" else None, text.encode())))
+                parts.append((name, (name if name in files else None, text.encode())))
         return {"files": parts}
     if operation.media == _JSON:
         return {"json": whole if whole is not None else body}

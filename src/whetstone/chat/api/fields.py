@@ -209,6 +209,8 @@ def tool_of(where: str, name: Any, description: Any, parameters: Any) -> ToolSpe
     if parameters is not None:
         mapped(parameters, f"{where}: its schema")
     told = "" if description is None else text_of(description, f"{where}.description")
+    if name == "":
+        raise RefusedError(f"{where}.name: empty; a tool has a name", param=f"{where}.name")
     return ToolSpec(text_of(name, f"{where}.name"), told, parameters or {"type": "object", "properties": {}})
 
 

@@ -152,6 +152,18 @@ class Parameters:
         return re.compile(_pattern_of(self.call.partition("{parameters}")[2]) + end)
 
     @cached_property
+    def _parameter_opening(self) -> re.Pattern[str]:
+        return re.compile(_pattern_of(self.parameter.partition("{value}")[0]))
+
+    def _find_unclosed(self, name: str, texts: Mapping[str, str], schemas: Mapping[str, Any]) -> str:
+        """Return the reason if a value contains the opening of a declared parameter that is missing from the call."""
+        for key, text in texts.items():
+            for match in self._parameter_opening.finditer(text):
+                if (other := self._unescape(match["key"].strip())) in schemas and other not in texts:
+                    return f'the parameter "{key}" of {name} is not closed before the parameter "{other}"'
+        return ""
+
+    @cached_property
     def _last_marker(self) -> str:
         return self.call.partition("{parameters}")[2].split()[-1]
 
@@ -161,17 +173,20 @@ class Parameters:
         properties = root.get("properties")
         schemas = properties if isinstance(properties, Mapping) else {}
         arguments: dict[str, Any] = {}
+        texts: dict[str, str] = {}
         reason = "" if name else "a call must name its tool"
         while not reason and (one := self._parameter.match(text, position)) is not None:
             key, position = self._unescape(one["key"].strip()), one.end()
             if key in arguments:
                 reason = f'a call of {name} repeats the parameter "{key}"'
                 break
+            texts[key] = one["value"]
             try:
                 arguments[key] = self._parse(one["value"], one.groupdict().get("type"), schemas.get(key, {}), root)
             except ValueError as error:
                 reason = f'the parameter "{key}" of {name}: {error}'
         closed = self._closing.match(text, position)
+        reason = reason or self._find_unclosed(name, texts, schemas)
         if not reason and closed is not None:
             return [ToolCall(name, dump_json(arguments))], closed.end()
         reason = reason or f"a call of {name} must contain parameters and be closed with {self._last_marker}"

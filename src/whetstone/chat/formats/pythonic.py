@@ -12,6 +12,7 @@ Note:
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,10 +143,27 @@ def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
     return [f"calls must be in Python's syntax: {text[match.start() : match.start() + 60]!r}"], len(text)
 
 
+_ESCAPE = "_argument_"
+_KEYWORD = re.compile(
+    rf"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b({"|".join(keyword.kwlist)})(?=\s*=(?!=))""", re.DOTALL
+)
+
+
+def _parse_module(text: str) -> list[ast.stmt]:
+    """Parse Python in which an argument can have the name of a keyword, such as `from`."""
+    try:
+        return ast.parse(text).body
+    except SyntaxError:
+        escaped = _KEYWORD.sub(lambda match: f"{_ESCAPE}{match[1]}" if match[1] else match.group(), text)
+        if escaped == text:
+            raise
+        return ast.parse(escaped).body
+
+
 def parse_calls(text: str) -> list[Found]:
     """Parse one call, a list of calls, or one call per line in Python's syntax."""
     try:
-        body = ast.parse(text.strip()).body
+        body = _parse_module(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [f"calls must be in Python's syntax: {error}"]
     nodes: list[ast.expr] = []
@@ -204,11 +222,13 @@ def _read_call(call: ast.expr) -> Found:
         return "a call must be written name(key=value)"
     arguments: dict[str, Any] = {}
     for one in call.keywords:
-        if one.arg in arguments:
-            return f"a call of {name} repeats the argument {one.arg}"
+        unescaped = str(one.arg).removeprefix(_ESCAPE)
+        key = unescaped if keyword.iskeyword(unescaped) else str(one.arg)
+        if key in arguments:
+            return f"a call of {name} repeats the argument {key}"
         try:
-            arguments[str(one.arg)] = parse_python(one.value)
-            dump_json(arguments[str(one.arg)])
+            arguments[key] = parse_python(one.value)
+            dump_json(arguments[key])
         except (ValueError, TypeError, RecursionError) as error:
-            return f"the argument {one.arg} of {name} is not a JSON value: {error}"
+            return f"the argument {key} of {name} is not a JSON value: {error}"
     return ToolCall(name, dump_json(arguments))
