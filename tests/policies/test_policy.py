@@ -221,6 +221,7 @@ def test_a_run_is_told_what_it_is(tmp_path):
         load_policy(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_checkpoint_of_a_resumed_run_has_the_files_of_one_that_was_not_interrupted(tmp_path, adapters):
     """Saved, loaded and saved again, every file is the same to the last byte, and in every process."""

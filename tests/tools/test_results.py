@@ -46,6 +46,7 @@ def test_an_address_in_memory_is_an_error_of_the_tool(name):
     assert "the tool returned an object of type" in result.text
 
 
+@pytest.mark.slow
 def test_every_value_has_the_same_text_in_every_process():
     code = (
         "import asyncio, json; from tests_returned import VALUES, give\n"
