@@ -208,7 +208,7 @@ class Bench:
             await engine.close()
         if expert:
             shown = await demonstrated(assembly, _STORED + numbers[0], len(numbers))
-            found += [replace(t, id=f"group-{k}/{t.id}#expert") for k, t in zip(numbers, shown, strict=True)]
+            found += [replace(t, id=f"group-{k}/{t.id}#expert") for k, t in zip(numbers, shown.episodes, strict=True)]
         return found
 
     def _train(self, resolved: Resolved, name: str) -> None:

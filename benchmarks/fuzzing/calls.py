@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzzing.choices import Choices, held
 from whetstone.chat import FORMATS, Message, Text, ToolCall, ToolCallFormat, ToolSpec, tool_result, user
-from whetstone.chat.formats import hermes, json_call, llama3, mistral
+from whetstone.chat.formats import json_call
 
 NAMES = ("python", "search", "sql", "code", "calculator", "f", "a-b", "a.b", "été")
 WORDS = (
@@ -127,12 +127,11 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """Arguments that are looked at before they are known to be there."""
-    honest = json_call.read_call
+    honest = json_call._read_call
 
-    def careless(value: Any, *, arguments: Any) -> Any:
+    def careless(value: Any, *rest: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"] == "f":
             raise KeyError("planted")
-        return honest(value, arguments=arguments)
+        return honest(value, *rest)
 
-    for module in (hermes, llama3, mistral):
-        vars(module)["read_call"] = careless
+    vars(json_call)["_read_call"] = careless

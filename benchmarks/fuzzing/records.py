@@ -231,7 +231,7 @@ def _read_viewed(choices: Choices) -> None:
     folder = _new("viewed")
     for name in ("trajectories", "store", "evaluations"):
         (folder / name).mkdir()
-    files = {
+    files: dict[str, Sequence[Any]] = {
         "recipe.yaml": [_RECIPE], "summary.json": [_SUMMARY], "metrics.jsonl": METRICS,
         "evaluations/untrained.json": [_EVALUATION], "evaluations/reinforcement-000002.json": [_EVALUATION],
         "store/journal.jsonl": JOURNAL, "trajectories/step-000001.jsonl": [_TRAJECTORY, _TRAJECTORY],
