@@ -330,7 +330,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    templates = _templates.real_templates()
+    templates = {**_templates.real_templates(), **_templates.axolotl_templates()}
     chosen = {n: t for n, t in templates.items() if not arguments.names or any(part in n for part in arguments.names)}
     results = [measure(name, template) for name, template in chosen.items()]
     rendered, parsed = sum(one.rendered for one in results), sum(one.parsed for one in results)

@@ -32,7 +32,7 @@ def never(question):
 _ASKED = itertools.count()
 
 
-def now_and_then(question):
+async def now_and_then(question):
     """Gives no answer to every third question, however often it is asked again."""
     return never(question) if next(_ASKED) // 2 % 3 == 1 else says_yes(question)
 

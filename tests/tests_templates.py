@@ -117,7 +117,7 @@ def tokenizer_with(template, special=("<|endoftext|>", "<|im_start|>", "<|im_end
 REAL = Path(__file__).parent / "data" / "templates" / "templates.jsonl.gz"
 _SIGN = re.compile(
     r"<[|｜][^<>\n]{1,60}?[|｜]>|<\|[a-z_]+>|<[a-z_]+\|>|<\|\"\|>|\[/?[A-Z_]{3,}\]|</?s>|<(?:start|end)_of_\w+>"
-    r"|<(?:beginning|end)_of_sentence>|<[a-z]+:(?:eos|bos)>|\[e~\[|\]~b\]|</?(?:user|assistant)>|<SPECIAL_\d+>|<sep>"
+    r"|\[\|[^\[\]|\n]{1,30}\|\]|<(?:beginning|end)_of_sentence>|<[a-z]+:(?:eos|bos)>|\[e~\[|\]~b\]|</?(?:user|assistant)>|<SPECIAL_\d+>|<sep>"
 )
 """What real templates write that is a token of its own in their models."""
 _NOT_WRITTEN = {"LFM2-8B-A1B": ("<|tool_call_start|>", "<|tool_call_end|>")}
@@ -130,6 +130,12 @@ def real_templates():
     """Name → template, of real models."""
     lines = [json.loads(line) for line in gzip.decompress(REAL.read_bytes()).decode().splitlines()]
     return {line["name"]: line["template"] for line in lines}
+
+
+def axolotl_templates():
+    """Name → template, of those that axolotl trains with."""
+    lines = gzip.decompress(REAL.with_name("axolotl.jsonl.gz").read_bytes()).decode().splitlines()
+    return {line["name"]: line["template"] for line in map(json.loads, lines)}
 
 
 def real_tokenizer(name, template):

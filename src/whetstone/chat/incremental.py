@@ -259,6 +259,9 @@ class Chat:
         signed = raw
         if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
             signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
+        before, sign, after = signed.partition(opening)
+        if sign and before.strip() in self._token_text.values():
+            signed = sign + after  # a token of the template before the thought
         if signed and self.dialect.said_sign.strip():
             signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
         if limit == 0 and (message.tool_calls or message.malformed):

@@ -18,6 +18,8 @@ from whetstone.chat.message import Message, ToolSpec, user
 _TAG = "<|python_tag|>"
 _STARTS = re.compile(r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"(?:name|parameters|arguments)"\s*:')
 
+_FRAME = re.compile(r"(?:<\|python_start\|>)?(.*?)<\|python_end\|>\s*(?=\{)", re.DOTALL)
+
 
 def _find_call(text: str) -> int | None:
     """Return where an object with a name and parameters starts within text."""
@@ -58,6 +60,9 @@ class Llama3:
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the calls if the turn starts with one; else its text."""
         body, before = text.strip(), ""
+        if (framed := _FRAME.match(body)) is not None:  # Llama 4 writes the text of a turn with calls between markers
+            before, body = framed[1], body[framed.end() :]
+            text = body
         if _STARTS.match(body) is None:
             before, tag, body = text.partition(_TAG)
             if not tag and (start := _find_call(text)) is not None:
