@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
+from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, require_same_calls, without_signs
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -28,13 +28,19 @@ class Functionary:
         return told(tools, f"{_SIGN}<function name>\n<object of arguments>")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls."""
+        """Write the text of a message, then its calls.
+
+        Raises:
+            ValueError: The format cannot express a call, such as one of a tool named `all`.
+        """
         if not message.tool_calls:
             return message.text
         said = f"{_SIGN}all\n{message.text}" if message.text else ""
-        return said + "".join(
+        calls = "".join(
             f"{_SIGN}{call.name}\n{without_signs(arguments_of(call), self.markers)}" for call in message.tool_calls
         )
+        require_same_calls(self.read(calls, tools), message)
+        return said + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the parts: those to `all` are text, and all others are calls."""

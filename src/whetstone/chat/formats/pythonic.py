@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, same_calls
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, require_same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn
 from whetstone.chat.formats.text_values import parse_python
 from whetstone.chat.formats.told import results_of, told
@@ -71,8 +71,7 @@ class Pythonic:
             pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in arguments_of(call).items())
             calls.append(f"{call.name}({pairs})")
         written = message.text + self._around(calls)
-        if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
-            raise ValueError(f"{calls[0][:60]} is a call this format cannot express")
+        require_same_calls(self.read(written, tools), message)
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -175,11 +174,11 @@ def parse_calls(text: str) -> list[Found]:
     return [_read_call(node) for node in nodes] or ["a list of calls is empty"]
 
 
-_NEXT = r"\s*(?:,\s*\w+\s*=|\)\s*(?:,\s*[\w.]+\s*\(|\]?\s*\Z))"
+_NEXT = r"\s*+(?:,\s*+\w++\s*+=|\)\s*+(?:,\s*+[\w.]++\s*+\(|\]?\s*+\Z))"
 _RAW_NAME = re.compile(r"\s*([\w.]+)\s*\(\s*")
 _RAW_KEY = re.compile(r"\s*(\w+)\s*=\s*")
 _RAW_STRING = re.compile(rf"(['\"])(.*?)\1(?={_NEXT})", re.DOTALL)
-_RAW_OTHER = re.compile(rf"(.*?)(?={_NEXT})", re.DOTALL)
+_RAW_OTHER = re.compile(rf"(.*?)(?<!\s)(?={_NEXT})", re.DOTALL)
 
 
 def parse_raw_calls(text: str) -> list[Found]:
@@ -217,9 +216,14 @@ def parse_raw_calls(text: str) -> list[Found]:
 def _read_call(call: ast.expr) -> Found:
     if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
         return "a call must be written name(key=value)"
-    name = ast.unparse(call.func)
-    if not re.fullmatch(r"[\w.]+", name):
+    names: list[str] = []
+    function = call.func
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    if not isinstance(function, ast.Name):
         return "a call must be written name(key=value)"
+    name = ".".join([function.id, *reversed(names)])
     arguments: dict[str, Any] = {}
     for one in call.keywords:
         unescaped = str(one.arg).removeprefix(_ESCAPE)

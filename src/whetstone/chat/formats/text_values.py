@@ -9,9 +9,12 @@ string, unless it is JSON of another declared type that is not null (`42` for `i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from json import JSONDecodeError
 from typing import Any
+from urllib.parse import unquote
 
 from whetstone.chat.formats.json_call import dump_json, parse_json
 
@@ -89,9 +92,56 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
     """Resolve a local JSON pointer such as `#/$defs/Place`; None if it points nowhere."""
     value: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        value = value.get(key) if isinstance(value, Mapping) else None
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
     return value if reference.startswith("#") else None
+
+
+def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0) -> Any:
+    """Return the schema of a member of an object, or of an item of a list; {} if nothing is declared.
+
+    Args:
+        key: Key of the member; `item` is also an item of a list.
+        index: Position of the item.
+    """
+    schemas = _combined_schemas(schema, root, 0)
+    for one in schemas:
+        properties = one.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return properties[key]
+    for one in schemas:
+        patterns = one.get("patternProperties")
+        for pattern, member in patterns.items() if isinstance(patterns, Mapping) else ():
+            with suppress(re.error):
+                if re.search(str(pattern), key):
+                    return member
+        first, others = one.get("prefixItems"), one.get("items")
+        if isinstance(others, list):  # tuples before draft 2020-12
+            first, others = others, one.get("additionalItems")
+        if key == "item" and isinstance(first, list) and index < len(first):
+            return first[index]
+        if key == "item" and isinstance(others, Mapping):
+            return others
+        if isinstance(one.get("additionalProperties"), Mapping):
+            return one["additionalProperties"]
+    return {}
+
+
+def _combined_schemas(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapping[str, Any]]:
+    """Return a schema and all that it refers to or combines."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST // 2:
+        return []
+    found: list[Mapping[str, Any]] = [schema]
+    if isinstance(reference := schema.get("$ref"), str):
+        found += _combined_schemas(resolve_reference(reference, root), root, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            for option in schema[key]:
+                found += _combined_schemas(option, root, depth + 1)
+    return found
 
 
 def json_type(value: Any) -> str:
