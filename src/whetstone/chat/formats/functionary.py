@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, require_same_calls, without_signs
+from whetstone.chat.formats.json_call import arguments_of, decode_json, message_of, require_same_calls, without_signs
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -49,18 +49,25 @@ class Functionary:
             return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
         said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
         found: list[ToolCall | str] = []
+        if text.startswith(_SIGN) and said.startswith("\n") and said.lstrip().startswith("{"):
+            said, cut = "", [said, *cut]
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             if name == "all":
                 body, *rest = body.split(_SIGN, 1)
                 said, cut = said + body, [*cut, *rest]
                 continue
             try:
-                if not isinstance(parse_json(body), dict):
+                value, end = decode_json(body)
+                rest = body[end:].strip()
+                if not isinstance(value, dict):
                     raise ValueError(f"got {body.strip()[:40]!r}")
+                if rest and not rest.startswith(_SIGN):
+                    raise ValueError(f"text follows the JSON value: {rest[:40]!r}")
             except ValueError as error:
                 found.append(f"the arguments of {name} must be a JSON object: {error}")
             else:
-                found.append(ToolCall(name, body.strip()))
+                found.append(ToolCall(name, body[:end].strip()))
+                cut += [rest.removeprefix(_SIGN)] if rest else []
         return message_of(said, [*found, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:

@@ -37,7 +37,7 @@ class Harmony:
         """Write the text of a message on its channel, or its call.
 
         Raises:
-            ValueError: There are several calls, of which a turn in this format contains one, or the name has whitespace.
+            ValueError: There are several calls, of which a turn in this format contains one, or a name has whitespace.
         """
         if not message.tool_calls:
             return message.text

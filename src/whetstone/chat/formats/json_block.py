@@ -93,6 +93,10 @@ class JsonBlock:
         return re.compile("|".join(pattern_of(s) + (r"(?=\s*[\[{])" if s.strip().isalnum() else "") for s in signs))
 
     @cached_property
+    def _bare(self) -> re.Pattern[str]:
+        return re.compile(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:')
+
+    @cached_property
     def _closing(self) -> re.Pattern[str]:
         signs = [self.end] if self.end else sorted(self.closings, key=len, reverse=True)
         return re.compile(r"\s*(?:" + "|".join(map(pattern_of, signs)) + ")")
@@ -121,13 +125,21 @@ class JsonBlock:
         body = text.strip()
         if not body.startswith(("[", "{")):
             return None
-        try:
-            calls, end = decode_calls(body, 0, name=self.name, arguments=self.arguments)
-        except ValueError as error:
-            starts = re.match(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:', body)
-            return message_of("", [f"a call must be JSON: {error}"]) if starts else None
-        is_call = any(isinstance(call, ToolCall) or f'"{self.name}"' in body[:end] for call in calls)
-        return message_of(body[end:].strip(), calls) if is_call else None
+        found: list[Found] = []
+        position = 0
+        while (start := _skip_separators(body, position)) < len(body) and body[start] in "[{":
+            try:
+                calls, end = decode_calls(body, start, name=self.name, arguments=self.arguments)
+            except ValueError as error:
+                starts = self._bare.match(body, start)
+                if starts is None:
+                    break
+                return message_of("", [*found, f"a call must be JSON: {error}"])
+            if not any(isinstance(call, ToolCall) or f'"{self.name}"' in body[start:end] for call in calls):
+                break
+            found += calls
+            position = end
+        return message_of(body[position:].strip(), found) if found else None
 
     def _write_call(self, call: ToolCall) -> str:
         arguments = arguments_of(call)

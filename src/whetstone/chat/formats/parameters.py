@@ -110,7 +110,7 @@ class Parameters:
         def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
             nonlocal is_open
             is_open |= match.groupdict().get("begin") is not None
-            found, end = self._read_call(match, known.get(self._unescape(match["name"]), {}))
+            found, end = self._read_call(match, known)
             is_open &= not (self.end and text.endswith(self.end.strip(), 0, end))
             return found, end
 
@@ -165,20 +165,36 @@ class Parameters:
                     return f'the parameter "{key}" of {name} is not closed before the parameter "{other}"'
         return ""
 
+    def _find_call(self, parameter: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> int | None:
+        """Return where a call of a known tool with a declared parameter starts within the value of a parameter."""
+        for match in self._opening.finditer(parameter.string, *parameter.span("value")):
+            properties = known.get(self._unescape(match["name"]), {}).get("properties")
+            first = self._parameter_opening.match(parameter.string, match.end())
+            if first is None or not isinstance(properties, Mapping):
+                continue
+            if self._unescape(first["key"].strip()) in properties:
+                return match.start()
+        return None
+
     @cached_property
     def _last_marker(self) -> str:
         return self.call.partition("{parameters}")[2].split()[-1]
 
-    def _read_call(self, match: re.Match[str], root: Mapping[str, Any]) -> tuple[list[Found], int]:
+    def _read_call(self, match: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:
         """Read the call that starts with this match, or the reason why it is malformed."""
         text, name, position = match.string, self._unescape(match["name"]), match.end()
+        root = known.get(name, {})
         arguments: dict[str, Any] = {}
         texts: dict[str, str] = {}
         reason = "" if name else "a call must name its tool"
         if not reason and text.find(split_markers(self.call)[-1], position) < 0:  # a search for the value is slower
             reason = f"a call of {name} is not closed with {self._last_marker}"
         while not reason and (one := self._parameter.match(text, position)) is not None:
-            key, position = self._unescape(one["key"].strip()), one.end()
+            key = self._unescape(one["key"].strip())
+            if (other := self._find_call(one, known)) is not None:
+                reason, position = f'the parameter "{key}" of {name} is not closed before the next call', other
+                break
+            position = one.end()
             if key in arguments:
                 reason = f'a call of {name} repeats the parameter "{key}"'
                 break

@@ -96,6 +96,10 @@ class Pythonic:
     def _opening(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.begin))
 
+    @cached_property
+    def _inner_opening(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.begin) + r"\s*\[?\s*[\w.]+\(")
+
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
         """Read up to the first closing marker at which the text is valid Python: a string may contain one."""
         text, start = match.string, match.end()
@@ -104,6 +108,9 @@ class Pythonic:
             end = text.find(self.end, end)
             if end < 0:
                 break
+            inner = self._inner_opening.search(text, start, end) if self.is_raw else None
+            if inner is not None:  # a string without escapes ends nowhere else
+                return [f"{self.begin} is not closed with {self.end} before the next call"], inner.start()
             calls = self._parse(text[start:end])
             end += len(self.end)
             if not found or not isinstance(calls[0], str):
