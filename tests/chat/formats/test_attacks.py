@@ -10,6 +10,7 @@ from whetstone.chat.formats import Parameters
 from whetstone.chat.formats.json_call import first_repeated, parse_json
 from whetstone.chat.formats.scanning import scan_turn
 from whetstone.chat.formats.text_values import member_schema, resolve_reference
+from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import end_pattern
 
 TOOL = ToolSpec("look_up", "", {"type": "object", "properties": {"query": {"type": "string"}}})
@@ -108,6 +109,42 @@ def test_a_deep_chain_of_names_is_malformed():
     assert FORMATS["lfm2"]().read(text, []).malformed
 
 
+@pytest.mark.parametrize("name", ["lfm2", "lfm25", "llama4", "olmo3"])
+@pytest.mark.parametrize("word", ["get-weather", "from", "ns:tool", "a/b", "0x", "ﬁ", "a.b-c", "$x", "_word0_"])
+def test_names_and_keys_in_python_syntax_may_be_any_word(name, word):
+    arguments = {word: "it's from(a=1), get-weather(from='x') _word0_ \"", "other": [{"from": "-"}]}
+    if name == "lfm25":
+        arguments[word] = "from(a=1) get-weather _word0_"
+    for tool in (word, "plain"):
+        call = ToolCall(tool, json.dumps(arguments))
+        spec = ToolSpec(tool, "", {"type": "object", "properties": {word: {"type": "string"}}})
+        form = FORMATS[name]()
+        message = form.read(form.write(assistant("", call), [spec]), [spec])
+        assert [(each.name, json.loads(each.arguments)) for each in message.tool_calls] == [(tool, arguments)]
+
+
+@pytest.mark.parametrize("quote", ["'", '"', "'''", '"""'])
+def test_strings_in_python_syntax_keep_words_that_look_like_calls(quote):
+    text = f"[f(a-b={quote}g-h(from=1) is-not(x) {quote}, c='x-y(')]"
+    (call,) = FORMATS["llama4"]().read(text, [ToolSpec("f", "", {"type": "object"})]).tool_calls
+    assert json.loads(call.arguments) == {"a-b": "g-h(from=1) is-not(x) ", "c": "x-y("}
+
+
+@pytest.mark.parametrize("signs", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
+def test_a_call_in_a_thought_that_is_not_closed_is_reported_and_not_executed(signs):
+    form, (opening, closing) = FORMATS["hermes"](), signs
+
+    def read(text):
+        return read_after_thought(text, closing, lambda rest: form.read(rest, [TOOL]), opening=opening)[1]
+
+    text = f"{opening}I could write {written('hermes', 'x')}"
+    message = read(text)
+    assert (message.tool_calls, bool(message.malformed)) == ((), True)
+    assert queries(read(f"{text}{closing}{written('hermes', 'y')}")) == ["y"]
+    assert queries(read(f"{opening}{closing}{written('hermes', 'y')}")) == ["y"]
+    assert not read(f"{opening}I think").malformed
+
+
 def test_the_first_repeated_key_is_named():
     keys = [str(index) for index in range(30_000)]
     assert first_repeated([*keys, "7", "5"]) == "5"
@@ -184,4 +221,6 @@ def test_xlam_reads_every_list_of_a_turn():
     assert queries(form.read(f"{one}\n{two}", [TOOL])) == ["x", "y"]
     message = form.read(f'[{{"name": "", "arguments": {{}}}}] {two}', [TOOL])
     assert (queries(message), len(message.malformed)) == (["y"], 1)
+    assert queries(form.read(f"{one} Then {two} and {one}", [TOOL])) == ["x", "y", "x"]
+    assert form.read(f"{one} and {two[:-9]}", [TOOL]).malformed
     assert form.read('[1, 2] {"a": 1}', [TOOL]).text == '[1, 2] {"a": 1}'

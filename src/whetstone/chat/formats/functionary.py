@@ -48,9 +48,9 @@ class Functionary:
         if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
             return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
         said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
-        found: list[ToolCall | str] = []
+        blocks: list[ToolCall | str] = []
         if text.startswith(_SIGN) and said.startswith("\n") and said.lstrip().startswith("{"):
-            said, cut = "", [said, *cut]
+            cut, said = [said, *cut], ""
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             if name == "all":
                 body, *rest = body.split(_SIGN, 1)
@@ -64,11 +64,11 @@ class Functionary:
                 if rest and not rest.startswith(_SIGN):
                     raise ValueError(f"text follows the JSON value: {rest[:40]!r}")
             except ValueError as error:
-                found.append(f"the arguments of {name} must be a JSON object: {error}")
+                blocks.append(f"the arguments of {name} must be a JSON object: {error}")
             else:
-                found.append(ToolCall(name, body[:end].strip()))
+                blocks.append(ToolCall(name, body[:end].strip()))
                 cut += [rest.removeprefix(_SIGN)] if rest else []
-        return message_of(said, [*found, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
+        return message_of(said, [*blocks, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from whetstone.chat.formats.json_call import arguments_of, decode_calls, message_of, without_signs
-from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
+from whetstone.chat.formats.scanning import Found, join_text, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -125,21 +125,28 @@ class JsonBlock:
         body = text.strip()
         if not body.startswith(("[", "{")):
             return None
-        found: list[Found] = []
+        blocks: list[Found] = []
+        pieces: list[str] = []
         position = 0
-        while (start := _skip_separators(body, position)) < len(body) and body[start] in "[{":
+        while True:
+            start = _skip_separators(body, position)
+            if body[start : start + 1] not in ("[", "{"):  # text, which another block may follow
+                match = self._bare.search(body, start)
+                if match is None:
+                    break
+                pieces.append(body[position : match.start()])
+                start = match.start()
             try:
                 calls, end = decode_calls(body, start, name=self.name, arguments=self.arguments)
             except ValueError as error:
-                starts = self._bare.match(body, start)
-                if starts is None:
+                if self._bare.match(body, start) is None:
                     break
-                return message_of("", [*found, f"a call must be JSON: {error}"])
+                return message_of("", [*blocks, f"a call must be JSON: {error}"])
             if not any(isinstance(call, ToolCall) or f'"{self.name}"' in body[start:end] for call in calls):
                 break
-            found += calls
+            blocks += calls
             position = end
-        return message_of(body[position:].strip(), found) if found else None
+        return message_of(join_text([*pieces, body[position:]]).strip(), blocks) if blocks else None
 
     def _write_call(self, call: ToolCall) -> str:
         arguments = arguments_of(call)

@@ -166,7 +166,7 @@ class Parameters:
         return ""
 
     def _find_call(self, parameter: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> int | None:
-        """Return where a call of a known tool with a declared parameter starts within the value of a parameter."""
+        """Return the position of a call of a known tool with a declared parameter in the value of a parameter."""
         for match in self._opening.finditer(parameter.string, *parameter.span("value")):
             properties = known.get(self._unescape(match["name"]), {}).get("properties")
             first = self._parameter_opening.match(parameter.string, match.end())

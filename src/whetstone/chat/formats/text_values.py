@@ -134,14 +134,14 @@ def _combined_schemas(schema: Any, root: Mapping[str, Any], depth: int) -> list[
     """Return a schema and all that it refers to or combines."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST // 2:
         return []
-    found: list[Mapping[str, Any]] = [schema]
+    schemas: list[Mapping[str, Any]] = [schema]
     if isinstance(reference := schema.get("$ref"), str):
-        found += _combined_schemas(resolve_reference(reference, root), root, depth + 1)
+        schemas += _combined_schemas(resolve_reference(reference, root), root, depth + 1)
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list):
             for option in schema[key]:
-                found += _combined_schemas(option, root, depth + 1)
-    return found
+                schemas += _combined_schemas(option, root, depth + 1)
+    return schemas
 
 
 def json_type(value: Any) -> str:
