@@ -9,7 +9,7 @@ from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant
 from whetstone.chat.formats import Parameters
 from whetstone.chat.formats.json_call import first_repeated, parse_json
 from whetstone.chat.formats.scanning import scan_turn
-from whetstone.chat.formats.text_values import member_schema, resolve_reference
+from whetstone.chat.formats.text_values import declared_types, member_schema, resolve_reference
 from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import end_pattern
 
@@ -145,6 +145,12 @@ def test_a_call_in_a_thought_that_is_not_closed_is_reported_and_not_executed(sig
     assert not read(f"{opening}I think").malformed
 
 
+def test_a_code_block_of_json_is_an_answer_unless_it_starts_with_a_call():
+    form, answer = FORMATS["xlam"](), 'Here:\n```json\n{"a": 1}\n```'
+    assert form.read(answer, [TOOL]) == assistant(answer)
+    assert form.read(answer.replace('"a"', '"name"'), [TOOL]).malformed
+
+
 def test_the_first_repeated_key_is_named():
     keys = [str(index) for index in range(30_000)]
     assert first_repeated([*keys, "7", "5"]) == "5"
@@ -224,3 +230,12 @@ def test_xlam_reads_every_list_of_a_turn():
     assert queries(form.read(f"{one} Then {two} and {one}", [TOOL])) == ["x", "y", "x"]
     assert form.read(f"{one} and {two[:-9]}", [TOOL]).malformed
     assert form.read('[1, 2] {"a": 1}', [TOOL]).text == '[1, 2] {"a": 1}'
+
+
+def test_definitions_that_refer_to_each_other_many_times_are_resolved():
+    definitions = {f"D{level}": {"anyOf": [{"$ref": f"#/$defs/D{level + 1}"}] * 4} for level in range(19)}
+    root = {"$defs": {**definitions, "D19": {"type": "string", "properties": {"a": {"type": "null"}}}}}
+    assert declared_types({"$ref": "#/$defs/D0"}, {"$defs": {**root["$defs"], "D4": {"type": "string"}}}) == {"string"}
+    assert member_schema({"$ref": "#/$defs/D10"}, "a", root) in ({"type": "null"}, {})
+    loop = {"$defs": {"L": {"anyOf": [{"$ref": "#/$defs/L"}, {"$ref": "#/$defs/L"}, {"type": "string"}]}}}
+    assert declared_types({"$ref": "#/$defs/L"}, loop) in ({"string"}, None)

@@ -84,13 +84,17 @@ class JsonBlock:
     @cached_property
     def _reserved(self) -> tuple[str, ...]:
         signs = (self.begin.strip(), *self.also, self.end.strip())
-        return tuple(sign for sign in signs if sign and not sign.isalnum() and sign != "```")
+        return tuple(sign for sign in signs if sign and not sign.isalnum() and not sign.startswith("```"))
 
     @cached_property
     def _opening(self) -> re.Pattern[str]:
         signs = sorted((sign for sign in (self.begin, *self.also) if sign), key=len, reverse=True)
-        # a marker that is a word opens a block only before JSON
-        return re.compile("|".join(pattern_of(s) + (r"(?=\s*[\[{])" if s.strip().isalnum() else "") for s in signs))
+        # a word opens a block only before JSON, and a code block contains calls only if it starts with one
+        call = rf"""(?=\s*\[?\s*{{\s*["'](?:id|type|{re.escape(self.name)}|{re.escape(self.arguments)})["']\s*:)"""
+        following = [
+            r"(?=\s*[\[{])" if sign.strip().isalnum() else call if sign.startswith("```") else "" for sign in signs
+        ]
+        return re.compile("|".join(map("{}{}".format, map(pattern_of, signs), following)))
 
     @cached_property
     def _bare(self) -> re.Pattern[str]:
