@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from whetstone.chat.formats.scanning import scan_turn
 from whetstone.chat.formats.text_values import declared_types, member_schema, resolve_reference
 from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import end_pattern
+from whetstone.serving.showing import Shown
 
 TOOL = ToolSpec("look_up", "", {"type": "object", "properties": {"query": {"type": "string"}}})
 TAGGED = sorted(name for name in FORMATS if isinstance(FORMATS[name](), Parameters))
@@ -239,3 +241,26 @@ def test_definitions_that_refer_to_each_other_many_times_are_resolved():
     assert member_schema({"$ref": "#/$defs/D10"}, "a", root) in ({"type": "null"}, {})
     loop = {"$defs": {"L": {"anyOf": [{"$ref": "#/$defs/L"}, {"$ref": "#/$defs/L"}, {"type": "string"}]}}}
     assert declared_types({"$ref": "#/$defs/L"}, loop) in ({"string"}, None)
+
+
+class CharacterTokenizer:
+    """Tokenizer whose tokens are code points."""
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"code", "llama3", "llama4", "xlam", "functionary_v32"}))
+@pytest.mark.parametrize("step", [1, 2, 7])
+def test_nothing_of_a_call_is_streamed_however_the_tokens_cut_it(name, step):
+    form = FORMATS[name]()
+    opening = form.write(assistant("", ToolCall("look_up", '{"query": "x"}')), [TOOL]).partition("look_up")[0].strip()
+    for before in ("", "a < b [1] `x` {2} ", "Text\n\n"):
+        text = before + written(name, "x")
+        pieces = []
+        chat = SimpleNamespace(format=form, frame_signs=(), tokenizer=CharacterTokenizer())
+        request = SimpleNamespace(tools=(TOOL,), prompt=None, stop=(), one_call=False)
+        stream = Shown(chat, request, pieces.append, hidden=False, calls="" if name == "tags" else opening)
+        for count in range(step, len(text) + step, step):
+            stream.heard([ord(character) for character in text[:count]])
+        assert before.startswith("".join(pieces).rstrip())
