@@ -20,7 +20,7 @@ selects the format whose calls the chat template of the model writes; `chat.form
 - **Malformed text is returned to the model as an error** (`malformed`): JSON that is cut or not strict (`NaN`, `1e999`, a
   repeated key), a call without a name, a block that is not closed. It never becomes an answer, and a valid call next to it is
   still executed.
-- Calls quoted in a thought are not executed.
+- Calls quoted in a thought are not executed. If the thought is not closed, a turn with calls is malformed.
 
 | column | meaning |
 | --- | --- |

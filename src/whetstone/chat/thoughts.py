@@ -8,6 +8,7 @@ Note:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from whetstone.chat.message import Message
 
@@ -27,9 +28,13 @@ def read_after_thought(
     Returns:
         (the thought with its signs, empty if there is none; the message after it).
     """
-    if not closing or closing not in text:
-        return "", read(text)
     starts_thought = bool(opening.strip()) and text.lstrip().startswith(opening.lstrip())
+    if not closing or closing not in text:
+        message = read(text)
+        if closing and starts_thought and message.tool_calls:
+            reason = f"a thought is not closed with {closing}, and calls within it are not executed"
+            message = replace(message, tool_calls=(), malformed=(*message.malformed, reason))
+        return "", message
     place = text.index(closing) + len(closing) if starts_thought else 0
     for _ in range(_MAX_TRIALS):
         message = read(text[place:])

@@ -77,7 +77,7 @@ def end_pattern(text_end: str) -> re.Pattern[str]:
     """Return the pattern of the end of a text in which all tags but the last may be missing."""
     tags = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^\s<\[]+", text_end) or [""]
     optional = "".join(f"(?:{re.escape(tag)}\\s*)?" for tag in tags[:-1])
-    return re.compile(rf"\s*{optional}{re.escape(tags[-1])}\s*\Z")
+    return re.compile(rf"(?<!\s)\s*{optional}{re.escape(tags[-1])}\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)

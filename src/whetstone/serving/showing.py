@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from whetstone.chat import Chat
 from whetstone.chat.api.asked import Asked
+from whetstone.chat.formats import Tags
 
 Show = Callable[[str], None]
 """Told of each piece of text that may be shown."""
@@ -34,6 +35,7 @@ class Shown:
             if asked.prompt is not None
             else (
                 *(chat.format.markers if asked.tools else ()),
+                *(f"<{tool.name}>" for tool in asked.tools if isinstance(chat.format, Tags)),
                 *chat.frame_signs,
                 *_SIGNS,
             )

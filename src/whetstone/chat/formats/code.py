@@ -15,6 +15,7 @@ from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_CLOSING = re.compile(r"^```[ \t]*$", re.MULTILINE)
 _OPENING = re.compile(r"^```(?:python|py)[ \t]*$", re.MULTILINE)
 
 
@@ -58,8 +59,9 @@ class Code:
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """The blocks as one call; the rest is what the model says."""
-        blocks = [match[1] for match in _BLOCK.finditer(text)]
-        rest = _BLOCK.sub("", text)
+        closed = max((match.end() for match in _CLOSING.finditer(text)), default=0)  # no block ends after it
+        blocks = [match[1] for match in _BLOCK.finditer(text[:closed])]
+        rest = _BLOCK.sub("", text[:closed]) + text[closed:]
         if _OPENING.search(rest):
             return message_of(rest, ["a block was not closed with ```"])
         if not blocks:

@@ -64,13 +64,14 @@ class Compact:
         by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         malformed: list[str] = []
-        for match in _CALL.finditer(text):
+        closed = text.rfind("</call>") + len("</call>") if "</call>" in text else 0  # no call ends after it
+        for match in _CALL.finditer(text, 0, closed):
             parsed = _read_call(match.group(1), by_name)
             if isinstance(parsed, ToolCall):
                 calls.append(parsed)
             else:
                 malformed.append(parsed)
-        rest = _CALL.sub("", text)
+        rest = _CALL.sub("", text[:closed]) + text[closed:]
         if "<call>" in rest:
             malformed.append("a <call> was not closed with </call>")
             rest = rest.partition("<call>")[0]

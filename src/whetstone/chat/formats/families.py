@@ -105,7 +105,7 @@ FAMILIES: Mapping[str, Callable[[], ToolCallFormat]] = {
         '<atem:parameter name="{key}">{value}</atem:parameter>\n',
         "<atem:function_calls>\n",
         "\n</atem:function_calls>",
-        addressed=r"(?:<\|eom\|><\|start\|>assistant\s*)?to=\S+<\|message\|>",
+        addressed=r"(?:<\|eom\|><\|start\|>assistant\s*)?to=\S{1,256}?<\|message\|>",
     ),
     "nemotron": partial(JsonBlock, "<TOOLCALL>", "</TOOLCALL>"),
     "phi4_mini": partial(JsonBlock, "<|tool_call|>", "<|/tool_call|>"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
+from whetstone.chat.formats.json_call import arguments_of, decode_json, message_of, require_same_calls, without_signs
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -28,13 +28,19 @@ class Functionary:
         return told(tools, f"{_SIGN}<function name>\n<object of arguments>")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """Write the text of a message, then its calls."""
+        """Write the text of a message, then its calls.
+
+        Raises:
+            ValueError: The format cannot express a call, such as one of a tool named `all`.
+        """
         if not message.tool_calls:
             return message.text
         said = f"{_SIGN}all\n{message.text}" if message.text else ""
-        return said + "".join(
+        calls = "".join(
             f"{_SIGN}{call.name}\n{without_signs(arguments_of(call), self.markers)}" for call in message.tool_calls
         )
+        require_same_calls(self.read(calls, tools), message)
+        return said + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the parts: those to `all` are text, and all others are calls."""
@@ -42,20 +48,27 @@ class Functionary:
         if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
             return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
         said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
-        found: list[ToolCall | str] = []
+        blocks: list[ToolCall | str] = []
+        if text.startswith(_SIGN) and said.startswith("\n") and said.lstrip().startswith("{"):
+            cut, said = [said, *cut], ""
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             if name == "all":
                 body, *rest = body.split(_SIGN, 1)
                 said, cut = said + body, [*cut, *rest]
                 continue
             try:
-                if not isinstance(parse_json(body), dict):
+                value, end = decode_json(body)
+                rest = body[end:].strip()
+                if not isinstance(value, dict):
                     raise ValueError(f"got {body.strip()[:40]!r}")
+                if rest and not rest.startswith(_SIGN):
+                    raise ValueError(f"text follows the JSON value: {rest[:40]!r}")
             except ValueError as error:
-                found.append(f"the arguments of {name} must be a JSON object: {error}")
+                blocks.append(f"the arguments of {name} must be a JSON object: {error}")
             else:
-                found.append(ToolCall(name, body.strip()))
-        return message_of(said, [*found, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
+                blocks.append(ToolCall(name, body[:end].strip()))
+                cut += [rest.removeprefix(_SIGN)] if rest else []
+        return message_of(said, [*blocks, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""

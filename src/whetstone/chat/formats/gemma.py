@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
+from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, require_same_calls, skip_space
 from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
@@ -56,10 +56,8 @@ class Gemma:
         """
         calls = ""
         for call in message.tool_calls:
-            written = f"{self.begin}call:{call.name}{self._value(arguments_of(call))}{self.end}"
-            if not same_calls(self.read(written, tools).tool_calls, [call]):
-                raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
-            calls += written
+            calls += f"{self.begin}call:{call.name}{self._value(arguments_of(call))}{self.end}"
+        require_same_calls(self.read(calls, tools), message)
         return message.text + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -86,7 +84,7 @@ class Gemma:
             value, position = self._read(text, match.end(), 0)
             if not isinstance(value, dict):
                 raise ValueError("its arguments must be between braces")
-            position += len(text[position:]) - len(text[position:].lstrip())
+            position = skip_space(text, position)
             if not text.startswith(self.end, position):
                 raise ValueError(f"it is not closed with {self.end}")
         except ValueError as error:
@@ -129,7 +127,8 @@ class Gemma:
     def _collection(self, text: str, place: int, depth: int) -> tuple[Any, int]:
         named = text[place] == "{"
         closing = "}" if named else "]"
-        values: list[tuple[str, Any]] = []
+        values: list[Any] = []
+        keys: dict[str, None] = {}
         place += 1
         while not text.startswith(closing, place):
             key = ""
@@ -142,11 +141,12 @@ class Gemma:
                     raise ValueError(f"a key is expected at {text[place : place + 20]!r}")
                 place += 1
             value, place = self._read(text, place, depth + 1)
-            if named and key in [other for other, _ in values]:
+            if named and key in keys:
                 raise ValueError(f'the key "{key}" is repeated')
-            values.append((key, value))
+            keys[key] = None
+            values.append(value)
             if text.startswith(",", place):
                 place += 1
             elif not text.startswith(closing, place):
                 raise ValueError(f"{closing} or a comma is expected at {text[place : place + 20]!r}")
-        return (dict(values) if named else [value for _, value in values]), place + 1
+        return (dict(zip(keys, values, strict=True)) if named else values), place + 1

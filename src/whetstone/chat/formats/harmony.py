@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, without_signs
+from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, require_same_calls, without_signs
 from whetstone.chat.formats.scanning import cut_marker
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
@@ -37,7 +37,7 @@ class Harmony:
         """Write the text of a message on its channel, or its call.
 
         Raises:
-            ValueError: There are several calls; a turn in this format contains one.
+            ValueError: There are several calls, of which a turn in this format contains one, or a name has whitespace.
         """
         if not message.tool_calls:
             return message.text
@@ -46,7 +46,9 @@ class Harmony:
         (call,) = message.tool_calls
         before = f"<|channel|>analysis<|message|>{message.text}<|end|><|start|>assistant" if message.text else ""
         body = without_signs(arguments_of(call), _SIGNS)
-        return f"{before} to=functions.{call.name}<|channel|>commentary json<|message|>{body}"
+        written = f" to=functions.{call.name}<|channel|>commentary json<|message|>{body}"
+        require_same_calls(self.read(written, tools), message)
+        return before + written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read messages to tools as calls, and all others as text."""

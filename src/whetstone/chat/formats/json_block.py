@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from whetstone.chat.formats.json_call import arguments_of, decode_calls, message_of, without_signs
-from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
+from whetstone.chat.formats.scanning import Found, join_text, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -84,13 +84,21 @@ class JsonBlock:
     @cached_property
     def _reserved(self) -> tuple[str, ...]:
         signs = (self.begin.strip(), *self.also, self.end.strip())
-        return tuple(sign for sign in signs if sign and not sign.isalnum() and sign != "```")
+        return tuple(sign for sign in signs if sign and not sign.isalnum() and not sign.startswith("```"))
 
     @cached_property
     def _opening(self) -> re.Pattern[str]:
         signs = sorted((sign for sign in (self.begin, *self.also) if sign), key=len, reverse=True)
-        # a marker that is a word opens a block only before JSON
-        return re.compile("|".join(pattern_of(s) + (r"(?=\s*[\[{])" if s.strip().isalnum() else "") for s in signs))
+        # a word opens a block only before JSON, and a code block contains calls only if it starts with one
+        call = rf"""(?=\s*\[?\s*{{\s*["'](?:id|type|{re.escape(self.name)}|{re.escape(self.arguments)})["']\s*:)"""
+        following = [
+            r"(?=\s*[\[{])" if sign.strip().isalnum() else call if sign.startswith("```") else "" for sign in signs
+        ]
+        return re.compile("|".join(map("{}{}".format, map(pattern_of, signs), following)))
+
+    @cached_property
+    def _bare(self) -> re.Pattern[str]:
+        return re.compile(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:')
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
@@ -121,13 +129,28 @@ class JsonBlock:
         body = text.strip()
         if not body.startswith(("[", "{")):
             return None
-        try:
-            calls, end = decode_calls(body, 0, name=self.name, arguments=self.arguments)
-        except ValueError as error:
-            starts = re.match(rf'\[?\s*{{\s*"(?:{re.escape(self.name)}|{re.escape(self.arguments)})"\s*:', body)
-            return message_of("", [f"a call must be JSON: {error}"]) if starts else None
-        is_call = any(isinstance(call, ToolCall) or f'"{self.name}"' in body[:end] for call in calls)
-        return message_of(body[end:].strip(), calls) if is_call else None
+        blocks: list[Found] = []
+        pieces: list[str] = []
+        position = 0
+        while True:
+            start = _skip_separators(body, position)
+            if body[start : start + 1] not in ("[", "{"):  # text, which another block may follow
+                match = self._bare.search(body, start)
+                if match is None:
+                    break
+                pieces.append(body[position : match.start()])
+                start = match.start()
+            try:
+                calls, end = decode_calls(body, start, name=self.name, arguments=self.arguments)
+            except ValueError as error:
+                if self._bare.match(body, start) is None:
+                    break
+                return message_of("", [*blocks, f"a call must be JSON: {error}"])
+            if not any(isinstance(call, ToolCall) or f'"{self.name}"' in body[start:end] for call in calls):
+                break
+            blocks += calls
+            position = end
+        return message_of(join_text([*pieces, body[position:]]).strip(), blocks) if blocks else None
 
     def _write_call(self, call: ToolCall) -> str:
         arguments = arguments_of(call)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,9 +28,14 @@ _TOO_DEEP = "it is nested too deeply"
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f'the key "{next(key for key in keys if keys.count(key) > 1)}" is repeated')
+        raise ValueError(f'the key "{first_repeated([key for key, _ in pairs])}" is repeated')
     return value
+
+
+def first_repeated(keys: Sequence[str]) -> str:
+    """Return the first key that occurs again later; empty if there is none."""
+    counts = Counter(keys)
+    return next((key for key in keys if counts[key] > 1), "")
 
 
 def _parse_float(text: str) -> float:
@@ -224,6 +230,17 @@ def message_of(text: str, found: Sequence[ToolCall | str]) -> Message:
     calls = tuple(call for call in found if isinstance(call, ToolCall))
     malformed = tuple(wrong for wrong in found if isinstance(wrong, str))
     return Message("assistant", (Text(text),) if text else (), calls, malformed=malformed)
+
+
+def require_same_calls(back: Message, message: Message) -> None:
+    """Require that the calls of a message are read back as they were written.
+
+    Raises:
+        ValueError: The format cannot express a call: it would be read as another one.
+    """
+    if not same_calls(back.tool_calls, message.tool_calls):
+        call = message.tool_calls[0]
+        raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
 
 
 def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, same_calls
+from whetstone.chat.formats.json_call import arguments_of, dump_json, first_repeated, require_same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
-from whetstone.chat.formats.text_values import declared_types, format_value, parse_value, resolve_reference
+from whetstone.chat.formats.text_values import declared_types, format_value, member_schema, parse_value
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
@@ -52,8 +52,7 @@ class MiniMaxM3:
             for call in message.tool_calls
         )
         written = f"{message.text}{_BEGIN}\n{calls}{_END}"
-        if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
-            raise ValueError(f"{message.tool_calls[0].name}: a call this format cannot express")
+        require_same_calls(self.read(written, tools), message)
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -119,7 +118,9 @@ def _read_value(
             if tag[2] != name:
                 raise ValueError(f"a <{name}> is closed as {tag[2][:30]!r}")
             break
-        value, position = _read_value(text, tag.end(), tag[2], _member_schema(schema, tag[2], root), root, depth + 1)
+        value, position = _read_value(
+            text, tag.end(), tag[2], member_schema(schema, tag[2], root, len(inner)), root, depth + 1
+        )
         inner.append((tag[2], value))
     types = declared_types(schema, root)
     keys = [key for key, _ in inner]
@@ -127,7 +128,7 @@ def _read_value(
         return [value for _, value in inner], tag.end()
     if inner:
         if len(set(keys)) < len(keys):
-            raise ValueError(f"a <{name}> repeats {next(key for key in keys if keys.count(key) > 1)}")
+            raise ValueError(f"a <{name}> repeats {first_repeated(keys)}")
         return dict(inner), tag.end()
     if depth == 0:
         return {}, tag.end()
@@ -136,31 +137,3 @@ def _read_value(
         empty: Any = {} if "object" in types else [] if "array" in types else None
         return empty, tag.end()
     return parse_value(body, schema, root), tag.end()
-
-
-def _member_schema(schema: Any, key: str, root: Mapping[str, Any]) -> Any:
-    """Return the schema of a member of an object or of an item of a list; {} if nothing is declared."""
-    for one in _alternatives(schema, root, 0):
-        properties = one.get("properties")
-        if isinstance(properties, Mapping) and key in properties:
-            return properties[key]
-    for one in _alternatives(schema, root, 0):
-        if key == "item" and isinstance(one.get("items"), Mapping):
-            return one["items"]
-        if isinstance(one.get("additionalProperties"), Mapping):
-            return one["additionalProperties"]
-    return {}
-
-
-def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapping[str, Any]]:
-    """Return a schema and all that it refers to or combines."""
-    if not isinstance(schema, Mapping) or depth > 10:
-        return []
-    found: list[Mapping[str, Any]] = [schema]
-    if isinstance(reference := schema.get("$ref"), str):
-        found += _alternatives(resolve_reference(reference, root), root, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list):
-            for option in schema[key]:
-                found += _alternatives(option, root, depth + 1)
-    return found

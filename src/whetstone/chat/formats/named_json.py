@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from whetstone.chat.formats.json_call import arguments_of, decode_json, skip_space, without_signs
+from whetstone.chat.formats.json_call import arguments_of, decode_json, require_same_calls, skip_space, without_signs
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _GROUPS = {
-    "{name}": r"(?P<name>[^\s<>\[\]{}|:]+?)(?<!\.)",
+    "{name}": r"(?P<name>[^\s<>\[\]{}|]+?)(?<!\.)",
     "{id}": r"(?P<id>[^\s<>\[\]{}|]*?)",
     "{index}": r"(?P<index>\d+)",
 }
@@ -72,6 +72,7 @@ class NamedJson:
             self._call(call.name, without_signs(arguments_of(call), self.markers), index)
             for index, call in enumerate(message.tool_calls)
         ]
+        require_same_calls(self.read(self._around(calls), tools), message)
         return message.text + self._around(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:

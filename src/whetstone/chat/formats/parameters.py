@@ -19,7 +19,7 @@ from typing import Any
 
 from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
-from whetstone.chat.formats.text_values import declared_types, format_value, parse_value
+from whetstone.chat.formats.text_values import declared_types, format_value, member_schema, parse_value
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
 
@@ -110,8 +110,8 @@ class Parameters:
         def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
             nonlocal is_open
             is_open |= match.groupdict().get("begin") is not None
-            found, end = self._read_call(match, known.get(self._unescape(match["name"]), {}))
-            is_open &= not (self.end and text[:end].endswith(self.end.strip()))
+            found, end = self._read_call(match, known)
+            is_open &= not (self.end and text.endswith(self.end.strip(), 0, end))
             return found, end
 
         message = scan_turn(text, self._opening, read_call, self.reserved or self.markers)
@@ -134,7 +134,7 @@ class Parameters:
         pieces = [rf"(?:{self.addressed}\s*)?"] if self.addressed else []
         pieces += [rf"(?:(?P<begin>{pattern_of(self.begin)})\s*)?"] if self.begin else []
         pieces += [rf"(?:{self.addressed}\s*)?"] if self.addressed and self.begin else []
-        return re.compile("".join(pieces) + _pattern_of(self.call.partition("{parameters}")[0]).removeprefix(r"\s*"))
+        return re.compile("".join(pieces) + _pattern_of(self.call.partition("{parameters}")[0]).removeprefix(r"\s*+"))
 
     @cached_property
     def _parameter(self) -> re.Pattern[str]:
@@ -153,46 +153,64 @@ class Parameters:
 
     @cached_property
     def _parameter_opening(self) -> re.Pattern[str]:
-        return re.compile(_pattern_of(self.parameter.partition("{value}")[0]))
+        return re.compile(_pattern_of(self.parameter.partition("{value}")[0]).removeprefix(r"\s*+"))
 
-    def _find_unclosed(self, name: str, texts: Mapping[str, str], schemas: Mapping[str, Any]) -> str:
+    def _find_unclosed(self, name: str, texts: Mapping[str, str], root: Mapping[str, Any]) -> str:
         """Return the reason if a value contains the opening of a declared parameter that is missing from the call."""
+        properties = root.get("properties")
+        declared = properties if isinstance(properties, Mapping) else {}
         for key, text in texts.items():
             for match in self._parameter_opening.finditer(text):
-                if (other := self._unescape(match["key"].strip())) in schemas and other not in texts:
+                if (other := self._unescape(match["key"].strip())) in declared and other not in texts:
                     return f'the parameter "{key}" of {name} is not closed before the parameter "{other}"'
         return ""
+
+    def _find_call(self, parameter: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> int | None:
+        """Return the position of a call of a known tool with a declared parameter in the value of a parameter."""
+        for match in self._opening.finditer(parameter.string, *parameter.span("value")):
+            properties = known.get(self._unescape(match["name"]), {}).get("properties")
+            first = self._parameter_opening.match(parameter.string, match.end())
+            if first is None or not isinstance(properties, Mapping):
+                continue
+            if self._unescape(first["key"].strip()) in properties:
+                return match.start()
+        return None
 
     @cached_property
     def _last_marker(self) -> str:
         return self.call.partition("{parameters}")[2].split()[-1]
 
-    def _read_call(self, match: re.Match[str], root: Mapping[str, Any]) -> tuple[list[Found], int]:
+    def _read_call(self, match: re.Match[str], known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:
         """Read the call that starts with this match, or the reason why it is malformed."""
         text, name, position = match.string, self._unescape(match["name"]), match.end()
-        properties = root.get("properties")
-        schemas = properties if isinstance(properties, Mapping) else {}
+        root = known.get(name, {})
         arguments: dict[str, Any] = {}
         texts: dict[str, str] = {}
         reason = "" if name else "a call must name its tool"
+        if not reason and text.find(split_markers(self.call)[-1], position) < 0:  # a search for the value is slower
+            reason = f"a call of {name} is not closed with {self._last_marker}"
         while not reason and (one := self._parameter.match(text, position)) is not None:
-            key, position = self._unescape(one["key"].strip()), one.end()
+            key = self._unescape(one["key"].strip())
+            if (other := self._find_call(one, known)) is not None:
+                reason, position = f'the parameter "{key}" of {name} is not closed before the next call', other
+                break
+            position = one.end()
             if key in arguments:
                 reason = f'a call of {name} repeats the parameter "{key}"'
                 break
             texts[key] = one["value"]
             try:
-                arguments[key] = self._parse(one["value"], one.groupdict().get("type"), schemas.get(key, {}), root)
+                arguments[key] = self._parse(key, one["value"], one.groupdict().get("type"), root)
             except ValueError as error:
                 reason = f'the parameter "{key}" of {name}: {error}'
         closed = self._closing.match(text, position)
-        reason = reason or self._find_unclosed(name, texts, schemas)
+        reason = reason or self._find_unclosed(name, texts, root)
         if not reason and closed is not None:
             return [ToolCall(name, dump_json(arguments))], closed.end()
         reason = reason or f"a call of {name} must contain parameters and be closed with {self._last_marker}"
         return [reason], skip_block(text, position, (self._last_marker,), self._opening)
 
-    def _parse(self, text: str, kind: str | None, schema: Any, root: Mapping[str, Any]) -> Any:
+    def _parse(self, key: str, text: str, kind: str | None, root: Mapping[str, Any]) -> Any:
         """Parse the text of a value.
 
         Args:
@@ -202,6 +220,7 @@ class Parameters:
             if not text.endswith(self.wrapper[1]):
                 raise ValueError(f"{self.wrapper[0]} is not closed with {self.wrapper[1]}")
             text = text[len(self.wrapper[0]) : -len(self.wrapper[1])]
+        schema = member_schema(root, key, root)
         if kind is None and text.strip() in self.nulls and "null" in (declared_types(schema, root) or ()):
             return None
         if kind is None:
@@ -211,7 +230,7 @@ class Parameters:
     def _write_parameter(self, key: str, value: Any, tool: ToolSpec | None) -> str:
         text = format_value(value)
         root = tool.parameters if tool is not None else {}
-        schema = tool.properties.get(key, {}) if tool is not None else {}
+        schema = member_schema(root, key, root)
         stated = "{type}" in self.parameter
         if isinstance(value, str) and not stated and declared_types(schema, root) is None:
             try:
@@ -251,7 +270,7 @@ def _pattern_of(form: str) -> str:
             continue
         after_value = index and pieces[index - 1] == "{value}"
         before_value = index + 1 < len(pieces) and pieces[index + 1] == "{value}"
-        first = r"\n?" if after_value and piece.startswith("\n") else "" if after_value else r"\s*"
-        last = r"\n?" if before_value and piece.endswith("\n") else "" if before_value else r"\s*"
+        first = r"\n?" if after_value and piece.startswith("\n") else "" if after_value else r"\s*+"
+        last = r"\n?" if before_value and piece.endswith("\n") else "" if before_value else r"\s*+"
         pattern += first + pattern_of(piece) + last
     return pattern

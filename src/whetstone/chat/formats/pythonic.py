@@ -14,12 +14,13 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, same_calls
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, require_same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn
 from whetstone.chat.formats.text_values import parse_python
 from whetstone.chat.formats.told import results_of, told
@@ -71,8 +72,7 @@ class Pythonic:
             pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in arguments_of(call).items())
             calls.append(f"{call.name}({pairs})")
         written = message.text + self._around(calls)
-        if not same_calls(self.read(written, tools).tool_calls, message.tool_calls):
-            raise ValueError(f"{calls[0][:60]} is a call this format cannot express")
+        require_same_calls(self.read(written, tools), message)
         return written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -97,6 +97,10 @@ class Pythonic:
     def _opening(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.begin))
 
+    @cached_property
+    def _inner_opening(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.begin) + rf"\s*\[?\s*{_WORD}\(")
+
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
         """Read up to the first closing marker at which the text is valid Python: a string may contain one."""
         text, start = match.string, match.end()
@@ -105,6 +109,9 @@ class Pythonic:
             end = text.find(self.end, end)
             if end < 0:
                 break
+            inner = self._inner_opening.search(text, start, end) if self.is_raw else None
+            if inner is not None:  # a string without escapes ends nowhere else
+                return [f"{self.begin} is not closed with {self.end} before the next call"], inner.start()
             calls = self._parse(text[start:end])
             end += len(self.end)
             if not found or not isinstance(calls[0], str):
@@ -143,21 +150,45 @@ def _read_list(match: re.Match[str]) -> tuple[list[Found], int]:
     return [f"calls must be in Python's syntax: {text[match.start() : match.start() + 60]!r}"], len(text)
 
 
-_ESCAPE = "_argument_"
-_KEYWORD = re.compile(
-    rf"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b({"|".join(keyword.kwlist)})(?=\s*=(?!=))""", re.DOTALL
+_WORD = r"[\w$][\w$.:/-]*+"
+"""Name of a tool or key of an argument: templates write any name, such as `get-weather` or `from`."""
+_WORDS = re.compile(
+    r"""\'{3}(?:\\.|(?!\'{3})[^\\])*\'{3}|"{3}(?:\\.|(?!"{3})[^\\])*"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|"""
+    rf"""(?<![\w$.:/-])(?P<word>{_WORD})(?=\s*(?:\(|(?P<key>=(?!=))))""",
+    re.DOTALL,
 )
 
 
+def _is_python_name(word: str) -> bool:
+    return word.isidentifier() and not keyword.iskeyword(word) and unicodedata.is_normalized("NFKC", word)
+
+
 def _parse_module(text: str) -> list[ast.stmt]:
-    """Parse Python in which an argument can have the name of a keyword, such as `from`."""
-    try:
-        return ast.parse(text).body
-    except SyntaxError:
-        escaped = _KEYWORD.sub(lambda match: f"{_ESCAPE}{match[1]}" if match[1] else match.group(), text)
-        if escaped == text:
-            raise
-        return ast.parse(escaped).body
+    """Parse Python in which names of tools and keys of arguments may be other words than names of Python."""
+    prefix = "_word"
+    while prefix in text:
+        prefix += "_"
+    words: list[str] = []
+
+    def escape(match: re.Match[str]) -> str:
+        word = match["word"]
+        if word is None or all(map(_is_python_name, [word] if match["key"] else word.split("."))):
+            return match.group()
+        words.append(word)
+        return f"{prefix}{len(words) - 1}_"
+
+    def restore(name: str) -> str:
+        return re.sub(rf"{prefix}(\d+)_", lambda match: words[int(match[1])], name)
+
+    body = ast.parse(_WORDS.sub(escape, text)).body
+    for node in (each for statement in body if words for each in ast.walk(statement)):
+        if isinstance(node, ast.Name):
+            node.id = restore(node.id)
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            node.arg = restore(node.arg)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = restore(node.value)
+    return body
 
 
 def parse_calls(text: str) -> list[Found]:
@@ -175,11 +206,11 @@ def parse_calls(text: str) -> list[Found]:
     return [_read_call(node) for node in nodes] or ["a list of calls is empty"]
 
 
-_NEXT = r"\s*(?:,\s*\w+\s*=|\)\s*(?:,\s*[\w.]+\s*\(|\]?\s*\Z))"
-_RAW_NAME = re.compile(r"\s*([\w.]+)\s*\(\s*")
-_RAW_KEY = re.compile(r"\s*(\w+)\s*=\s*")
+_NEXT = rf"\s*+(?:,\s*+{_WORD}\s*+=|\)\s*+(?:,\s*+{_WORD}\s*+\(|\]?\s*+\Z))"
+_RAW_NAME = re.compile(rf"\s*({_WORD})\s*\(\s*")
+_RAW_KEY = re.compile(rf"\s*({_WORD})\s*=\s*")
 _RAW_STRING = re.compile(rf"(['\"])(.*?)\1(?={_NEXT})", re.DOTALL)
-_RAW_OTHER = re.compile(rf"(.*?)(?={_NEXT})", re.DOTALL)
+_RAW_OTHER = re.compile(rf"(.*?)(?<!\s)(?={_NEXT})", re.DOTALL)
 
 
 def parse_raw_calls(text: str) -> list[Found]:
@@ -217,13 +248,17 @@ def parse_raw_calls(text: str) -> list[Found]:
 def _read_call(call: ast.expr) -> Found:
     if not isinstance(call, ast.Call) or call.args or any(one.arg is None for one in call.keywords):
         return "a call must be written name(key=value)"
-    name = ast.unparse(call.func)
-    if not re.fullmatch(r"[\w.]+", name):
+    names: list[str] = []
+    function = call.func
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    if not isinstance(function, ast.Name):
         return "a call must be written name(key=value)"
+    name = ".".join([function.id, *reversed(names)])
     arguments: dict[str, Any] = {}
     for one in call.keywords:
-        unescaped = str(one.arg).removeprefix(_ESCAPE)
-        key = unescaped if keyword.iskeyword(unescaped) else str(one.arg)
+        key = str(one.arg)
         if key in arguments:
             return f"a call of {name} repeats the argument {key}"
         try:

@@ -13,6 +13,7 @@ from whetstone.chat.formats.json_call import message_of
 from whetstone.chat.message import Message, ToolCall
 
 _SHORTEST_CUT = 4
+_MAX_MALFORMED = 16
 
 Found = ToolCall | str
 """A call, or the reason why a block is malformed."""
@@ -34,11 +35,16 @@ def scan_turn(
     """
     pieces: list[str] = []
     blocks: list[Found] = []
-    position = 0
+    position = malformed = 0
     while (match := opening.search(text, position)) is not None:
+        if malformed >= _MAX_MALFORMED:  # each can require a search to the end of the turn
+            blocks.append(f"a turn with {malformed} malformed blocks of calls is not read further")
+            text = text[: match.start()]
+            break
         pieces.append(text[position : match.start()])
         calls, end = parse_block(match)
         blocks += calls
+        malformed += any(isinstance(call, str) for call in calls)
         position = max(end, match.end(), match.start() + 1)
     pieces.append(text[position:])
     content = join_text(pieces)

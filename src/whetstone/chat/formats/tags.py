@@ -72,15 +72,16 @@ class Tags:
         def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
             nonlocal called
             tag = match.group()[1:-1]
-            inside, closed, _ = match.string[match.end() :].partition(f"</{tag}>")
-            if not closed:
+            inside_end = match.string.find(closing := f"</{tag}>", match.end())
+            if inside_end < 0:
                 return [f"a <{tag}> is not closed with </{tag}>"], len(match.string)
-            end = match.end() + len(inside) + len(closed)
+            end = inside_end + len(closing)
             if called:
                 return [f"a turn contains one call, and <{tag}> is another"], end
             called = True
             parameter = next(tool.only_text_parameter for tool in tools if tool.name == names[tag])
-            return [ToolCall(names[tag], dump_json({str(parameter): inside.strip()}))], end
+            inside = match.string[match.end() : inside_end].strip()
+            return [ToolCall(names[tag], dump_json({str(parameter): inside}))], end
 
         message = scan_turn(text[thought:], opening, read_call)
         said = text[:thought] + message.text

@@ -9,9 +9,12 @@ string, unless it is JSON of another declared type that is not null (`42` for `i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from json import JSONDecodeError
 from typing import Any
+from urllib.parse import unquote
 
 from whetstone.chat.formats.json_call import dump_json, parse_json
 
@@ -44,15 +47,21 @@ def declared_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | Non
     Returns:
         Names of JSON types, or None if the schema permits anything.
     """
-    return _declared_types(schema, root, 0)
+    return _declared_types(schema, root, 0, {})
 
 
-def _declared_types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str] | None:
+def _declared_types(
+    schema: Any, root: Mapping[str, Any], depth: int, referred: dict[str, frozenset[str] | None]
+) -> frozenset[str] | None:
+    """Return the types; `referred` maps each reference to its types, and to None while they are unknown."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return None
     constraints: list[frozenset[str] | None] = []
     if isinstance(reference := schema.get("$ref"), str):
-        constraints.append(_declared_types(resolve_reference(reference, root), root, depth + 1))
+        if reference not in referred:
+            referred[reference] = None
+            referred[reference] = _declared_types(resolve_reference(reference, root), root, depth + 1, referred)
+        constraints.append(referred[reference])
     if "const" in schema:
         constraints.append(frozenset({json_type(schema["const"])}))
     elif isinstance(values := schema.get("enum"), Sequence) and not isinstance(values, str) and values:
@@ -63,11 +72,11 @@ def _declared_types(schema: Any, root: Mapping[str, Any], depth: int) -> frozens
         constraints.append(named if named and named <= _TYPES else None)
     for key in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(key), Sequence) and not isinstance(options, str) and options:
-            each = [_declared_types(option, root, depth + 1) for option in options]
+            each = [_declared_types(option, root, depth + 1, referred) for option in options]
             known = [types for types in each if types is not None]
             constraints.append(frozenset[str]().union(*known) if len(known) == len(each) else None)
     if isinstance(parts := schema.get("allOf"), Sequence) and not isinstance(parts, str):
-        constraints += [_declared_types(part, root, depth + 1) for part in parts]
+        constraints += [_declared_types(part, root, depth + 1, referred) for part in parts]
     result: frozenset[str] | None = None
     for constraint in constraints:
         if constraint is not None:
@@ -89,9 +98,57 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
     """Resolve a local JSON pointer such as `#/$defs/Place`; None if it points nowhere."""
     value: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        value = value.get(key) if isinstance(value, Mapping) else None
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
     return value if reference.startswith("#") else None
+
+
+def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0) -> Any:
+    """Return the schema of a member of an object, or of an item of a list; {} if nothing is declared.
+
+    Args:
+        key: Key of the member; `item` is also an item of a list.
+        index: Position of the item.
+    """
+    schemas = _combined_schemas(schema, root, 0, set())
+    for one in schemas:
+        properties = one.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return properties[key]
+    for one in schemas:
+        patterns = one.get("patternProperties")
+        for pattern, member in patterns.items() if isinstance(patterns, Mapping) else ():
+            with suppress(re.error):
+                if re.search(str(pattern), key):
+                    return member
+        first, others = one.get("prefixItems"), one.get("items")
+        if isinstance(others, list):  # tuples before draft 2020-12
+            first, others = others, one.get("additionalItems")
+        if key == "item" and isinstance(first, list) and index < len(first):
+            return first[index]
+        if key == "item" and isinstance(others, Mapping):
+            return others
+        if isinstance(one.get("additionalProperties"), Mapping):
+            return one["additionalProperties"]
+    return {}
+
+
+def _combined_schemas(schema: Any, root: Mapping[str, Any], depth: int, referred: set[str]) -> list[Mapping[str, Any]]:
+    """Return a schema and all that it refers to or combines."""
+    if not isinstance(schema, Mapping) or depth > _DEEPEST // 2:
+        return []
+    schemas: list[Mapping[str, Any]] = [schema]
+    if isinstance(reference := schema.get("$ref"), str) and reference not in referred:
+        referred.add(reference)
+        schemas += _combined_schemas(resolve_reference(reference, root), root, depth + 1, referred)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            for option in schema[key]:
+                schemas += _combined_schemas(option, root, depth + 1, referred)
+    return schemas
 
 
 def json_type(value: Any) -> str:
