@@ -169,8 +169,7 @@ class RowReader:
             DataError: The rating is not true or false.
         """
         self._used.add("label")
-        label = _parse_flag(self.columns["label"])
-        if label is None:
+        if (label := _parse_flag(self.columns["label"])) is None:
             raise self.row.error(f"label: true or false is expected, got {self.columns['label']!r}")
         return label
 
@@ -361,8 +360,7 @@ class RowReader:
         return next(iter(reasons.items()), (None, ""))
 
     def _read_flag(self, path: str, value: Any) -> bool:
-        flag = _parse_flag(value)
-        if flag is not None:
+        if (flag := _parse_flag(value)) is not None:
             return flag
         raise self.row.error(
             f"{path}: a mark is true, false, 1 or 0, got {str(value)[:40]!r}; rename the key otherwise"
