@@ -193,3 +193,4 @@ async def _cancel(task: asyncio.Task[Any], patience: float) -> None:
     done, _ = await asyncio.wait({task}, timeout=patience)
     if not done:
         asyncio._unregister_task(task)  # otherwise `asyncio.run` waits for it at its end
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
