@@ -639,8 +639,8 @@ def test_ids_of_calls_may_be_numbers(format):
     calls = [{**PRICE, "id": 1}, {**STOCK, "id": 2}]
     results = [{"role": "tool", "tool_call_id": k, "content": str(k)} for k in (2, 1)]
     read = read_row(format, [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results, DONE])
-    told = {message.tool_call_id: message.text for message in read.messages if message.role == "tool"}
-    assert told == {"call_0_0": "1", "call_0_1": "2"}
+    texts = {message.tool_call_id: message.text for message in read.messages if message.role == "tool"}
+    assert texts == {"call_0_0": "1", "call_0_1": "2"}
 
 
 def test_marks_and_labels_of_csv_are_texts(tmp_path):
