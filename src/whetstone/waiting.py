@@ -190,4 +190,7 @@ async def _capture(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseExceptio
 
 async def _cancel(task: asyncio.Task[Any], patience: float) -> None:
     task.cancel()
-    await asyncio.wait({task}, timeout=patience)
+    done, _ = await asyncio.wait({task}, timeout=patience)
+    if not done:
+        asyncio._unregister_task(task)  # otherwise `asyncio.run` waits for it at its end
+        task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -611,3 +611,48 @@ def test_any_row_is_read_or_rejected_with_its_place(columns):
         else:
             continue
         assert place == "rows.jsonl:3  "
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ('{"item": ', "not JSON"),
+        ('{"item": NaN}', "NaN is not a number of JSON"),
+        ('{"item": 1e999}', "1e999 is out of range"),
+        ('{"item": 1, "item": 2}', 'the key "item" is there twice'),
+        ("[1]", "the value is a JSON object, got list"),
+        ("null", "the value is a JSON object, got NoneType"),
+        ([1], "an object is expected, got list"),
+        ({"item": float("nan")}, "Out of range"),
+    ],
+)
+def test_arguments_that_are_no_object_of_json_are_reported_with_their_path(format, arguments, problem):
+    with pytest.raises(
+        DataError, match=rf"^chats\.jsonl:7  .*\[\d\]\.tool_calls\[0\]\.function\.arguments: .*{problem}"
+    ):
+        read_row(format, called(arguments))
+
+
+@every_format
+def test_ids_of_calls_may_be_numbers(format):
+    calls = [{**PRICE, "id": 1}, {**STOCK, "id": 2}]
+    results = [{"role": "tool", "tool_call_id": k, "content": str(k)} for k in (2, 1)]
+    read = read_row(format, [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results, DONE])
+    texts = {message.tool_call_id: message.text for message in read.messages if message.role == "tool"}
+    assert texts == {"call_0_0": "1", "call_0_1": "2"}
+
+
+def test_marks_and_labels_of_csv_are_texts(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,completion,weight\nq,a,0\nq,b,1\nq,c,\nq,d,False\nq,e,2\n")
+    rows = rows_of(path)
+    assert [trained_texts(conversation_of(row)) for row in rows[:4]] == [[], ["b"], ["c"], []]
+    assert conversation_of(rows[0]).exclusions == ("", "row weight: 0")
+    with pytest.raises(DataError, match=r"row 5  weight: a mark is true, false, 1 or 0, got '2'"):
+        conversation_of(rows[4])
+    path.write_text("prompt,completion,label\nq,a,true\nq,b,False\nq,c,1\nq,d,0\nq,e,good\n")
+    rows = rows_of(path)
+    assert [preference_of(row).answers[0][1] for row in rows[:4]] == [1.0, 0.0, 1.0, 0.0]
+    with pytest.raises(DataError, match="row 5  label: true or false is expected, got 'good'"):
+        preference_of(rows[4])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests_conversations import call, computed, texts
+from tests_conversations import computed, texts
 from whetstone.assembly import assemble
 from whetstone.data import Preferences, Shuffled, Texts, conversation_of, preference_of
 from whetstone.data import written as in_tokens
@@ -63,14 +63,6 @@ def test_a_conversation_longer_than_the_context_is_left_out_and_said(made):
     left = in_tokens(read(made, *computed(12, 34)), made.chat, context_length=20)
     assert left.score is None
     assert "tokens, the context 20" in left.error
-
-
-def test_arguments_that_are_no_json_are_not_taught(made):
-    broken = call("1+1")
-    broken["function"]["arguments"] = '{"expression": '
-    question, asked, result, answer = computed(1, 1)
-    left = in_tokens(read(made, question, {**asked, "tool_calls": [broken]}, result, answer), made.chat)
-    assert left.score is None
 
 
 def test_all_is_seen_once_before_anything_comes_again():

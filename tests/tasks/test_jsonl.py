@@ -40,6 +40,7 @@ def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is no key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is no key of a task; did you mean "answer"'),
         ({"prompt": "x"}, "the key 'answer' is missing"),
+        ({"prompt": "x", "answer": None}, "`answer` has no value"),
         ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
         ({"prompt": "x", "answer": 1, "tags": {"kind": {"a": 1}}}, "the tag kind is a text or a number, got"),
         ('{"prompt": "x", "answer": NaN}', "not JSON: NaN is not a number of JSON"),

@@ -159,3 +159,17 @@ def test_half_of_a_surrogate_pair_is_invalid_wherever_it_is(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": {"b": ["\\ud83d"]}}\n{"prompt": "c", "answer": 1}\n')
     with pytest.raises(TaskError, match=r"a\.jsonl:1  `answer\.b\[0\]` is not valid Unicode"):
         Jsonl(path=str(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separator_is_reported_once_for_the_file(tmp_path, separator):
+    (tmp_path / "a.csv").write_text(f"question{separator}answer\nTea?{separator}4\nRice?{separator}5\n")
+    with pytest.raises(TaskError, match=r"a\.csv, header: one column, with .* in its name; save the file with commas"):
+        tasks_of(tmp_path / "a.csv")
+
+
+def test_number_that_no_float_holds_is_invalid(tmp_path):
+    for name, text in (("a.jsonl", "{}"), ("a.json", "[{}]")):
+        (tmp_path / name).write_text(text.replace("{}", '{"question": "Tea?", "answer": [{"a": -1e999}]}'))
+        with pytest.raises(TaskError, match="not JSON: -1e999 is out of range"):
+            tasks_of(tmp_path / name)

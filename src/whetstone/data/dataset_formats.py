@@ -27,6 +27,7 @@ from typing import Any
 from whetstone.chat import Image, Message, Text, ToolSpec
 from whetstone.data.rows import Row
 from whetstone.errors import did_you_mean
+from whetstone.tasks.readers import parse_object
 
 ROLES: Mapping[str, str] = {
     "system": "system", "developer": "system",
@@ -58,6 +59,7 @@ _FIELDS_OF: Mapping[str, tuple[str, ...]] = {
 }
 _COLUMNS = (*CONVERSATIONS, "prompt", "completion", "chosen", "rejected", "label", "text", "system", *_TOOLS)
 _NEAR = (*_COLUMNS, *_FIELDS, *(key for keys in _FIELDS_OF.values() for key in keys))
+_FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 _NAMES_IN_SCHEMA = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VALUES_IN_SCHEMA = ("default", "const", "enum", "examples")
 
@@ -167,9 +169,9 @@ class RowReader:
             DataError: The rating is not true or false.
         """
         self._used.add("label")
-        if self.columns["label"] not in (True, False):
+        if (label := _parse_flag(self.columns["label"])) is None:
             raise self.row.error(f"label: true or false is expected, got {self.columns['label']!r}")
-        return bool(self.columns["label"])
+        return label
 
     def read_tools(self, offered: tuple[ToolSpec, ...] = ()) -> tuple[ToolSpec, ...]:
         """Read the tools that the row declares.
@@ -235,7 +237,7 @@ class RowReader:
         self._record(path, fields, known)
         written: dict[str, Any] = {"role": role, "content": parts, "tool_calls": calls}
         if role == "tool":
-            written["tool_call_id"] = fields.get("tool_call_id") or None
+            written["tool_call_id"] = _read_id(fields.get("tool_call_id")) or None
         if role == "assistant":
             written["malformed"] = fields.get("malformed")
         try:
@@ -301,16 +303,19 @@ class RowReader:
         self._record(path, call, ("id", "type", "index", "function", *(() if nested else ("name", key))))
         if nested:
             self._record(f"{path}.function", function, ("name", key))
+        place = f"{path}.function.{key}" if nested else f"{path}.{key}"
         arguments = function.get(key, {})
-        if isinstance(arguments, Mapping):
-            try:
+        try:
+            if isinstance(arguments, Mapping):
                 arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise self.row.error(f"{path}.{key}: not JSON: {error}") from None
-        if not isinstance(arguments, str):
-            raise self.row.error(f"{path}.{key}: an object is expected, got {type(arguments).__name__}")
-        function = {"name": function["name"], "arguments": arguments if arguments.strip() else "{}"}
-        return {"id": call.get("id"), "type": "function", "function": function}
+            if not isinstance(arguments, str):
+                raise self.row.error(f"{place}: an object is expected, got {type(arguments).__name__}")
+            arguments = arguments if arguments.strip() else "{}"
+            parse_object(arguments, what="the value")
+        except (TypeError, ValueError) as error:
+            raise self.row.error(f"{place}: {error}") from None
+        function = {"name": function["name"], "arguments": arguments}
+        return {"id": _read_id(call.get("id")), "type": "function", "function": function}
 
     def _read_tool(self, path: str, value: Any) -> ToolSpec:
         tool = self._read_object(path, value)
@@ -335,6 +340,7 @@ class RowReader:
                 raise self.row.error(
                     f"{prefix}{name}: marks of tokens are not read; mark whole messages (`train: false`)"
                 )
+        fields = {name: value for name, value in fields.items() if value != ""}  # an empty field of a CSV file
         marks = {name: self._read_flag(f"{prefix}{name}", fields[name]) for name in MARKS if name in fields}
         if "masked" in fields:
             marks["masked"] = not self._read_flag(f"{prefix}masked", fields["masked"])
@@ -346,15 +352,16 @@ class RowReader:
                 )
             if role == "assistant":
                 marks["mask"] = False
-        reasons = {included: f"{name}: {json.dumps(fields[name])}" for name, included in reversed(marks.items())}
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        reasons = {included: f"{name}: {texts[name]}" for name, included in reversed(marks.items())}
         if len(reasons) == 2:
             place = f"{path}: " if path else ""
             raise self.row.error(f"{place}the marks {reasons[True]} and {reasons[False]} contradict each other")
         return next(iter(reasons.items()), (None, ""))
 
     def _read_flag(self, path: str, value: Any) -> bool:
-        if isinstance(value, bool | int | float) and value in (0, 1):
-            return bool(value)
+        if (flag := _parse_flag(value)) is not None:
+            return flag
         raise self.row.error(
             f"{path}: a mark is true, false, 1 or 0, got {str(value)[:40]!r}; rename the key otherwise"
         )
@@ -422,6 +429,20 @@ def _has_content(parts: Sequence[Mapping[str, Any]]) -> bool:
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
+
+
+def _parse_flag(value: Any) -> bool | None:
+    """Return true or false, also from 1 and 0 and from texts as in CSV; None for any other value."""
+    if isinstance(value, str):
+        value = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}.get(
+            value.strip().lower()
+        )
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
+
+
+def _read_id(value: Any) -> Any:
+    """Return the id of a call as text, also if it is a number."""
+    return str(value) if isinstance(value, int) else value
 
 
 def _is_encoded(text: str) -> bool:

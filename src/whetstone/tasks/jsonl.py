@@ -101,4 +101,6 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
     known = {**private, **{key: value for key, value in row.items() if key not in ("prompt", "id", "tags", "private")}}
     if not known:
         row["answer"]  # without anything to judge by there is nothing to learn
+    if all(value is None for value in known.values()):
+        raise ValueError("`answer` has no value")
     return Task(str(row.get("id", number)), prompt, known, {tag: str(value) for tag, value in tags.items()})

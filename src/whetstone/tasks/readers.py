@@ -227,7 +227,16 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-_STRICT = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_reject_duplicates)
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"not JSON: {text[:20]} is out of range")
+    return value
+
+
+_STRICT = json.JSONDecoder(
+    parse_constant=_reject_constant, parse_float=_parse_finite, object_pairs_hook=_reject_duplicates
+)
 _LENIENT = json.JSONDecoder()
 
 
@@ -385,6 +394,9 @@ def _read_delimited(path: Path, delimiter: str) -> Iterator[Row | InvalidRow]:
 
 
 def _check_header(path: Path, fields: list[str], reason: str) -> list[str]:
+    other = next((each for each in ";\t|" if len(fields) == 1 and each in fields[0]), None)
+    if other is not None and not reason:
+        reason = f"one column, with {other!r} in its name; save the file with commas (.csv) or tabs (.tsv)"
     duplicate = next((name for k, name in enumerate(fields) if name in fields[:k]), None)
     if duplicate is not None and not reason:
         reason = f'the column "{duplicate}" is there twice'
