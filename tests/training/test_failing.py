@@ -147,7 +147,10 @@ def test_where_every_reward_fails_the_run_stops_with_the_cause(shop, reward, cau
         (["reward={name: rubric, judge: {name: endpoint, url: 'http://127.0.0.1:9/v1', model: m}}"], "127.0.0.1"),
         (["environment.tools=[{name: mcp, command: [no-such-server]}]"], "no-such-server"),
         (["environment.tools=[{name: mcp, command: ['true']}]"], "the MCP server true: ended before it answered"),
-        (["environment.tools=[{name: mcp, command: true --now}]"], "the MCP server true --now: no connection"),
+        (
+            ["environment.tools=[{name: mcp, command: true --now}]"],
+            "the MCP server true --now: ended before it answered",
+        ),
     ],
 )
 def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop, impatient, changes, cause):

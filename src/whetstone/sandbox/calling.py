@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from whetstone.python_syntax import parse_syntax
 from whetstone.sandbox.protocol import Ending
 from whetstone.sandbox.session import Session
 
@@ -72,7 +73,7 @@ def read_literal(text: str) -> Any:
     """
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"a literal of {len(text)} characters is not read")
-    tree = ast.parse(text.strip(), mode="eval")
+    tree = parse_syntax(text.strip(), mode="eval")
     return ast.literal_eval(_Numbers().visit(tree))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from whetstone.errors import ToolError
+from whetstone.python_syntax import parse_expression
 
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
@@ -64,7 +65,7 @@ def _parse(expression: str) -> ast.expr:
     if len(expression) > _MAX_CHARACTERS:
         raise ToolError(f"the expression is longer than {_MAX_CHARACTERS} characters")
     try:
-        return ast.parse(expression.strip(), mode="eval").body
+        return parse_expression(expression.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ToolError("not an expression") from None
 

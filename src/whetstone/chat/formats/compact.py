@@ -17,6 +17,7 @@ from typing import Any
 
 from whetstone.chat.formats.json_call import arguments_of, dump_json
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
+from whetstone.python_syntax import parse_expression
 
 _CALL = re.compile(r"<call>(.*?)</call>", re.DOTALL)
 _NAME_AND_ARGUMENTS = re.compile(r"\s*([^\s()]+)\((.*)\)\s*", re.DOTALL)
@@ -127,7 +128,7 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
         nothing = not text and tool.only_text_parameter not in (tool.parameters.get("required") or ())
         return ToolCall(name, dump_json({} if nothing else {tool.only_text_parameter: text}))
     try:
-        parsed = ast.parse(f"f({text})", mode="eval").body
+        parsed = parse_expression(f"f({text})")
         if not isinstance(parsed, ast.Call) or any(keyword.arg is None for keyword in parsed.keywords):
             raise ValueError("not a list of arguments")
         order = list(tool.properties)

@@ -25,6 +25,7 @@ from whetstone.chat.formats.scanning import Found, scan_turn
 from whetstone.chat.formats.text_values import parse_python
 from whetstone.chat.formats.told import results_of, told
 from whetstone.chat.message import Message, ToolCall, ToolSpec
+from whetstone.python_syntax import parse_expression, parse_syntax
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,9 @@ def _parse_module(text: str) -> list[ast.stmt]:
     def restore(name: str) -> str:
         return re.sub(rf"{prefix}(\d+)_", lambda match: words[int(match[1])], name)
 
-    body = ast.parse(_WORDS.sub(escape, text)).body
+    tree = parse_syntax(_WORDS.sub(escape, text))
+    assert isinstance(tree, ast.Module)
+    body = tree.body
     for node in (each for statement in body if words for each in ast.walk(statement)):
         if isinstance(node, ast.Name):
             node.id = restore(node.id)
@@ -228,7 +231,7 @@ def parse_raw_calls(text: str) -> list[Found]:
             if other is None or key[1] in arguments:
                 return [*found, f"the argument {key[1]} of {name} is not closed, or repeated"]
             try:
-                value = string[2] if string is not None else parse_python(ast.parse(other[1].strip(), mode="eval").body)
+                value = string[2] if string is not None else parse_python(parse_expression(other[1].strip()))
                 dump_json(value)
             except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
                 return [*found, f"the argument {key[1]} of {name} is not a JSON value: {error}"]

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from whetstone.chat.formats.json_call import dump_json, parse_json
+from whetstone.python_syntax import parse_expression
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
 _OTHER_NAMES = {
@@ -194,7 +195,7 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 def _parse_literal(text: str, default: Any) -> Any:
     """Parse a Python literal, as some templates write objects, lists and booleans; else return the default."""
     try:
-        value = parse_python(ast.parse(text.strip(), mode="eval").body)
+        value = parse_python(parse_expression(text.strip()))
         dump_json(value)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return default

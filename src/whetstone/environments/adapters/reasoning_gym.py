@@ -32,6 +32,7 @@ from whetstone.environments.dependencies import check_needs, package
 from whetstone.environments.game_tasks import said_as_command
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
+from whetstone.python_syntax import parse_expression
 from whetstone.tasks.generated import Generated
 from whetstone.tools.arithmetic import evaluate
 from whetstone.trajectory import Task
@@ -232,7 +233,7 @@ def harmless(name: str, answer: str) -> bool:
     if name not in _LITERALS:
         return True
     try:
-        ast.parse(answer.strip(), mode="eval")
+        parse_expression(answer.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return True  # it is no Python, so it cannot be run
     try:

@@ -24,6 +24,7 @@ from whetstone.environments.bfcl.package import NEEDS, functions, said_with_new_
 from whetstone.environments.commands import arguments_of
 from whetstone.environments.function_calls import offered
 from whetstone.environments.protocol import Observation, StepResult
+from whetstone.python_syntax import parse_expression
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 MOST_STEPS = 20
@@ -203,7 +204,7 @@ def _text(result: Any) -> str:
 
 def read_call(text: str) -> tuple[str, dict[str, Any], list[Any]]:
     """A gold call, written as Python: its name, its arguments by name, and those by place."""
-    call = ast.parse(text, mode="eval").body
+    call = parse_expression(text)
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)
     named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}

@@ -15,6 +15,7 @@ from typing import Any
 from whetstone.environments.protocol import Reply
 from whetstone.environments.users.hands import HANDS, Hands
 from whetstone.environments.users.scenario import ScenarioUser
+from whetstone.python_syntax import parse_expression
 from whetstone.tools.protocol import Episode
 
 _CALL = re.compile(r"\b([a-z]\w*)\(([^()]*)\)")
@@ -66,7 +67,7 @@ def told(name: str, arguments: Mapping[str, Any]) -> str:
 def _arguments(text: str) -> dict[str, Any] | None:
     """By name; none where it is written otherwise."""
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
+        call = parse_expression(f"f({text})")
         assert isinstance(call, ast.Call)
         return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords} if not call.args else None
     except (SyntaxError, ValueError):
