@@ -176,8 +176,8 @@ def test_a_parameter_of_any_name_and_kind_receives_its_argument(names, kinds, ha
         written.append(f"{name}: int" + (" = 7" if index >= len(names) - defaults else ""))
         if kind == 0 and (index + 1 == len(names) or kinds[index + 1] != 0):
             written.append("/")
-    scope = {}
-    exec(f"def probe({', '.join(written)}):\n    return dict(locals())", scope)
+    scope = {"DICT": dict, "LOCALS": locals}  # parameters may be named `dict` and `locals`
+    exec(f"def probe({', '.join(written)}):\n    return DICT(LOCALS())", scope)
     required = names[: max(len(names) - defaults, 0)]
     given_values = {name: float(index) for index, name in enumerate(required)}
     expected = {name: given_values.get(name, 7) for name in names}
