@@ -53,7 +53,7 @@ episodes, ended when idle, and killed if an episode gave up on them.
 | the reward | `rollout.reward_timeout_seconds` | The episode is invalid (`infrastructure`). |
 | `close` | 30 seconds, or `environment.timeout_seconds` if that is shorter | The episode counts, with the flag `not_closed` (`flag/not_closed`) and the name of the tool in `error`. Other tools are closed. |
 
-`verdict()`, of an environment, a game, or a class of tools, says what became of the world: `success`, `score` from 0 to
+`verdict()`, of an environment, a game, or a class of tools, returns the outcome: `success`, `score` from 0 to
 1, and whatever it counted. It is kept with the trajectory, so the reward `verdict` can be computed again.
 
 `environment.fault_injection` adds random failures, stale results and delays (`error_rate`, `stale_rate`,

@@ -91,9 +91,9 @@ SEARCHED = """## Evaluation
 (several episodes of one task are correlated), pass@k and pass^k, maj@k, the mean reward, components, turns, calls,
 solved episodes per call, tokens, cost, what went wrong, calibration of stated confidence, each tag of the tasks.
 `--policy` takes a run, a model's folder or an OpenAI-compatible address; `--output-dir FOLDER` keeps every episode
-and goes on with them; `--lm-eval FILE` writes results as lm-evaluation-harness does. Episodes that failed for reasons
+and continues from them; `--lm-eval FILE` writes results as lm-evaluation-harness does. Episodes that failed for reasons
 of infrastructure are counted apart; above 2 % the command exits with 1. `evaluation.interval_steps: 10` evaluates
-beside training, on a copy of the weights.
+during training, on a copy of the weights.
 
 `whetstone compare demo with=null,gspo` or `whetstone compare demo advantage=gpg,gigpo --budget sampled_tokens=1e6`
 trains each over several seeds on the same tasks with the same budget (`episodes`, `sampled_tokens`, `tool_calls`,

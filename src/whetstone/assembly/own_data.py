@@ -337,7 +337,7 @@ def scored_episodes(assembly: Assembly, settings: RewardModelSettings) -> list[t
 
 
 def check_data(assembly: Assembly, resolved: Resolved, finished: Container[str] = ()) -> None:
-    """Read the whole data of each stage before anything is evaluated or trained; the stage takes what was read.
+    """Read the whole data of each stage before anything is evaluated or trained; the stage uses these rows.
 
     Args:
         assembly: The components of the run.

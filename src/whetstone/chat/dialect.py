@@ -328,15 +328,15 @@ def _framed(prober: Prober, dialect: Dialect) -> Dialect:
     before = prober.turn(_said(SAID), dialect.shows_tools).partition(SAID)[0]
     _, closed, sign = before.rpartition(dialect.thought_signs[1])
     sign = sign.strip() if closed else sign
-    beside = True
+    is_together = True
     if dialect.writes_calls:
         speech = _speech(dialect, 1, THOUGHT if dialect.thought_key else "", SAID)
         turn = prober.turn(dialect.speech(speech), dialect.shows_tools)
         end = _FIRST_SIGN.match(prober.turn(_said(SAID), dialect.shows_tools).partition(SAID)[2])
         between = turn.partition(CALLED)[2].partition(SAID)[0] if turn.find(CALLED) < turn.find(SAID) else ""
         # text after a call that ends the turn is a second turn
-        beside = SAID in turn and CALLED in turn and not (end is not None and end[0].strip() in between)
-    return replace(dialect, said_sign=sign, speaks_and_calls=beside)
+        is_together = SAID in turn and CALLED in turn and not (end is not None and end[0].strip() in between)
+    return replace(dialect, said_sign=sign, speaks_and_calls=is_together)
 
 
 def _speech(dialect: Dialect, calls: int, thought: str = "", content: str = "") -> Speech:

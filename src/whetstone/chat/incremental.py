@@ -28,6 +28,7 @@ from whetstone.chat.dialect import (
     in_parts,
     learned,
 )
+from whetstone.chat.formats.json_call import with_text
 from whetstone.chat.marks import is_in, mark_for, marked, marks
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
 from whetstone.chat.openings import Openings
@@ -269,13 +270,13 @@ class Chat:
             message = Message("assistant", (Text(text[len(raw) :].removesuffix(sign)),))
         message = replace(message, tool_calls=message.tool_calls[:limit])
         thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
-        said = self._without_frame(message.text)
+        message = with_text(message, self._without_frame(message.text))
         if signed and opening != "<think>":  # whoever reads the message knows one way to write a thought
             signed = f"<think>\n{thought}\n</think>\n\n"
-        return signed, thought, replace(message, content=(Text(said),) if said else ())
+        return signed, thought, message
 
     def _without_frame(self, text: str) -> str:
-        """Remove what the template writes before and after the text of a turn."""
+        """Remove the frame that the template writes around the text of a turn."""
         opening = self.dialect.said_sign.strip()
         if opening and text.lstrip().startswith(opening):
             text = text.lstrip().removeprefix(opening)

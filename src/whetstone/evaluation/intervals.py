@@ -1,7 +1,7 @@
 """95 % intervals that account for several episodes per task.
 
-Episodes of one task are alike: sixteen episodes of each of ten tasks are closer to ten independent draws than to 160.
-Tasks are the unit that is drawn, and everything within a task is one observation.
+Episodes of one task are correlated: sixteen episodes of each of ten tasks are closer to ten independent samples than to
+160. Tasks are sampled, and everything within a task is one observation.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Rate:
 
 
 def wilson(successes: float, count: float) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a share of independent draws; [0, 1] of none.
+    """Return the 95 % Wilson score interval of a fraction of independent samples; [0, 1] if there are none.
 
         p = successes / n
         (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
     Args:
         successes: Number of successes.
-        count: Number of draws, n; an effective number need not be whole.
+        count: Number of samples, n; an effective number need not be whole.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -56,8 +56,8 @@ def effective_number(outcomes: Sequence[Sequence[float]]) -> float:
         min(sum(n_i), m (1 - m) / V) * (z / t_{K-1})^2
 
     The last factor accounts for the estimate of V (Student's t). With one episode per task the number is K, and if all
-    outcomes are equal, which does not show how alike episodes of a task are. Different outcomes of a single task say
-    nothing of other tasks: 0.
+    outcomes are equal, which does not show the correlation within a task. If there is one task, its outcomes are no
+    evidence for other tasks: 0.
 
     Args:
         outcomes: [K][n_i] outcomes of each task, 0 or 1; tasks without episodes are left out.
@@ -77,7 +77,7 @@ def effective_number(outcomes: Sequence[Sequence[float]]) -> float:
 
 
 def clustered(values: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean over all values of K tasks, whose values are alike; [NaN, NaN] of nothing.
+    """Return the 95 % interval of the mean over all values of K tasks; [NaN, NaN] without values.
 
     Outcomes (0 or 1) have the Wilson interval of their `effective_number`. Other values have Student's interval of the
     ratio of sums over tasks, m +- t_{K-1} sqrt(V), with m and V as in `effective_number`; it is NaN for one task.

@@ -119,7 +119,7 @@ def rate(outcomes: Iterable[bool], tasks: Iterable[Hashable] | None = None) -> R
 
 
 def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
-    """Return what the episodes in `groups` came to."""
+    """Evaluate the episodes in `groups`."""
     tried = groups
     groups = [
         replace(group, trajectories=tuple(t for t in group.trajectories if _NOT_CHOSEN not in t.marks))

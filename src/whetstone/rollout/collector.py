@@ -468,7 +468,7 @@ class _WatchedActor:
             self.watch.acting -= 1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.actor, name)  # what it offers beside the two
+        return getattr(self.actor, name)  # other attributes of the actor
 
     def leave(self, episode: str) -> None:
         self.actor.leave(episode)

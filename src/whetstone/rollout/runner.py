@@ -165,7 +165,7 @@ class _Episode:
         self.closing: Tokens | None = None
         """What the model would read next, once an answer of the environment stands behind the last action."""
         self.final: Mapping[str, Any] = {}
-        """What the environment says of itself at the end."""
+        """Final state that the environment reports."""
         self.stage = _Stage.OPEN
         self.started = time.perf_counter()
         self.is_over = False
@@ -203,7 +203,7 @@ class _Episode:
         return self.trajectory(ended, error, unclosed)
 
     def trajectory(self, ended: EndReason, error: str | None, unclosed: str = "") -> Trajectory:
-        """Return what the episode came to."""
+        """Return the trajectory of the episode."""
         marks = {"view_dropped": self.reading.dropped, "not_closed": unclosed}
         return Trajectory(
             self.id,

@@ -235,7 +235,7 @@ class Speaker:
             raise RefusedError(str(error)) from None
 
     async def _constraint(self, asked: Asked) -> GrammarConstraint | None:
-        """Return what the answer is held to: a schema, or a call of a tool."""
+        """Return the constraint of the answer: a schema, or a call of a tool."""
         if asked.schema is not None:
             return await asyncio.to_thread(self._schemas.constraint, asked.schema)
         if asked.must_call is None:

@@ -225,7 +225,7 @@ class _Schema(GenerateJsonSchema):
 
 
 def _parameters_of(function: Callable[..., Any], is_method: bool, where: str) -> list[inspect.Parameter]:
-    """Return the parameters that a model can pass: neither `self` nor what a partial sets by keyword."""
+    """Return the parameters that a model can pass: neither `self` nor the keywords of a partial."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError) as error:

@@ -10,8 +10,8 @@ and a `CallRecord` that says what happened. Whose a failure is:
                        `Answer.failure`, and whoever plays the episode ends it
 
 Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
-episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a task of their own; one
-that does not heed its deadline is left behind.
+episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a separate task; one that
+ignores its deadline is abandoned.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class Demonstrations:
 
 
 async def demonstrated(assembly: Assembly, first: int, count: int) -> Demonstrations:
-    """Play the expert's episodes of so many tasks from `first` on.
+    """Play the expert's episodes of `count` tasks, starting at `first`.
 
     An episode in which a sandbox, tool or server failed is played again, so that a run learns from the same
     demonstrations as one that nothing disturbed.

@@ -35,26 +35,26 @@ class Functionary:
         """
         if not message.tool_calls:
             return message.text
-        said = f"{_SIGN}all\n{message.text}" if message.text else ""
+        content = f"{_SIGN}all\n{message.text}" if message.text else ""
         calls = "".join(
             f"{_SIGN}{call.name}\n{without_signs(arguments_of(call), self.markers)}" for call in message.tool_calls
         )
         require_same_calls(self.read(calls, tools), message)
-        return said + calls
+        return content + calls
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the parts: those to `all` are text, and all others are calls."""
         parts = _TO.split(text if text.startswith(_SIGN) else _SIGN + text)
         if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
             return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
-        said, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
+        content, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
         blocks: list[ToolCall | str] = []
-        if text.startswith(_SIGN) and said.startswith("\n") and said.lstrip().startswith("{"):
-            cut, said = [said, *cut], ""
+        if text.startswith(_SIGN) and content.startswith("\n") and content.lstrip().startswith("{"):
+            cut, content = [content, *cut], ""
         for name, body in zip(parts[1::2], parts[2::2], strict=True):
             if name == "all":
                 body, *rest = body.split(_SIGN, 1)
-                said, cut = said + body, [*cut, *rest]
+                content, cut = content + body, [*cut, *rest]
                 continue
             try:
                 value, end = decode_json(body)
@@ -68,7 +68,9 @@ class Functionary:
             else:
                 blocks.append(ToolCall(name, body[:end].strip()))
                 cut += [rest.removeprefix(_SIGN)] if rest else []
-        return message_of(said, [*blocks, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)])
+        return message_of(
+            content, [*blocks, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)]
+        )
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""

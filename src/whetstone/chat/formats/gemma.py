@@ -1,7 +1,7 @@
 """Tool calls of Gemma models: `call:name{key:<|"|>text<|"|>,count:2}` between two markers.
 
 Note:
-    Strings are between markers of their own and may contain anything, commas and braces included.
+    Strings are between dedicated markers and may contain anything, commas and braces included.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whetstone.chat.formats.json_block import JsonBlock
-from whetstone.chat.formats.json_call import schemas, written
+from whetstone.chat.formats.json_call import schemas, with_text, written
 from whetstone.chat.formats.scanning import scan_turn
-from whetstone.chat.message import Message, Text, ToolSpec
+from whetstone.chat.message import Message, ToolSpec
 from whetstone.chat.thoughts import read_after_thought
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -56,5 +56,4 @@ class Hermes(JsonBlock):
             return scan_turn(rest, self._opening, self._read_block, (_BEGIN, _END))
 
         thought, message = read_after_thought(text, "</think>", read_rest)
-        said = thought + message.text
-        return Message("assistant", (Text(said),) if said else (), message.tool_calls, malformed=message.malformed)
+        return with_text(message, thought + message.text)

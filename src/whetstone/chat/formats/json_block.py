@@ -107,22 +107,22 @@ class JsonBlock:
 
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
         text, position, sign = match.string, match.end(), match.group().strip()
-        found: list[Found] = []
+        blocks: list[Found] = []
         while (start := _skip_separators(text, position)) < len(text) and text[start] in "[{":
             try:
                 calls, position = decode_calls(text, start, name=self.name, arguments=self.arguments)
             except ValueError as error:
-                found.append(f"{sign} must be followed by calls as JSON: {error}")
-                return found, skip_block(text, position, (self.end.strip(),), self._opening)
-            found += calls
-        if not found:
-            found = [f"{sign} must be followed by calls as JSON, got {text[position : position + 40]!r}"]
-            return found, skip_block(text, position, (self.end.strip(),), self._opening)
+                blocks.append(f"{sign} must be followed by calls as JSON: {error}")
+                return blocks, skip_block(text, position, (self.end.strip(),), self._opening)
+            blocks += calls
+        if not blocks:
+            blocks = [f"{sign} must be followed by calls as JSON, got {text[position : position + 40]!r}"]
+            return blocks, skip_block(text, position, (self.end.strip(),), self._opening)
         closed = self._closing.match(text, position)
         if self.end and closed is None:
-            found = [*(one for one in found if isinstance(one, str)), f"{sign} is not closed with {self.end.strip()}"]
-            return found, skip_block(text, position, (self.end.strip(),), self._opening)
-        return found, position if closed is None else closed.end()
+            blocks = [*(one for one in blocks if isinstance(one, str)), f"{sign} is not closed with {self.end.strip()}"]
+            return blocks, skip_block(text, position, (self.end.strip(),), self._opening)
+        return blocks, position if closed is None else closed.end()
 
     def _read_bare(self, text: str) -> Message | None:
         """Read a turn that starts with calls; None if it starts with something else."""

@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
@@ -120,13 +121,13 @@ def decode_calls(
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     spans = list(_element_spans(text, start)) if isinstance(value, list) else [(start, end)]
-    found: list[ToolCall | str] = []
+    blocks: list[ToolCall | str] = []
     for first, last in spans:  # a call that is not strict JSON does not affect its neighbors
         try:
-            found.append(_read_call(parse_json(text[first:last]), text, first, name, arguments))
+            blocks.append(_read_call(parse_json(text[first:last]), text, first, name, arguments))
         except ValueError as error:
-            found.append(f"a call must be strict JSON: {error}")
-    return found, end
+            blocks.append(f"a call must be strict JSON: {error}")
+    return blocks, end
 
 
 def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> ToolCall | str:
@@ -136,26 +137,26 @@ def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> 
     if not name:
         if len(value) != 1:
             return "a call must be an object of one name and its arguments"
-        ((called, given),) = value.items()
+        ((called, raw_arguments),) = value.items()
         key = called
     else:
         keys = [key for key in dict.fromkeys((arguments, *_ARGUMENT_KEYS)) if key in value]
         if not keys or not isinstance(value.get(name), str):
             return f'a call must be an object with "{name}" and "{arguments}"'
         key, called = keys[0], value[name]
-        given = value[key]
+        raw_arguments = value[key]
     if not called.strip():
         return "a call must name its tool"
     call_id = next((value[key] for key in ("id", "tool_call_id") if name and isinstance(value.get(key), str)), "")
-    if isinstance(given, str):  # some models write the arguments as a string that contains JSON
+    if isinstance(raw_arguments, str):  # some models write the arguments as a string that contains JSON
         try:
-            given = parse_json(body := given)
+            raw_arguments = parse_json(body := raw_arguments)
         except ValueError as error:
             return f"the arguments of {called} must be a JSON object: {error}"
     else:
         first, last = next(span for member, span in _member_spans(text, start) if member == key)
         body = text[first:last]
-    if not isinstance(given, dict):
+    if not isinstance(raw_arguments, dict):
         return f"the arguments of {called} must be a JSON object, got {body[:40]}"
     return ToolCall(called, body, call_id)
 
@@ -225,10 +226,10 @@ def schemas(tools: Sequence[ToolSpec]) -> str:
     return "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
 
 
-def message_of(text: str, found: Sequence[ToolCall | str]) -> Message:
-    """Build an assistant message from its text and what was read: calls, and for each malformed one the reason."""
-    calls = tuple(call for call in found if isinstance(call, ToolCall))
-    malformed = tuple(wrong for wrong in found if isinstance(wrong, str))
+def message_of(text: str, blocks: Sequence[ToolCall | str]) -> Message:
+    """Build an assistant message from its text, its calls, and the reason for each malformed call."""
+    calls = tuple(call for call in blocks if isinstance(call, ToolCall))
+    malformed = tuple(wrong for wrong in blocks if isinstance(wrong, str))
     return Message("assistant", (Text(text),) if text else (), calls, malformed=malformed)
 
 
@@ -241,6 +242,11 @@ def require_same_calls(back: Message, message: Message) -> None:
     if not same_calls(back.tool_calls, message.tool_calls):
         call = message.tool_calls[0]
         raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
+
+
+def with_text(message: Message, text: str) -> Message:
+    """Return a message with another text."""
+    return replace(message, content=(Text(text),) if text else ())
 
 
 def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:

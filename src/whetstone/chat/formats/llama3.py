@@ -22,7 +22,7 @@ _FRAME = re.compile(r"(?:<\|python_start\|>)?(.*?)<\|python_end\|>\s*(?=\{)", re
 
 
 def _find_call(text: str) -> int | None:
-    """Return where an object with a name and parameters starts within text."""
+    """Return the start of an object with a name and parameters within text."""
     match = re.search(
         r'\{(?:\s*"(?:id|type)"\s*:\s*"[^"]*"\s*,)*\s*"name"\s*:\s*"[^"]*"\s*,\s*"(?:parameters|arguments)"\s*:', text
     )
@@ -70,25 +70,27 @@ class Llama3:
             if not tag:
                 return message_of(text, [])
         body = body.strip()
-        found: list[Found] = []
+        blocks: list[Found] = []
         position = 0
         while body.startswith("{", position):
             try:
                 calls, position = decode_calls(body, position, arguments="parameters")
             except ValueError as error:
-                found.append(f"a call must be a JSON object: {error}")
-                return message_of(before.strip(), found)
-            found += calls
+                blocks.append(f"a call must be a JSON object: {error}")
+                return message_of(before.strip(), blocks)
+            blocks += calls
             separator = re.compile(r"[;,\s]*(?:<\|python_tag\|>)?\s*").match(body, position)
             position = separator.end() if separator is not None else position
-        if not found:
+        if not blocks:
             return message_of(before.strip(), [f"{_TAG} must be followed by a call as a JSON object"])
         if position < len(body) and not before.strip():
-            return message_of("", [*(one for one in found if isinstance(one, str)), "text follows the calls of a turn"])
-        return message_of(join_text([before.strip(), body[position:]]), found)
+            return message_of(
+                "", [*(one for one in blocks if isinstance(one, str)), "text follows the calls of a turn"]
+            )
+        return message_of(join_text([before.strip(), body[position:]]), blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Write each tool result in a message of its own."""
+        """Write each tool result in a separate message."""
         return [
             user(json.dumps({"output": message.text}, ensure_ascii=False)) if message.role == "tool" else message
             for message in messages

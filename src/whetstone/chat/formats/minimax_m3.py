@@ -70,23 +70,23 @@ class MiniMaxM3:
 
 
 def _read_block(text: str, position: int, known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:
-    found: list[Found] = []
+    blocks: list[Found] = []
     while True:
         tag = _TAG.search(text, position)
         if tag is None or (tag[1], tag[2]) == ("", "tool_call"):
             end = len(text) if tag is None else tag.start()
-            return [*found, f"{_BEGIN} is not closed with {_END}"], end
+            return [*blocks, f"{_BEGIN} is not closed with {_END}"], end
         if tag[1] and tag[2] == "tool_call":
-            return found or [f"{_BEGIN} contains no call"], tag.end()
+            return blocks or [f"{_BEGIN} contains no call"], tag.end()
         invoked = _INVOKE.fullmatch(tag[2])
         try:
             if tag[1] or invoked is None:
                 raise ValueError(f"a call must start with {_SIGN}<invoke name=…>, got <{tag[1]}{tag[2][:30]}>")
             root = known.get(invoked[1], {})
             value, position = _read_value(text, tag.end(), "invoke", root, root, 0)
-            found.append(ToolCall(invoked[1], dump_json(value if isinstance(value, dict) else {})))
+            blocks.append(ToolCall(invoked[1], dump_json(value if isinstance(value, dict) else {})))
         except ValueError as error:
-            found.append(f"a call of {invoked[1]}: {error}" if invoked is not None else str(error))
+            blocks.append(f"a call of {invoked[1]}: {error}" if invoked is not None else str(error))
             position = skip_block(text, tag.end(), (), _NEXT)
 
 

@@ -82,15 +82,15 @@ def _read_block(match: re.Match[str]) -> tuple[list[Found], int]:
         if text[start : start + 1] in ("[", "{"):
             calls, end = decode_calls(text, start)
             return (calls or [f"{_SIGN} is followed by an empty list"]), end
-        found: list[Found] = []
+        blocks: list[Found] = []
         while (named := _NAMED.match(text, position)) is not None:
             value, end = decode_json(text, named.end())
             if not isinstance(value, dict):
                 raise ValueError(f"the arguments of {named[1]} must be a JSON object")
-            found.append(ToolCall(named[1], text[skip_space(text, named.end()) : end], named[2] or ""))
+            blocks.append(ToolCall(named[1], text[skip_space(text, named.end()) : end], named[2] or ""))
             position = end
-        if found:
-            return found, position
+        if blocks:
+            return blocks, position
         raise ValueError(f"got {text[start : start + 40]!r}")
     except ValueError as error:
         reason = f"{_SIGN} must be followed by a list of calls or by name[ARGS]{{arguments}}: {error}"

@@ -101,7 +101,7 @@ class NamedJson:
 
     @cached_property
     def _header(self) -> re.Pattern[str]:
-        """Pattern of what is between the first marker and the arguments."""
+        """Pattern of the text between the first marker and the arguments."""
         header = self.call[len(self._sign) :].partition("{arguments}")[0]
         pieces = [_GROUPS.get(piece) or pattern_of(piece) for piece in re.split(r"(\{\w+\})", header) if piece.strip()]
         if self.prefix:
@@ -111,10 +111,10 @@ class NamedJson:
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
-        behind = self.call.partition("{arguments}")[2]
+        closing = self.call.partition("{arguments}")[2]
         tail = rf"(?:\s*{pattern_of(self.tail)})?" if self.tail else ""
         end = rf"(?:\s*{pattern_of(self.end)}{tail})?" if self.end else ""
-        return re.compile(rf"\s*{pattern_of(behind)}{end}")
+        return re.compile(rf"\s*{pattern_of(closing)}{end}")
 
     @cached_property
     def _last_marker(self) -> str:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
+from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls, with_text
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.text_values import declared_types, format_value, member_schema, parse_value
 from whetstone.chat.formats.told import results_of, told
-from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
+from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _GROUPS = {
     "{name}": r"(?P<name>[^\s<>\"|{}]*)",
@@ -110,19 +110,19 @@ class Parameters:
         def read_call(match: re.Match[str]) -> tuple[list[Found], int]:
             nonlocal is_open
             is_open |= match.groupdict().get("begin") is not None
-            found, end = self._read_call(match, known)
+            blocks, end = self._read_call(match, known)
             is_open &= not (self.end and text.endswith(self.end.strip(), 0, end))
-            return found, end
+            return blocks, end
 
         message = scan_turn(text, self._opening, read_call, self.reserved or self.markers)
         if is_open and not message.malformed:
             reason = f"{self.begin.strip()} is not closed with {self.end.strip()}"
             message = replace(message, malformed=(reason,))
         if self.frame:
-            said = message.text.strip().removeprefix(self.frame[0])
+            content = message.text.strip().removeprefix(self.frame[0])
             for sign in reversed(self.frame[1:]):
-                said = said.removesuffix(sign).rstrip()
-            message = replace(message, content=(Text(said),) if said else ())
+                content = content.removesuffix(sign).rstrip()
+            message = with_text(message, content)
         return message
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
@@ -235,7 +235,7 @@ class Parameters:
         if isinstance(value, str) and not stated and declared_types(schema, root) is None:
             try:
                 if parse_value(text, schema, root) != value:
-                    text = dump_json(value)  # a string that reads as JSON, and no schema that says otherwise
+                    text = dump_json(value)  # a string that reads as JSON, and no schema that declares a type
             except ValueError:
                 text = dump_json(value)
         if self.wrapper is not None and isinstance(value, str) and _NEEDS_CDATA.search(text):

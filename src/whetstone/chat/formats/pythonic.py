@@ -87,8 +87,8 @@ class Pythonic:
         if not marked and re.match(r"\[\s*[A-Za-z_][\w.]*\s*\(", body) is None:
             names = "|".join([*(re.escape(tool.name) + r"\s*\(" for tool in tools), r"[A-Za-z_][\w.]*\(\w+\s*="])
             return scan_turn(text, re.compile(rf"\[\s*(?:{names})"), _read_list, self.markers)
-        found = parse_calls(body)
-        return message_of("", found)
+        blocks = parse_calls(body)
+        return message_of("", blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
@@ -105,7 +105,7 @@ class Pythonic:
     def _read_block(self, match: re.Match[str]) -> tuple[list[Found], int]:
         """Read up to the first closing marker at which the text is valid Python: a string may contain one."""
         text, start = match.string, match.end()
-        end, found = start, list[Found]()
+        end, blocks = start, list[Found]()
         for _ in range(8):
             end = text.find(self.end, end)
             if end < 0:
@@ -115,17 +115,17 @@ class Pythonic:
                 return [f"{self.begin} is not closed with {self.end} before the next call"], inner.start()
             calls = self._parse(text[start:end])
             end += len(self.end)
-            if not found or not isinstance(calls[0], str):
-                found, place = calls, end
+            if not blocks or not isinstance(calls[0], str):
+                blocks, place = calls, end
             if not isinstance(calls[0], str) or len(calls) > 1:
                 return calls, end
             following = text.find(self.begin, start)
             if 0 <= following < end:
                 break
-        if not found:
+        if not blocks:
             following = text.find(self.begin, start)
             return [f"{self.begin} is not closed with {self.end}"], len(text) if following < 0 else following
-        return found, place
+        return blocks, place
 
     def _write_value(self, value: Any) -> str:
         return f"'{value}'" if self.is_raw and isinstance(value, str) else repr(value)
@@ -220,7 +220,7 @@ def parse_raw_calls(text: str) -> list[Found]:
     """Parse a list of calls whose strings are between quotes and have no escapes."""
     body = text.strip()
     body = body[1:] if body.startswith("[") else body
-    found: list[Found] = []
+    blocks: list[Found] = []
     position = 0
     while (named := _RAW_NAME.match(body, position)) is not None:
         name, position = named[1], named.end()
@@ -229,23 +229,23 @@ def parse_raw_calls(text: str) -> list[Found]:
             string = _RAW_STRING.match(body, key.end())
             other = string or _RAW_OTHER.match(body, key.end())
             if other is None or key[1] in arguments:
-                return [*found, f"the argument {key[1]} of {name} is not closed, or repeated"]
+                return [*blocks, f"the argument {key[1]} of {name} is not closed, or repeated"]
             try:
                 value = string[2] if string is not None else parse_python(parse_expression(other[1].strip()))
                 dump_json(value)
             except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-                return [*found, f"the argument {key[1]} of {name} is not a JSON value: {error}"]
+                return [*blocks, f"the argument {key[1]} of {name} is not a JSON value: {error}"]
             arguments[key[1]] = value
             comma = re.compile(r"\s*,?").match(body, other.end())
             position = other.end() if comma is None else comma.end()
         closed = re.compile(r"\s*\)\s*,?").match(body, position)
         if closed is None:
-            return [*found, f"a call of {name} must be written {name}(key=value)"]
-        found.append(ToolCall(name, dump_json(arguments)))
+            return [*blocks, f"a call of {name} must be written {name}(key=value)"]
+        blocks.append(ToolCall(name, dump_json(arguments)))
         position = closed.end()
-    if not found or body[position:].strip() not in ("]", ""):
-        found.append(f"calls must be written [name(key=value)], got {body[position : position + 60]!r}")
-    return found
+    if not blocks or body[position:].strip() not in ("]", ""):
+        blocks.append(f"calls must be written [name(key=value)], got {body[position : position + 60]!r}")
+    return blocks
 
 
 def _read_call(call: ast.expr) -> Found:

@@ -13,9 +13,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, with_text
 from whetstone.chat.formats.scanning import Found, scan_turn
-from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
+from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _OTHER_NAMES = {"code": "python"}
 _STOPS = ("search", "code", "python", "sql", "shell")
@@ -84,8 +84,7 @@ class Tags:
             return [ToolCall(names[tag], dump_json({str(parameter): inside}))], end
 
         message = scan_turn(text[thought:], opening, read_call)
-        said = text[:thought] + message.text
-        return Message("assistant", (Text(said),) if said else (), message.tool_calls, malformed=message.malformed)
+        return with_text(message, text[:thought] + message.text)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Each answer in tags, in a message of its own."""

@@ -1,7 +1,7 @@
 """Access to a served environment: a token, or a loopback name without one; checked before every route.
 
 Note:
-    An address of this machine alone is no protection from a browser on it: see `network.loopback`.
+    A loopback address is no protection from a browser on the same machine: see `network.loopback`.
 """
 
 from __future__ import annotations
