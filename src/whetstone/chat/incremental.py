@@ -28,9 +28,8 @@ from whetstone.chat.dialect import (
     in_parts,
     learned,
 )
-from whetstone.chat.formats.json_call import with_text
 from whetstone.chat.marks import is_in, mark_for, marked, marks
-from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system, with_text
 from whetstone.chat.openings import Openings
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rendered, tells_time

@@ -7,7 +7,7 @@ It may not parse; whoever executes the call finds that out and answers with an e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -158,6 +158,11 @@ def assistant(text: str, *tool_calls: ToolCall) -> Message:
 def tool_result(text: str, *, call_id: str | None = None) -> Message:
     """The answer of a tool; no `call_id` where the call could not even be read."""
     return Message("tool", (Text(text),), tool_call_id=call_id)
+
+
+def with_text(message: Message, text: str) -> Message:
+    """Return a message with another text."""
+    return replace(message, content=(Text(text),) if text else ())
 
 
 def _part_to_openai(part: Text | Image) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whetstone.chat.formats.json_block import JsonBlock
-from whetstone.chat.formats.json_call import schemas, with_text, written
+from whetstone.chat.formats.json_call import schemas, written
 from whetstone.chat.formats.scanning import scan_turn
-from whetstone.chat.message import Message, ToolSpec
+from whetstone.chat.message import Message, ToolSpec, with_text
 from whetstone.chat.thoughts import read_after_thought
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"

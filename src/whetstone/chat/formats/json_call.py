@@ -15,7 +15,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec
@@ -242,11 +241,6 @@ def require_same_calls(back: Message, message: Message) -> None:
     if not same_calls(back.tool_calls, message.tool_calls):
         call = message.tool_calls[0]
         raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
-
-
-def with_text(message: Message, text: str) -> Message:
-    """Return a message with another text."""
-    return replace(message, content=(Text(text),) if text else ())
 
 
 def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls, with_text
+from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, same_calls
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
 from whetstone.chat.formats.text_values import declared_types, format_value, member_schema, parse_value
 from whetstone.chat.formats.told import results_of, told
-from whetstone.chat.message import Message, ToolCall, ToolSpec
+from whetstone.chat.message import Message, ToolCall, ToolSpec, with_text
 
 _GROUPS = {
     "{name}": r"(?P<name>[^\s<>\"|{}]*)",

@@ -13,9 +13,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, with_text
+from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
 from whetstone.chat.formats.scanning import Found, scan_turn
-from whetstone.chat.message import Message, ToolCall, ToolSpec, user
+from whetstone.chat.message import Message, ToolCall, ToolSpec, user, with_text
 
 _OTHER_NAMES = {"code": "python"}
 _STOPS = ("search", "code", "python", "sql", "shell")
