@@ -101,3 +101,30 @@ async def by_messages(task: str, anthropic_base_url: str, api_key: str) -> str:
             given = [{"type": "tool_result", "tool_use_id": id, "content": result} for id, result in results]
             messages.append({"role": "user", "content": given})
     return "out of turns"
+
+
+async def interleaving(task, base_url):
+    """Three agents whose requests alternate: two of the same messages, one without tools."""
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+        histories = {name: [{"role": "user", "content": f"{task} {part}"}] for name, part in PARTS.items()}
+        for question in ("one", "two", "three"):
+            for name, history in histories.items():
+                more = {} if name == "writer" else {"tools": TOOLS}
+                completion = await client.chat.completions.create(model=f"policy:{name}", messages=history, **more)
+                history.append(completion.choices[0].message.model_dump(exclude_none=True, exclude={"annotations"}))
+                calls = history[-1].get("tool_calls", [])
+                history += [{"role": "tool", "tool_call_id": call["id"], "content": question} for call in calls]
+                if not calls:
+                    history.append({"role": "user", "content": question})
+
+
+PARTS = {"planner": "first", "solver": "first", "writer": "second"}
+
+
+async def requiring(task, base_url):
+    """An agent that requires a call in its second request."""
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+        for choice in ("auto", "required"):
+            await client.chat.completions.create(
+                model="policy", messages=[{"role": "user", "content": task}], tools=TOOLS, tool_choice=choice
+            )

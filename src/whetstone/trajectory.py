@@ -196,6 +196,11 @@ class Turn:
     """Whether `context` replaces everything before it: the first turn, and where a template rewrote history."""
     training_context: Tokens | None = None
     """What to train the action under, where that differs from what it was generated under; else None."""
+    conversation: int = 0
+    """Number of its conversation in the episode. An agent with sub-agents holds several at once; the turns of a
+    conversation extend each other, and the first one has `opens_segment`."""
+    agent: str = ""
+    """Name of the agent that acts; empty if the episode has one agent, or names none."""
     aside: bool = False
     """Whether the action was said to the rollout, such as a summary of what happened so far, and not to the
     environment."""
@@ -399,11 +404,12 @@ class Trajectory:
                 answered, with what the template writes around it. Nobody drew them, so they have no log-prob.
         """
         built: list[list[tuple[int, Tokens]]] = []
-        running: list[tuple[int, Tokens]] = []
+        open_segments: dict[int, list[tuple[int, Tokens]]] = {}
         for index, turn in enumerate(self.turns):
             if turn.opens_segment:
-                running = []
-                built.append(running)
+                open_segments[turn.conversation] = []
+                built.append(open_segments[turn.conversation])
+            running = open_segments.setdefault(turn.conversation, [])
             running += [(index, turn.context), (index, turn.action)]
             if turn.training_context is not None:
                 running[-1] = (index, _without_author(turn.action))
@@ -418,6 +424,17 @@ class Trajectory:
         ended = f"{self.ended} ({self.error})" if self.error else str(self.ended)
         facts = {"task": self.task_id, "ended": ended, "turns": str(len(self.turns)), "reward": score, **parts}
         return notebook_html.box(self.id, facts, notebook_html.conversation(self.messages))
+
+
+def turns_of_segment(turns: Sequence[Turn], conversation: int) -> list[Turn]:
+    """Return the turns that the next action of a conversation extends, in order.
+
+    Args:
+        turns: All turns so far, of every conversation.
+    """
+    own = [turn for turn in turns if turn.conversation == conversation]
+    opened = max((number for number, turn in enumerate(own) if turn.opens_segment), default=0)
+    return own[opened:]
 
 
 def _without_author(action: Tokens) -> Tokens:

@@ -52,6 +52,8 @@ class _TurnRow(TypedDict):
     calls: list[tuple[str, str, float] | tuple[str, str, float, bool] | tuple[str, str, float, bool, float]]
     opens_segment: bool
     aside: NotRequired[bool]
+    conversation: NotRequired[int]
+    agent: NotRequired[str]
     training_context: _TokensRow | None
     seconds: tuple[float, float, float]
     messages: NotRequired[list[dict[str, Any]]]
@@ -203,6 +205,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "calls": _calls(turn),
         "opens_segment": turn.opens_segment,
         "aside": turn.aside,
+        **({"conversation": turn.conversation} if turn.conversation else {}),
+        **({"agent": turn.agent} if turn.agent else {}),
         "training_context": None if turn.training_context is None else _tokens(turn.training_context),
         "seconds": [turn.generation_seconds, turn.queue_seconds, turn.environment_seconds],
     }
@@ -303,6 +307,8 @@ def _read_turn(row: _TurnRow, message: Message, observation: tuple[Message, ...]
         reward=row["reward"],
         calls=tuple(CallRecord(*call) for call in row["calls"]),
         opens_segment=row["opens_segment"],
+        conversation=row.get("conversation", 0),
+        agent=row.get("agent", ""),
         aside=row.get("aside", False),
         training_context=None if row["training_context"] is None else _read_tokens(row["training_context"]),
         generation_seconds=generation,

@@ -1,6 +1,7 @@
 """What would go wrong in a run is found before it: each check is good where it should be, and bad where not."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,28 @@ def test_a_tool_that_the_expert_does_not_use_is_called_once_with_example_argumen
 )
 def test_an_example_follows_its_schema(schema, example):
     assert example_of(schema) == example
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "text"),
+    [
+        (["4", "5"], CheckStatus.PASS, "supervised.data: 2 demonstrations, "),
+        (["4", "5 " * 400, "6 " * 300], CheckStatus.FAIL, "2 of 3 demonstrations are longer than the context of 256"),
+        (["4", "<call>calculator(1)</call>"], CheckStatus.WARN, "1 of 2 demonstrations are skipped: "),
+    ],
+)
+def test_doctor_reads_the_demonstrations_of_a_stage(answers, verdict, text, tmp_path):
+    rows = [
+        {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]}
+        for answer in answers
+    ]
+    (tmp_path / "shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    check = checks("supervised.steps=1", f"supervised.data={tmp_path}/shown.jsonl")["stage data"]
+    assert check.verdict is verdict
+    assert text in check.said
+    if verdict is CheckStatus.FAIL:
+        assert f"{tmp_path}/shown.jsonl:2 has" in check.said
+        assert "context_length" in check.mend
 
 
 def test_a_policy_that_is_not_there_is_the_only_thing_said():

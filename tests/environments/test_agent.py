@@ -14,17 +14,21 @@ from pathlib import Path
 import openai
 import pytest
 
+from tests_agents import PARTS
 from tests_served import TINY
 from whetstone.assembly import assemble
-from whetstone.chat import assistant
+from whetstone.chat import assistant, tool_result, user
 from whetstone.environments.agent import Agent
 from whetstone.errors import RecipeError
 from whetstone.evaluation.contract import play
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rollout import Plan
+from whetstone.tools import Toolset
+from whetstone.tools.arithmetic import pocket_calculator
 from whetstone.training import train
 from whetstone.trajectory import EndReason, Task
+from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
 
 OWN = [TINY, "ablations=null", "chat.format=hermes"]
 COMMAND = """
@@ -79,6 +83,39 @@ def test_a_history_written_anew_goes_on_in_a_segment_of_its_own_and_a_reward_is_
     assert len(episode.segments()) == 2
     assert episode.final["score"] == 0.25
     assert episode.ended is EndReason.TERMINATED
+
+
+def test_interleaved_agents_each_extend_their_own_sampled_tokens():
+    episode = played(made("interleaving", max_turns=9))
+    assert [turn.agent for turn in episode.turns] == [*PARTS] * 3
+    assert [turn.opens_segment for turn in episode.turns] == [True] * 3 + [False] * 6
+    segments = episode.segments()
+    assert [sorted(set(segment.turns)) for segment in segments] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    prompt, chat = native().source.task(0).prompt, native().chat
+    for number, (name, part) in enumerate(PARTS.items()):
+        tools = () if name == "writer" else Toolset([pocket_calculator]).specs
+        context = chat.open((user(f"{prompt} {part}"),), tools)
+        for turn, question in zip(episode.turns[number::3], ("one", "two", "three"), strict=True):
+            assert turn.context.ids == tuple(context.new)
+            calls = turn.message.tool_calls
+            answers = [tool_result(question, call_id=call.id) for call in calls] or [user(question)]
+            context = chat.extend(context, turn.action.ids, answers)
+        extended = [*context.ids][: len(segments[number])]
+        assert list(segments[number].tokens.ids) == extended
+
+
+def test_a_required_call_is_refused_and_not_ignored():
+    episode = played(made("requiring"))
+    assert episode.final["failed"].startswith("BadRequestError")
+    assert "tool_choice: in training calls are sampled without a constraint" in episode.final["failed"]
+
+
+def test_conversations_of_an_episode_are_kept_in_records():
+    episode = played(made("interleaving", max_turns=9))
+    (back,) = decoded_trajectories([encoded_trajectory(episode)])
+    assert [(turn.conversation, turn.agent) for turn in back.turns] == list(enumerate(PARTS)) * 3
+    ids = [[segment.tokens.ids for segment in each.segments()] for each in (back, episode)]
+    assert ids[0] == ids[1]
 
 
 def test_an_agent_that_falls_over_is_an_outcome_or_a_failure_as_the_recipe_says():

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
+from whetstone.assembly.preflight_data import check_stage_data, has_data
 from whetstone.assembly.trackers import trackers_of
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
@@ -91,6 +93,7 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
         ("prompts", probe.prompts),
+        *((("stage data", partial(check_stage_data, assembly)),) if has_data(resolved) else ()),
         ("tools and expert", probe.tools),
         ("reward", probe.reward),
         ("episodes", probe.episodes),

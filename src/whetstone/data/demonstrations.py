@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -48,6 +48,10 @@ class Demonstrations:
         self._conversations, self._chat, self._chosen = conversations, chat, chosen
         self._context_length = context_length
         self._order = Shuffled(len(conversations), seed=seed)
+
+    def all(self) -> Iterator[Trajectory]:
+        """Return every conversation as an episode, in the order of the file, also if it is longer than the context."""
+        return (written(each, self._chat, chosen=self._chosen) for each in self._conversations)
 
     def episode(self, draw: int) -> Trajectory:
         """See `Drawn`."""

@@ -46,7 +46,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """Kind → its expression, and texts of which a value contains one."""
 _PRIVATE_KEY = (
     r"-----B[E]GIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:[^-]|-(?!----)){0,8000}+(?:-----END [A-Z ]{0,60}-----)?"
+    r"(?:[^-]|-(?!----)){0,8000}(?:-----END [A-Z ]{0,60}-----)?"
 )
 _ESCAPE = r"(?<=\\[nrt])|(?<=\\u[0-9a-fA-F]{4})"
 """An escape of JSON before a value, such as in the arguments of a call; it is not part of the value."""

@@ -6,40 +6,32 @@
 So its conversation is an episode like any other: sampled, trained, forked, compared. Not a line of the agent knows of
 Whetstone. What it draws with (temperature, seed) is the recipe's affair, not the client's.
 
-Easy to get wrong: an agent that writes its history anew, or speaks of several things in turn, goes on in a segment of
-its own; and one that hangs, crashes or asks nothing must not hold the run.
+Easy to get wrong: an agent with sub-agents asks for several conversations in turn. Each request extends the longest
+conversation that it begins with, so every conversation keeps its sampled tokens; an agent that rewrites its history
+begins a new one. And one that hangs, crashes or asks nothing must not hold the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import os
 import shlex
 import signal
-import socket
 import uuid
-import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.chat.api.asked import Answer, Asked, RefusedError, told, words
-from whetstone.chat.api.fields import finite, flag, read_body, receive_body
-from whetstone.chat.api.openai_completions import COMPLETIONS
-from whetstone.chat.api.openai_responses import RESPONSES
-from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.routes import ROUTES, models_listed, rejection
-from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.chat.api.fields import finite
+from whetstone.environments.agent_server import MODEL, AgentServer
 from whetstone.environments.dependencies import package
 from whetstone.environments.hosting.workers import same_hashes
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
-from whetstone.network.connections import patient_protocol
-from whetstone.network.http_layer import RouteError
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
@@ -48,14 +40,10 @@ from whetstone.trajectory import EndReason, Task
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
-_MOST_BODY, _BODY_SECONDS = 16 << 20, 60.0
-"""Maximum size of a request, and time until it is complete."""
 _MOST_LINGERING = 1.0
 """Seconds."""
-_MOST_STARTING, _STARTING_SECONDS = 16, 1.0
-"""Agents that begin at once, and how long one counts as beginning. Clients give up where nobody answers their call for
-five seconds, which hundreds that all begin at the same moment in one process wait for one another."""
-_MODEL = "policy"
+_STARTING_SECONDS = 1.0
+"""Time after its start until an agent no longer counts as starting."""
 _KEY = "none"
 _LIMITS = Limits(memory_mb=2048, processes=128)
 
@@ -110,11 +98,11 @@ class Agent:
         self._id = uuid.uuid4().hex
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._pending: _Request | None = None
-        self._known: list[list[object]] = []
-        """What was said so far, as the agent knows it."""
-        self._tools: tuple[ToolSpec, ...] = ()
+        self._conversations: list[_Conversation] = []
+        self._current = 0
+        """Index of the conversation whose request is pending."""
         self._running: asyncio.Task[None] | None = None
-        self._door: _Door | None = None
+        self._server: AgentServer | None = None
         self.final: dict[str, Any] = {}
         """What is known of how it ended."""
 
@@ -124,12 +112,12 @@ class Agent:
         Raises:
             EpisodeError: The agent ended without a request.
         """
-        self._door = await _Door.here()
-        self._door.agents[self._id] = self
-        url = f"{self._door.url}/episodes/{self._id}/v1"
+        self._server = await AgentServer.for_loop()
+        self._server.agents[self._id] = self
+        url = f"{self._server.url}/episodes/{self._id}/v1"
         first = asyncio.ensure_future(self._requests.get())
         try:
-            async with self._door.starting:
+            async with self._server.starting:
                 self._running = asyncio.ensure_future(self._run(task, url))
                 self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
                 await asyncio.wait({first}, timeout=_STARTING_SECONDS)
@@ -139,10 +127,7 @@ class Agent:
         if self._pending is None:
             self._raise_ours()
             raise EpisodeError(f"the agent asked its model nothing; it ended by {self._ending()}")
-        asked = self._pending.asked
-        self._tools = asked.tools
-        self._known = [words(message) for message in asked.messages]
-        return Observation(asked.messages, asked.tools)
+        return self._observe(self._pending)
 
     async def step(self, action: Message) -> StepResult:
         """See `Environment`.
@@ -153,20 +138,34 @@ class Agent:
         assert self._pending is not None
         thought, said = told(action)
         self._pending.answer.set_result(Answer(said, thought, finish="tool_calls" if said.tool_calls else "stop"))
-        self._known.append(words(said))
+        self._conversations[self._current].known.append(words(said))
         self._pending = await self._requests.get()
         if self._pending is None:
             self._raise_ours()
             if self._crash == "error" and self.final.get("failed"):
                 raise EpisodeError(f"it ended by {self._ending()}")
             return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
-        asked = self._pending.asked
+        return StepResult(self._observe(self._pending))
+
+    def _observe(self, request: _Request) -> Observation:
+        """Return what is new in a request, in the longest conversation that it extends or in a new one."""
+        asked = request.asked
         heard = [words(message) for message in asked.messages]
-        goes_on = asked.tools == self._tools and heard[: len(self._known)] == self._known
-        new = asked.messages[len(self._known) :] if goes_on else asked.messages
-        goes_on = goes_on and bool(new) and all(message.role != "assistant" for message in new)
-        self._known, self._tools = heard, asked.tools
-        return StepResult(Observation(new if goes_on else asked.messages, asked.tools), afresh=not goes_on)
+        extended = [
+            (len(each.known), number)
+            for number, each in enumerate(self._conversations)
+            if each.tools == asked.tools
+            and each.agent == request.agent
+            and heard[: len(each.known)] == each.known
+            and len(heard) > len(each.known)
+            and all(message.role != "assistant" for message in asked.messages[len(each.known) :])
+        ]
+        length, number = max(extended, default=(0, len(self._conversations)))
+        if not extended:
+            self._conversations.append(_Conversation(asked.tools, request.agent))
+        self._conversations[number].known = heard
+        self._current = number
+        return Observation(asked.messages[length:], asked.tools, conversation=number, agent=request.agent)
 
     def verdict(self) -> Mapping[str, Any]:
         """What the agent returned or printed last (`answer`), how it ended (`exit`), and what somebody paid it.
@@ -178,9 +177,9 @@ class Agent:
 
     async def close(self) -> None:
         """See `Environment`."""
-        if self._door is not None:
-            self._door.agents.pop(self._id, None)
-            self._door.responses.forget(self._id)
+        if self._server is not None:
+            self._server.agents.pop(self._id, None)
+            self._server.responses.forget(self._id)
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -191,9 +190,13 @@ class Agent:
                 self._pending.answer.exception()
             self._pending = None if self._requests.empty() else self._requests.get_nowait()
 
-    async def ask(self, asked: Asked) -> Answer:
-        """The policy's answer to a request of the agent."""
-        request = _Request(asked)
+    async def ask(self, asked: Asked, agent: str = "") -> Answer:
+        """Return the policy's answer to a request.
+
+        Args:
+            agent: Name of the agent that asks.
+        """
+        request = _Request(asked, agent)
         self._requests.put_nowait(request)
         return await request.answer
 
@@ -212,7 +215,7 @@ class Agent:
         if self._command:
             await self._run_command(task)
             return
-        given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": _MODEL}
+        given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": MODEL}
         given["anthropic_base_url"] = url.removesuffix("/v1")  # its client adds that itself
         function: Any = self._function
         taken = inspect.signature(function).parameters
@@ -234,7 +237,7 @@ class Agent:
 
     async def _run_command(self, task: Task) -> None:
         argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
-        assert self._door is not None
+        assert self._server is not None
         async with contextlib.AsyncExitStack() as stack:
             if self._sandbox:
                 base = f"http://127.0.0.1:{enclosed.PORT}/episodes/{self._id}"
@@ -247,10 +250,10 @@ class Agent:
                 )
                 process = inside.process
                 stack.push_async_callback(_end, process)
-                stack.callback((await self._door.stand_behind(inside.door)).close)
+                stack.callback((await self._server.stand_behind(inside.door)).close)
                 inside.begin()
             else:
-                variables = {**same_hashes(), **_told(f"{self._door.url}/episodes/{self._id}"), **self._variables}
+                variables = {**same_hashes(), **_told(f"{self._server.url}/episodes/{self._id}"), **self._variables}
                 process = await self._started(argv, variables)
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None
@@ -289,15 +292,25 @@ class Agent:
 class _Request:
     """What an agent waits for."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, asked: Asked, agent: str) -> None:
+        self.asked, self.agent = asked, agent
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A conversation of an agent with its model."""
+
+    tools: tuple[ToolSpec, ...]
+    agent: str
+    known: list[list[object]] = field(default_factory=list)
+    """Everything said in it, as the agent knows it."""
 
 
 def _told(base: str) -> dict[str, str]:
     """Where a command asks, in the words of both clients; Anthropic's adds /v1 itself."""
-    openai = {"BASE_URL": f"{base}/v1", "API_BASE": f"{base}/v1", "API_KEY": _KEY, "MODEL": _MODEL}
-    anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": _MODEL}
+    openai = {"BASE_URL": f"{base}/v1", "API_BASE": f"{base}/v1", "API_KEY": _KEY, "MODEL": MODEL}
+    anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": MODEL}
     told = {"OPENAI": openai, "ANTHROPIC": anthropic}
     return {f"{who}_{name}": value for who, said in told.items() for name, value in said.items()}
 
@@ -318,146 +331,3 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     while more := await stream.read(_MOST_OUTPUT):
         kept = (kept + more)[-_MOST_OUTPUT:]
     return kept.decode(errors="replace")
-
-
-class _Door:
-    """Where the agents of an event loop ask: one server on this machine, for all of them."""
-
-    _of: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Awaitable[_Door]]] = weakref.WeakKeyDictionary()
-
-    def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
-        self.url, self.agents, self.responses = url, agents, responses
-        self.serving: asyncio.Future[None] | None = None
-        self._server: Any = None
-        self.starting = asyncio.Semaphore(_MOST_STARTING)
-        """Held from an agent's start to its first request."""
-
-    async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
-        """Answer at another socket, too, until what is returned is closed."""
-        server, config = self._server, self._server.config
-
-        def protocol() -> asyncio.Protocol:
-            made: asyncio.Protocol = config.http_protocol_class(
-                config=config, server_state=server.server_state, app_state=server.lifespan.state
-            )
-            return made
-
-        return await asyncio.get_running_loop().create_server(protocol, sock=listening)
-
-    @classmethod
-    async def here(cls) -> _Door:
-        """The one of this loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in cls._of:
-            cls._of[loop] = asyncio.ensure_future(cls._opened())
-        return await cls._of[loop]
-
-    @classmethod
-    async def _opened(cls) -> _Door:
-        uvicorn = importlib.import_module("uvicorn")
-        agents: dict[str, Agent] = {}
-        responses = StoredResponses()
-        config = uvicorn.Config(
-            _application(agents, responses),
-            log_level="critical",
-            lifespan="off",
-            timeout_keep_alive=60,
-            http=patient_protocol(),  # whoever asks is foreign code
-        )
-        server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # the run's own
-        opened, begin = asyncio.Event(), server.startup
-
-        async def startup(sockets: Any = None) -> None:
-            await begin(sockets=sockets)
-            opened.set()
-
-        server.startup = startup
-        bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents, responses)
-        door._server = server
-        door.serving = asyncio.ensure_future(server.serve(sockets=[bound]))
-        await opened.wait()
-        return door
-
-
-def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-
-    def agent_of(request: Request) -> Agent:
-        agent = agents.get(request.path_params["id"])
-        if agent is None:
-            raise RefusedError("the episode is over", status=409, code="episode_over")
-        return agent
-
-    async def body_of(request: Request) -> bytes:
-        length = request.headers.get("content-length", "")
-        pieces = request.stream()
-        return await receive_body(pieces, length=length, max_bytes=_MOST_BODY, seconds=_BODY_SECONDS)
-
-    async def answer(wire: Wire, request: Request) -> Response:
-        agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
-        if wire is COMPLETIONS:
-            raise RefusedError("in training an agent speaks in messages: /v1/chat/completions, or another of the APIs")
-        if wire is RESPONSES:
-            body = stored.resolved(owner, body)
-        asked, is_streamed = wire.asked(body), flag(body, "stream")
-        _refuse_untold(asked)
-        answers = [await agent.ask(asked)]
-        id, model = f"{wire.id}{uuid.uuid4().hex}", str(body.get("model") or _MODEL)
-        told = wire.whole(id, model, answers, body, None)
-        if wire is RESPONSES:
-            stored.keep(owner, body, told)
-        if not is_streamed:
-            return JSONResponse(told)
-        stream = wire.stream(id, model, body, None)
-        return Response("".join((*stream.opened(1, 0), *stream.ended(answers))), media_type="text/event-stream")
-
-    async def counted(request: Request) -> Response:
-        raise RefusedError("in training nobody counts tokens before an answer is drawn", status=404, code="not_found")
-
-    async def models(request: Request) -> JSONResponse:
-        return JSONResponse(models_listed(_MODEL))
-
-    async def reward(request: Request) -> JSONResponse:
-        agent = agent_of(request)
-        agent.pay(read_body(await body_of(request)))
-        return JSONResponse({"id": request.path_params["id"], **agent.final})
-
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, HTTPException):
-            error = RouteError(error.status_code, str(error.detail), error.headers)
-        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
-        return JSONResponse(body, status, headers)
-
-    base = "/episodes/{id}/v1"
-    routes = [Route(f"{base}/{path}", partial(answer, wire), methods=["POST"]) for path, wire in ROUTES.items()]
-    routes += [
-        Route(f"{base}/messages/count_tokens", counted, methods=["POST"]),
-        Route(f"{base}/models", models),
-        Route(f"{base}/reward", reward, methods=["POST"]),
-    ]
-    kinds = (RefusedError, HTTPException, Exception)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
-
-
-def _refuse_untold(asked: Asked) -> None:
-    """What is asked for that no recipe can give.
-
-    Raises:
-        RefusedError: There is such.
-    """
-    if asked.count > 1:
-        raise RefusedError("n: in training one answer is drawn; the recipe says how many episodes", param="n")
-    if asked.schema is not None:
-        raise RefusedError(
-            "response_format: in training answers are drawn as the model says them; ask for it in a message",
-            param="response_format",
-            code="unsupported_parameter",
-        )
-    if asked.top_logprobs:
-        raise RefusedError("top_logprobs: in training log-probs are the learner's affair", param="top_logprobs")

@@ -22,11 +22,16 @@ class Observation:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """The tools on offer from here on; empty behind an action where they are those of before."""
+    """The tools on offer from here on; empty behind an action where they are those of before
+    in the same conversation."""
     declared: tuple[tuple[str, str], ...] = ()
     """By name, how the world works where models get used to it; read at reset."""
     author: Author = Author.ENVIRONMENT
     """Who wrote it: `partner` for a simulated user or an opponent."""
+    conversation: int = 0
+    """Number of the conversation that it extends; a new number begins one, in which nothing else was said before."""
+    agent: str = ""
+    """Name of the agent that reads it; empty if the episode has one agent, or names none."""
 
     def __post_init__(self) -> None:
         if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
@@ -50,8 +55,6 @@ class StepResult:
     instead: Message | None = None
     """What was carried out in the action's place, if anything: it is what later turns read, and the action itself is
     trained beside it."""
-    afresh: bool = False
-    """Whether the observation is all that is read from here on, as whoever keeps the history wrote it anew."""
 
     @property
     def ended(self) -> EndReason | None:

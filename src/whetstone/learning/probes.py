@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from whetstone.learning.token_index import IndexedTrajectory
-from whetstone.trajectory import Author, Segment, Tokens
+from whetstone.trajectory import Author, Segment, Tokens, turns_of_segment
 
 
 def context_of(held: IndexedTrajectory, turn: int) -> tuple[int, ...]:
@@ -18,8 +18,8 @@ def context_of(held: IndexedTrajectory, turn: int) -> tuple[int, ...]:
     turns = held.trajectory.turns
     if turns[turn].training_context is not None:
         return turns[turn].training_context.ids  # type: ignore[union-attr]
-    begin = max(t for t in range(turn + 1) if turns[t].opens_segment)
-    before = chain.from_iterable((*t.context.ids, *t.action.ids) for t in turns[begin:turn])
+    own = [] if turns[turn].opens_segment else turns_of_segment(turns[:turn], turns[turn].conversation)
+    before = chain.from_iterable((*t.context.ids, *t.action.ids) for t in own)
     return (*before, *turns[turn].context.ids)
 
 

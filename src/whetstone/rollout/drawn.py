@@ -9,29 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whetstone.chat import Context
-from whetstone.trajectory import Author, Tokens, Turn
+from whetstone.trajectory import Author, Tokens, Turn, turns_of_segment
 
 _DRAWN = (Author.POLICY, Author.OTHER_AGENT)
 
 
-def drawn_spans(turns: Sequence[Turn], context: Context, begun: Tokens) -> tuple[tuple[int, int], ...]:
+def drawn_spans(
+    turns: Sequence[Turn], context: Context, begun: Tokens, conversation: int = 0
+) -> tuple[tuple[int, int], ...]:
     """[from, to) of `context` and `begun`, one behind the other; none where history was rewritten.
 
     Args:
         turns: In front of the action.
         context: What it is drawn behind.
         begun: What it begins with already.
+        conversation: The number of its conversation.
     """
     spans: list[tuple[int, int]] = []
     place = 0
-    opened = max((t for t, turn in enumerate(turns) if turn.opens_segment), default=0)
-    for turn in () if context.opens_segment else turns[opened:]:
+    for turn in () if context.opens_segment else turns_of_segment(turns, conversation):
         place += len(turn.context)
         if context.ids[place : place + len(turn.action)] != turn.action.ids:
             return ()  # something was taken out, or put in another's place
         spans += _runs(turn.action, place)
         place += len(turn.action)
     return (*spans, *_runs(begun, len(context.ids)))
+
+
+def count_sampled(tokens: Tokens) -> int:
+    """Return the number of tokens that the policy sampled."""
+    return sum(author is Author.POLICY for author in tokens.authors)
 
 
 def _runs(tokens: Tokens, place: int) -> list[tuple[int, int]]:

@@ -1,15 +1,16 @@
-"""What does the policy read in an episode, and behind what is it trained where that differs?
+"""The contexts of an episode: what the policy reads, and what its actions are trained on if that differs.
 
-    environment's messages → views, one after the other → context;  beside it, without them → training context
+    environment's messages → views, in order → context;  without them → training context
 
 Easy to get wrong: a view that makes the context too long must not end the episode, nor vanish unseen. It is dropped for
-the episode and said so, or the task is refused, as the recipe says.
+the episode and said so, or the task is refused, depending on the recipe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from whetstone.chat import Chat, Context, Message, ToolSpec
@@ -21,13 +22,28 @@ Overflow = Literal["drop", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
+class _Left:
+    """A conversation that waits while the episode continues in another one."""
+
+    place: _Place
+    turn: Turn
+    """The last turn of the conversation, without an answer so far."""
+    said: tuple[Message, ...]
+    """Everything said in the conversation, the turn included."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
-    """All there is to know in front of an action."""
+    """The contexts of the next action."""
 
     seen: Context
     plain: Context | None
     said: int
     """Messages of the conversation so far."""
+    number: int = 0
+    """The number of its conversation."""
+    left: Mapping[int, _Left] = field(default_factory=dict)
+    """The other conversations, by number."""
 
 
 class Reading:
@@ -52,7 +68,7 @@ class Reading:
         self.chat, self.views, self.context_length, self.overflow = chat, tuple(views), context_length, overflow
         self.history = history
         self.conversation: list[Message] = []
-        """Everything said, as the policy saw it."""
+        """Everything said in the current conversation, as the policy saw it."""
         self.dropped = False
         """Whether a view did not fit and was left out."""
         self.off_policy = OffPolicy.RECOMPUTE
@@ -65,8 +81,13 @@ class Reading:
 
     @property
     def seen(self) -> Context:
-        """What stands in front of the next action."""
+        """The context of the next action."""
         return self._places[-1].seen
+
+    @property
+    def number(self) -> int:
+        """The number of the conversation that the next action belongs to."""
+        return self._places[-1].number
 
     @property
     def training_context(self) -> Tokens | None:
@@ -86,7 +107,12 @@ class Reading:
         return self._opened(messages, tools, so_far)
 
     def _opened(
-        self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+        self,
+        messages: tuple[Message, ...],
+        tools: Sequence[ToolSpec],
+        so_far: EpisodeState,
+        number: int = 0,
+        left: Mapping[int, _Left] = MappingProxyType({}),
     ) -> tuple[Message, ...]:
         plain = self.chat.open(messages, tools)
         shown, seen = messages, plain
@@ -101,12 +127,20 @@ class Reading:
                 f"task {so_far.occasion.task.id}: its prompt is {len(seen.ids)} tokens, the context "
                 f"{self.context_length}; shorten the prompt or use a model with a longer context"
             )
-        self._begin(seen, plain if self._differs(shown != messages) else None, shown)
+        self.conversation[:] = shown
+        self._stand(seen, plain if self._differs(shown != messages) else None, number, left)
         return shown
 
     def answer(self, turn: Turn, so_far: EpisodeState) -> tuple[Message, ...]:
-        """A turn and what came back; returns what came back as it is read."""
-        messages, ids, place = turn.observation, turn.action.ids, self._places[-1]
+        """Add a turn and its observation; return the observation as it is read."""
+        self.conversation.append(turn.message)
+        return self._answered(turn, turn.observation, self._places[-1], so_far)
+
+    def _answered(
+        self, turn: Turn, messages: tuple[Message, ...], place: _Place, so_far: EpisodeState
+    ) -> tuple[Message, ...]:
+        """Add the messages that answer a turn of this place."""
+        ids = turn.action.ids
         shown = messages
         for view in self.views:
             shown = view.observation(shown, so_far)
@@ -118,7 +152,9 @@ class Reading:
         plain = place.plain
         if plain is None and self._differs(shown != messages):
             plain = place.seen
-        self._add(turn.message, shown, seen, None if plain is None else self.chat.extend(plain, ids, messages))
+        self.conversation += shown
+        extended = None if plain is None else self.chat.extend(plain, ids, messages)
+        self._stand(seen, extended, place.number, place.left)
         return shown
 
     def as_it_was(self, turn: Turn) -> None:
@@ -129,13 +165,31 @@ class Reading:
 
     def reopen(self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState) -> None:
         """Nothing but these messages, and what views make of them, is read from here on."""
-        del self._places[-1:]  # what stood in front of the next action is replaced
-        self._opened(messages, tools, so_far)
+        place = self._places.pop()  # what stood in front of the next action is replaced
+        self._opened(messages, tools, so_far, place.number, place.left)
 
-    def afresh(self, turn: Turn, tools: Sequence[ToolSpec], so_far: EpisodeState) -> None:
-        """A turn, and behind it nothing but what came back, in a segment of its own."""
-        self.as_it_was(turn)
-        self.reopen(turn.observation, tools, so_far)
+    def switch(
+        self, turn: Turn, number: int, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
+    ) -> tuple[Message, ...]:
+        """Continue in another conversation after a turn of the current one, or start one.
+
+        Args:
+            turn: The last turn of the current conversation.
+            number: The other conversation.
+            messages: The new messages of it.
+            tools: The tools of it.
+
+        Returns:
+            The messages as they are read.
+        """
+        here = self._places[-1]
+        left = dict(here.left)
+        left[here.number] = _Left(here, turn, (*self.conversation, turn.message))
+        if number not in left:
+            return self._opened(messages, tools, so_far, number, left)
+        back = left.pop(number)
+        self.conversation[:] = back.said
+        return self._answered(back.turn, messages, replace(back.place, left=left), so_far)
 
     def instead(self, turn: Turn, ids: Sequence[int], message: Message) -> None:
         """A turn and what came back, as if this had been said in its place; the action itself is not in the history."""
@@ -169,16 +223,12 @@ class Reading:
         self.off_policy = untrained[0].off_policy
         return True
 
-    def _begin(self, seen: Context, plain: Context | None, messages: Sequence[Message]) -> None:
-        self.conversation[:] = messages
-        self._stand(seen, plain)
-
     def _add(self, said: Message, messages: Sequence[Message], seen: Context, plain: Context | None) -> None:
         self.conversation += [said, *messages]
-        self._stand(seen, plain)
+        self._stand(seen, plain, self._places[-1].number, self._places[-1].left)
 
-    def _stand(self, seen: Context, plain: Context | None) -> None:
+    def _stand(self, seen: Context, plain: Context | None, number: int, left: Mapping[int, _Left]) -> None:
         """This stands in front of the next action. Contexts grow: those before are held only where they are needed."""
         if not self.history:
             self._places.clear()
-        self._places.append(_Place(seen, plain, len(self.conversation)))
+        self._places.append(_Place(seen, plain, len(self.conversation), number, left))

@@ -15,15 +15,15 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any
 
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, Observation, Snapshots, StepResult
-from whetstone.errors import InfrastructureError, PromptTooLong, explained
+from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong, explained
 from whetstone.plain_json import plain
-from whetstone.rollout.drawn import drawn_spans
+from whetstone.rollout.deadline_blame import Stage, TurnTooLong, blame
+from whetstone.rollout.drawn import count_sampled, drawn_spans
 from whetstone.rollout.episode_inputs import EpisodeHooks, Fork, Limits
 from whetstone.rollout.protocol import (
     NOTHING,
@@ -36,7 +36,6 @@ from whetstone.rollout.protocol import (
     EpisodeRecord,
     EpisodeState,
     HasOwner,
-    Probed,
     Reopen,
     Repair,
     Rewrite,
@@ -97,28 +96,11 @@ async def run_episode(
             return await finish_within(seconds, episode.run(), owner="the episode", patience=limits.close_seconds + 1)
         except DeadlinePassed as late:  # it ignores that it was cancelled
             episode.is_over = True
-            return episode.trajectory(*await episode.blame(late))
+            return episode.trajectory(*await blame(late, episode.stage, episode.actor, turns=len(episode.turns)))
         except asyncio.CancelledError:
             if asked_to_stop():
                 raise
             return episode.trajectory(EndReason.ERROR, "CancelledError: the environment cancelled its own episode")
-
-
-class _Stage(Enum):
-    """What an episode is doing; it decides to whom a passed deadline is attributed."""
-
-    OPEN = auto()
-    ACT = auto()
-    STEP = auto()
-    VERDICT = auto()
-
-
-class _TurnTooLong(Exception):
-    """A turn took longer than it may."""
-
-    def __init__(self, passed: DeadlinePassed, number: int) -> None:
-        super().__init__(str(passed))
-        self.passed, self.number = passed, number
 
 
 class _Episode:
@@ -158,6 +140,7 @@ class _Episode:
         self.declared: tuple[tuple[str, str], ...] = ()
         self.turns: list[Turn] = []
         self.marks: list[str] = []
+        self.agent = ""
         self.author = Author.ENVIRONMENT
         """Who wrote what the policy reads next."""
         self.asked: Rewrite | None = None
@@ -166,7 +149,7 @@ class _Episode:
         """What the model would read next, once an answer of the environment stands behind the last action."""
         self.final: Mapping[str, Any] = {}
         """Final state that the environment reports."""
-        self.stage = _Stage.OPEN
+        self.stage = Stage.OPEN
         self.started = time.perf_counter()
         self.is_over = False
         """Whether the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
@@ -179,9 +162,9 @@ class _Episode:
             async with deadline(self.limits.timeout_seconds, owner="the episode"):
                 ended = await self.play()
         except DeadlinePassed as late:
-            ended, error = await self.blame(late)
-        except _TurnTooLong as turn:
-            ended, error = await self.blame(turn.passed, turn=turn.number)
+            ended, error = await blame(late, self.stage, self.actor, turns=len(self.turns))
+        except TurnTooLong as turn:
+            ended, error = await blame(turn.passed, self.stage, self.actor, turns=len(self.turns), turn=turn.number)
         except PromptTooLong as failure:
             if not self.turns:
                 raise
@@ -224,26 +207,13 @@ class _Episode:
         """Play until something ends the episode, and ask the environment for its verdict."""
         ended = await self._turns()
         if fulfils(self.environment, GivesVerdict):
-            said = await self._at(_Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
+            said = await self._at(Stage.VERDICT, "its environment (verdict)", self.environment.verdict)
             if not isinstance(said, Mapping):
                 raise TypeError(f"verdict() said {said!r}, not a mapping such as {{'success': True}}")
             self.final = plain(said)  # it is kept with the trajectory
         return ended
 
-    async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
-        """Decide whether the policy or the infrastructure used up the time; (end reason, error).
-
-        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, and if the
-        engine is waited for and does not answer another request either.
-        """
-        ours = not self.turns or self.stage is _Stage.VERDICT
-        if not ours and self.stage is _Stage.ACT and fulfils(self.actor, Probed):
-            ours = not await self.actor.is_answering()
-        if ours:
-            return EndReason.INFRASTRUCTURE, f"{late.owner} did not answer within {late.seconds:g} s"
-        return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not over after {late.seconds:g} s"
-
-    async def _at(self, stage: _Stage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    async def _at(self, stage: Stage, owner: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function of the environment or the actor; `owner` is waited for meanwhile."""
         if self.is_over:
             raise asyncio.CancelledError
@@ -285,7 +255,7 @@ class _Episode:
             async with deadline(self.limits.turn_timeout_seconds, owner="the turn"):
                 return await self._act_and_step()
         except DeadlinePassed as passed:
-            raise _TurnTooLong(passed, number) from None
+            raise TurnTooLong(passed, number) from None
 
     async def _act_and_step(self) -> tuple[Turn, EndReason | None]:
         turn, is_complete = await self._act()
@@ -295,8 +265,8 @@ class _Episode:
 
     async def _open(self) -> None:
         reset = self.environment.reset
-        first: Observation = await self._at(_Stage.OPEN, "its environment (reset)", reset, self.task, seed=self.world)
-        self.author = first.author
+        first: Observation = await self._at(Stage.OPEN, "its environment (reset)", reset, self.task, seed=self.world)
+        self.author, self.agent = first.author, first.agent
         self.begins, self.tools, self.declared = first.messages, first.tools, first.declared
         self.opening = self.reading.open(first.messages, first.tools, self._so_far())
 
@@ -305,7 +275,7 @@ class _Episode:
         began = time.perf_counter()
         self.around.costs += Costs(environment_steps=1)
         owner = ", ".join(sorted({call.name for call in turn.message.tool_calls})) or "its environment"
-        result: StepResult = await self._at(_Stage.STEP, owner, self.environment.step, turn.message)
+        result: StepResult = await self._at(Stage.STEP, owner, self.environment.step, turn.message)
         turn = self.turns[-1] = replace(
             turn,
             observation=result.observation.messages,
@@ -314,24 +284,34 @@ class _Episode:
             environment_seconds=time.perf_counter() - began,
         )
         self.around.costs += Costs(tool_calls=len(result.calls))
-        self.tools = result.observation.tools or self.tools
-        self.author = result.observation.author
+        seen = result.observation
+        has_switched = seen.conversation != self.reading.number
+        self.tools = seen.tools if has_switched else seen.tools or self.tools
+        self.author, self.agent = seen.author, seen.agent
         if result.ended is not None and not result.ended.cut_short:
             return result.ended
         if result.instead is not None:
             self.reading.instead(turn, self.chat.write(result.instead, self.tools), result.instead)
             self.marks.append("patched")
             return result.ended
-        if result.afresh:
-            self.reading.afresh(turn, self.tools, self._so_far())
-            self.marks.append("rewritten")
-            return result.ended
-        shown = self.reading.answer(turn, self._so_far())
+        shown = self._switch(turn, seen) if has_switched else self.reading.answer(turn, self._so_far())
         if shown != turn.observation:
             self.turns[-1] = replace(turn, observation=shown)
-        if not self.reading.seen.opens_segment:
+        if not has_switched and not self.reading.seen.opens_segment:
             self.closing = Tokens.written(self.reading.seen.new, self.author)
         return result.ended
+
+    def _switch(self, turn: Turn, seen: Observation) -> tuple[Message, ...]:
+        """Continue in another conversation; returns its new messages as they are read."""
+        if self.around.rewrites:
+            raise EpisodeError(
+                "the agent holds several conversations, and a context rewrite of the recipe works on one; "
+                "remove `rollout.context_rewrites`, or keep the agent's messages in one conversation"
+            )
+        shown = self.reading.switch(turn, seen.conversation, seen.messages, self.tools, self._so_far())
+        if self.reading.seen.opens_segment and "rewritten" not in self.marks:
+            self.marks.append("rewritten")
+        return shown
 
     async def _answered(self, turn: Turn) -> None:
         """The policy said what it was asked for."""
@@ -428,15 +408,17 @@ class _Episode:
         behind = 0
         if self.fork is not None and self.fork.snapshot is not None:
             restore: Any = self.environment.restore  # type: ignore[attr-defined]
-            await self._at(_Stage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
+            await self._at(Stage.OPEN, "its environment (restore)", restore, self.fork.snapshot)
             behind = len(self.fork.turns)
         for number in range(behind, len(played)):
             self.around.costs += Costs(environment_steps=1)
             step, message = self.environment.step, played[number].message
-            answer: StepResult = await self._at(_Stage.OPEN, "its environment (replay)", step, message)
+            answer: StepResult = await self._at(Stage.OPEN, "its environment (replay)", step, message)
             self.tools = answer.observation.tools or self.tools
-            self.author = answer.observation.author
+            self.author, self.agent = answer.observation.author, answer.observation.agent
             messages = answer.observation.messages
+            if answer.observation.conversation != self.reading.number:
+                return False  # the episode holds several conversations
             so_far = replace(self._so_far(), turns=(*played[:number], replace(played[number], observation=messages)))
             for view in self.around.context_transforms:
                 messages = view.observation(messages, so_far)
@@ -458,11 +440,11 @@ class _Episode:
             derive_seed(self.seed, "turn", number),
             self.greedy,
             begun,
-            drawn_spans(self.turns, context, begun),
+            drawn_spans(self.turns, context, begun, self.reading.number),
         )
         began = time.perf_counter()
         owner = self.actor.owner if fulfils(self.actor, HasOwner) else "the actor"
-        action: Action = await self._at(_Stage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
+        action: Action = await self._at(Stage.ACT, f"{owner} (turn {number + 1})", self.actor.act, moment)
         tokens = Tokens.joined([begun, action.tokens]) if len(begun) else action.tokens
         turn = Turn(
             context=Tokens.written(context.new, self.author),
@@ -470,10 +452,12 @@ class _Episode:
             message=action.message or self.chat.read(tokens.ids, self.tools, turn=number),
             opens_segment=context.opens_segment,
             training_context=self.reading.training_context,
+            conversation=self.reading.number,
+            agent=self.agent,
             generation_seconds=time.perf_counter() - began,
             queue_seconds=action.queue_seconds,
         )
-        self.around.costs += Costs(sampled_tokens=_drawn(action.tokens))
+        self.around.costs += Costs(sampled_tokens=count_sampled(action.tokens))
         self.turns.append(turn)
         self.closing = None
         return turn, action.complete
@@ -486,14 +470,10 @@ class _Episode:
     def _count(self, turns: Sequence[Turn]) -> None:
         """What was spent on turns before a kill was spent."""
         for turn in turns:
-            self.around.costs += Costs(_drawn(turn.action), 0, len(turn.calls), 1)
+            self.around.costs += Costs(count_sampled(turn.action), 0, len(turn.calls), 1)
 
     async def _snap(self) -> None:
         """Keep what an environment says it takes to come back here, where somebody may want to part from here."""
         if self.around.snapshots is not None and fulfils(self.environment, Snapshots):
-            kept = await self._at(_Stage.STEP, "its environment (snapshot)", self.environment.snapshot)
+            kept = await self._at(Stage.STEP, "its environment (snapshot)", self.environment.snapshot)
             self.around.snapshots[len(self.turns)] = kept
-
-
-def _drawn(tokens: Tokens) -> int:
-    return sum(author is Author.POLICY for author in tokens.authors)

@@ -51,6 +51,7 @@ def conversation(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, whole: 
                 "seconds": turn.get("seconds") or [0.0, 0.0, 0.0],
                 "rewritten": bool(turn.get("opens_segment")) and number > 0,
                 "aside": bool(turn.get("aside")),
+                "agent": plain(str(turn.get("agent") or "")),
                 "context": _tokens(turn.get("context") or {}, tokenizer, most=_MOST_CONTEXT),
                 "action": _tokens(turn.get("action") or {}, tokenizer),
             }

@@ -82,7 +82,7 @@ def revision(bad: Trajectory, good: Trajectory, reflection: str, roller: Roller)
     if good.score is None or good.score.turns is not None or good.score.signals:
         return None
     behind = (*own[1 : cut + 1], *rest[1:])
-    if any(turn.opens_segment or turn.aside for turn in behind):
+    if any(turn.opens_segment or turn.aside or turn.conversation for turn in behind):
         return None
     if any(turn.training_context is not None for turn in (*own[: cut + 1], *rest)):
         return None

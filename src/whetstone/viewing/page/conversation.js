@@ -120,7 +120,7 @@ function colours(measure, range) {
 
 function turnHead(turn, i, tokens) {
   const [generation, queue, environment] = turn.seconds;
-  const said = [`turn ${i + 1}`];
+  const said = [turn.agent ? `turn ${i + 1}, ${turn.agent}` : `turn ${i + 1}`];
   if (turn.reward !== null) said.push(`reward ${number(turn.reward)}`);
   if (turn.credit !== null) said.push(`credit ${number(turn.credit)}`);
   const paid = tokens.map((token) => token.advantage).filter((value) => value !== undefined && value !== null);

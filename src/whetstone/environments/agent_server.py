@@ -1,0 +1,196 @@
+"""The HTTP server that agents of an event loop ask for answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import socket
+import uuid
+import weakref
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from whetstone.chat.api.asked import Asked, RefusedError
+from whetstone.chat.api.fields import flag, read_body, receive_body
+from whetstone.chat.api.openai_completions import COMPLETIONS
+from whetstone.chat.api.openai_responses import RESPONSES
+from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.routes import ROUTES, models_listed, rejection
+from whetstone.chat.api.stored_responses import StoredResponses
+from whetstone.network.connections import patient_protocol
+from whetstone.network.http_layer import RouteError
+
+if TYPE_CHECKING:
+    from whetstone.environments.agent import Agent
+
+_MOST_BODY, _BODY_SECONDS = 16 << 20, 60.0
+"""Maximum size of a request, and time until it is complete."""
+_MOST_STARTING = 16
+"""Agents that start at the same time. Clients give up if a connection is not accepted within five seconds, and hundreds
+that start at the same moment in one process wait for each other."""
+MODEL = "policy"
+"""Name of the model that agents ask."""
+_MOST_NAME = 100
+"""Characters of the name of an agent."""
+
+
+_Servers = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, "Awaitable[AgentServer]"]
+
+
+class AgentServer:
+    """The server of all agents of an event loop, on this machine."""
+
+    _of: ClassVar[_Servers] = weakref.WeakKeyDictionary()
+
+    def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
+        self.url, self.agents, self.responses = url, agents, responses
+        self.serving: asyncio.Future[None] | None = None
+        self._server: Any = None
+        self.starting = asyncio.Semaphore(_MOST_STARTING)
+        """Held from an agent's start to its first request."""
+
+    async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
+        """Answer at another socket too, until the returned server is closed."""
+        server, config = self._server, self._server.config
+
+        def protocol() -> asyncio.Protocol:
+            connection: asyncio.Protocol = config.http_protocol_class(
+                config=config, server_state=server.server_state, app_state=server.lifespan.state
+            )
+            return connection
+
+        return await asyncio.get_running_loop().create_server(protocol, sock=listening)
+
+    @classmethod
+    async def for_loop(cls) -> AgentServer:
+        """Return the server of this loop; start it if there is none."""
+        loop = asyncio.get_running_loop()
+        if loop not in cls._of:
+            cls._of[loop] = asyncio.ensure_future(cls._opened())
+        return await cls._of[loop]
+
+    @classmethod
+    async def _opened(cls) -> AgentServer:
+        uvicorn = importlib.import_module("uvicorn")
+        agents: dict[str, Agent] = {}
+        responses = StoredResponses()
+        config = uvicorn.Config(
+            _application(agents, responses),
+            log_level="critical",
+            lifespan="off",
+            timeout_keep_alive=60,
+            http=patient_protocol(),  # requests come from untrusted code
+        )
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # the run's own
+        opened, begin = asyncio.Event(), server.startup
+
+        async def startup(sockets: Any = None) -> None:
+            await begin(sockets=sockets)
+            opened.set()
+
+        server.startup = startup
+        bound = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        door = cls(f"http://127.0.0.1:{bound.getsockname()[1]}", agents, responses)
+        door._server = server
+        door.serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+        await opened.wait()
+        return door
+
+
+def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    def agent_of(request: Request) -> Agent:
+        agent = agents.get(request.path_params["id"])
+        if agent is None:
+            raise RefusedError("the episode is over", status=409, code="episode_over")
+        return agent
+
+    async def body_of(request: Request) -> bytes:
+        length = request.headers.get("content-length", "")
+        pieces = request.stream()
+        return await receive_body(pieces, length=length, max_bytes=_MOST_BODY, seconds=_BODY_SECONDS)
+
+    async def answer(wire: Wire, request: Request) -> Response:
+        agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
+        if wire is COMPLETIONS:
+            raise RefusedError("in training an agent speaks in messages: /v1/chat/completions, or another of the APIs")
+        if wire is RESPONSES:
+            body = stored.resolved(owner, body)
+        question, is_streamed = wire.asked(body), flag(body, "stream")
+        _refuse_unsupported(question)
+        answers = [await agent.ask(question, _agent_name(body))]
+        id, model = f"{wire.id}{uuid.uuid4().hex}", str(body.get("model") or MODEL)
+        response = wire.whole(id, model, answers, body, None)
+        if wire is RESPONSES:
+            stored.keep(owner, body, response)
+        if not is_streamed:
+            return JSONResponse(response)
+        stream = wire.stream(id, model, body, None)
+        return Response("".join((*stream.opened(1, 0), *stream.ended(answers))), media_type="text/event-stream")
+
+    async def counted(request: Request) -> Response:
+        raise RefusedError(
+            "in training tokens are not counted before an answer is sampled", status=404, code="not_found"
+        )
+
+    async def models(request: Request) -> JSONResponse:
+        return JSONResponse(models_listed(MODEL))
+
+    async def reward(request: Request) -> JSONResponse:
+        agent = agent_of(request)
+        agent.pay(read_body(await body_of(request)))
+        return JSONResponse({"id": request.path_params["id"], **agent.final})
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException):
+            error = RouteError(error.status_code, str(error.detail), error.headers)
+        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
+        return JSONResponse(body, status, headers)
+
+    base = "/episodes/{id}/v1"
+    routes = [Route(f"{base}/{path}", partial(answer, wire), methods=["POST"]) for path, wire in ROUTES.items()]
+    routes += [
+        Route(f"{base}/messages/count_tokens", counted, methods=["POST"]),
+        Route(f"{base}/models", models),
+        Route(f"{base}/reward", reward, methods=["POST"]),
+    ]
+    kinds = (RefusedError, HTTPException, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, refused))
+
+
+def _agent_name(body: Mapping[str, Any]) -> str:
+    """Return the name that a request gives its agent: `planner` for the model `policy:planner`."""
+    model, _, name = str(body.get("model") or "").partition(":")
+    return name[:_MOST_NAME] if model == MODEL else ""
+
+
+def _refuse_unsupported(question: Asked) -> None:
+    """Refuse the options of a request that no recipe supports.
+
+    Raises:
+        RefusedError: The request has such an option.
+    """
+    if question.count > 1:
+        raise RefusedError("n: in training one answer is sampled; the recipe has the number of episodes", param="n")
+    if question.schema is not None:
+        raise RefusedError(
+            "response_format: in training answers are sampled without a schema; ask for it in a message",
+            param="response_format",
+            code="unsupported_parameter",
+        )
+    if question.must_call is not None:
+        raise RefusedError(
+            "tool_choice: in training calls are sampled without a constraint; use auto, and ask for it in a message",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    if question.top_logprobs:
+        raise RefusedError("top_logprobs: in training log-probs are the learner's affair", param="top_logprobs")
