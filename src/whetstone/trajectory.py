@@ -151,7 +151,9 @@ class Task:
     """What results are broken down by: `kind`, `difficulty`, `domain`, …"""
 
 
-_READ = frozenset({"ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy"})
+_READ = frozenset({
+    "ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy", "not_called",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ class CallRecord:
     """The tool asked for; empty where the call could not be read."""
     outcome: str
     """`ok`, `tool_error`, `tool_failed` (by a bug of its own), `invalid_arguments`, `unknown_tool`, `malformed_call`,
-    `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`, `refused_by_policy`."""
+    `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`, `refused_by_policy`, `not_called` (its effect is not
+    permitted)."""
     seconds: float
     """How long the tool ran; 0 where it did not."""
     truncated: bool = False

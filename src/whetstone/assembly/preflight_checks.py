@@ -23,6 +23,7 @@ import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.assembly.environment import effects_in
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.preflight_data import check_stage_data, has_data
 from whetstone.assembly.trackers import trackers_of
@@ -38,9 +39,15 @@ from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
+from whetstone.tools import CallPolicy, Effect
+from whetstone.tools.side_effects import describe_refusal
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
 
+_CHECK_CALLS = CallPolicy(calls_unknown=False)
+_NOTHING: Mapping[str, Effect | None] = {}
+_PLAYS = ("prompts", "tools and expert", "reward", "episodes", "sampler and learner")
+"""Checks that play the environment."""
 _EPISODES = 8
 _CHECK_SECONDS = 15.0
 """Deadline of each check after the policy is loaded."""
@@ -62,7 +69,13 @@ _AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """How far a log-prob of sampler and learner may be apart, by what the policy is computed in."""
 
 
-async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS) -> AsyncIterator[Check]:
+async def preflight(
+    resolved: Resolved,
+    *,
+    check_seconds: float = _CHECK_SECONDS,
+    calls: CallPolicy = _CHECK_CALLS,
+    effects: Mapping[str, Effect | None] | None = None,
+) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs.
 
     A large policy on a CPU is tried on few tokens, and the largest update is extrapolated from smaller ones. If a check
@@ -70,6 +83,8 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
 
     Args:
         check_seconds: Deadline of each check after the policy is loaded.
+        calls: Which tools are called. The default calls only those that declare that they read.
+        effects: Effects of the tools; None: those that are known without a connection to a server.
     """
     began = time.perf_counter()
     try:
@@ -78,7 +93,7 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
         trackers_of(resolved)
-        assembly = await run_in_compute_thread(assemble, resolved)
+        assembly = await run_in_compute_thread(lambda: assemble(resolved, calls=calls))
     except WhetstoneError as error:
         yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
@@ -89,7 +104,12 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
-    probe = _Probe(assembly, plan)
+    name = resolved.recipe.environment.name
+    known = effects_in(assembly.environment(), resolved.recipe.environment) if effects is None else effects
+    refused = calls.refused(known)
+    if refused:
+        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_refusal(refused)}")
+    probe = _Probe(assembly, plan, refused)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
         ("prompts", probe.prompts),
@@ -101,25 +121,27 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
         ("largest step", probe.largest_step),
     ]
     late = ""
-    for name, check in checks:
+    for check_name, check in checks:
         began = time.perf_counter()
+        if name in refused and check_name in _PLAYS:
+            yield Check(check_name, CheckStatus.WARN, f"not tried: the environment {name} is not played")
+            continue
         if late:
-            yield Check(name, CheckStatus.WARN, f'not tried, because "{late}" is not finished', is_finished=False)
+            said = f'not tried, because "{late}" is not finished'
+            yield Check(check_name, CheckStatus.WARN, said, is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, result = (
-                name,
-                Check(name, CheckStatus.WARN, f"not finished in {check_seconds:g} s", is_finished=False),
-            )
+            late, said = check_name, f"not finished in {check_seconds:g} s"
+            result = Check(check_name, CheckStatus.WARN, said, is_finished=False)
         else:
             try:
                 result = trial.result()
             except Exception as error:  # a plug-in may raise any exception
-                result = Check(name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
-        yield replace(result, name=name, seconds=time.perf_counter() - began)
+                result = Check(check_name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
+        yield replace(result, name=check_name, seconds=time.perf_counter() - began)
 
 
 async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
@@ -185,8 +207,12 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
 class _Probe:
     """What the checks share: the parts, an expert's episode, sampled episodes."""
 
-    def __init__(self, assembly: Assembly, plan: Sequence[MemoryShare] = ()) -> None:
+    def __init__(
+        self, assembly: Assembly, plan: Sequence[MemoryShare] = (), refused: Mapping[str, Effect | None] = _NOTHING
+    ) -> None:
         self.assembly, self.recipe, self.plan = assembly, assembly.resolved.recipe, plan
+        self.refused = refused
+        """Tools that are not called."""
         self.shown: Trajectory | None = None
         self.sampled: list[Trajectory] = []
         self._trainer: _Dry | None = None
@@ -252,6 +278,10 @@ class _Probe:
         if not self.shown.ended.valid or self.shown.ended.cut_short:
             why = f": {self.shown.error}" if self.shown.error else ""
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
+        refused = list(dict.fromkeys(call.name for call in self.shown.calls if call.outcome == "not_called"))
+        if refused:
+            self.shown = None  # it says nothing of the reward
+            return Check("", CheckStatus.WARN, f"not tried: the expert calls {', '.join(refused)}")
         for turn in self.shown.turns:
             amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
             if amiss:
@@ -274,8 +304,10 @@ class _Probe:
     async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
         """Call each tool once with example arguments; return the first failure, and the number of calls.
 
-        A tool may refuse example arguments. Only a call without a response is a failure.
+        A tool may refuse example arguments. Only a call without a response is a failure. Tools whose effects are not
+        permitted are left out.
         """
+        specs = [spec for spec in specs if spec.name not in self.refused]
         for spec in specs:
             actor = ExpertActor(_OneCall(spec), self.assembly.chat)
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
@@ -333,8 +365,13 @@ class _Probe:
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
         said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
+        refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
+        said += f"; {refusals} calls were not made" if refusals else ""
         compares = (
-            self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
+            not refusals
+            and self.recipe.reinforcement is not None
+            and self.recipe.critic is None
+            and self.recipe.supervised is None
         )
         if compares and len(set(rewards)) == 1:
             return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")

@@ -21,7 +21,7 @@ import inspect
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -51,8 +51,10 @@ from whetstone.tools.protocol import (
     Charges,
     Closes,
     Declares,
+    DeclaresEffects,
     Episode,
     GivesVerdict,
+    ListsEveryTool,
     MustAgree,
     OffersTools,
     Opens,
@@ -62,10 +64,12 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.tools.side_effects import CallPolicy, Effect, declared_effect, describe_refusal
 from whetstone.tools.threads import call_user_function, is_async, run_in_thread
 from whetstone.trajectory import CallRecord, Task
 from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
 
+_DEFAULT_CALLS = CallPolicy()
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
 MIN_CLOSE_SECONDS = 10.0
@@ -96,6 +100,7 @@ class Toolset:
             object is made here, and it is open from `open` to `close`.
         timeout_seconds: How long one call may run, where the tool does not see to it itself.
         max_result_characters: Longer results keep their head and tail.
+        calls: Which tools are called. The default calls no tool that declares the effect `write` or `destructive`.
 
     Raises:
         RecipeError: Two tools share a name, or a function cannot be a tool.
@@ -107,8 +112,9 @@ class Toolset:
         *,
         timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
+        calls: CallPolicy = _DEFAULT_CALLS,
     ) -> None:
-        self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
+        self.timeout_seconds, self.max_result_characters, self.calls = timeout_seconds, max_result_characters, calls
         self.holders: list[Any] = []
         """What keeps something for the length of an episode."""
         self.episode: Episode | None = None
@@ -139,6 +145,37 @@ class Toolset:
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the model is told of each tool."""
         return tuple(tool.spec for tool in self._tools.values())
+
+    @property
+    def effects(self) -> dict[str, Effect | None]:
+        """Effect of each tool, those that can come on offer included; None: unknown."""
+        later = [tool for holder in self.holders if fulfils(holder, ListsEveryTool) for tool in holder.every_tool()]
+        tools = {tool.spec.name: tool.effects for tool in later}
+        tools |= {name: tool.effects for name, tool in self._tools.items()}
+        return {name: self.calls.effect_of(name, declared) for name, declared in tools.items()}
+
+    @property
+    def changing(self) -> bool:
+        """Whether tools come and go."""
+        return self._changing()
+
+    async def list_effects(self) -> dict[str, Effect | None]:
+        """Return `effects` after an MCP server, or another source of changing tools, was asked for its tools.
+
+        Raises:
+            InfrastructureError: The server does not respond.
+        """
+        changing = [holder for holder in self.holders if fulfils(holder, Changing) and holder.changing]
+        try:
+            for holder in changing:
+                if fulfils(holder, Opens):
+                    await call_user_function(holder.open, Episode(Task("effects", ""), 0))
+            await self._list_again()
+            return self.effects
+        finally:
+            for holder in changing:
+                if fulfils(holder, Closes):
+                    await call_user_function(holder.close)
 
     @property
     def stateless(self) -> bool:
@@ -219,6 +256,9 @@ class Toolset:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
             return self._answer(call, _failed("invalid_arguments", said_by(error)))
+        effect = self.calls.effect_of(call.name, tool.effects)
+        if not self.calls.permits(call.name, effect):
+            return self._answer(call, _failed("not_called", f"not called: {describe_refusal({call.name: effect})}"))
         cost = 0.0
         for holder in self.holders:
             if fulfils(holder, Charges):
@@ -325,11 +365,23 @@ def tools_of(holder: Any) -> list[Tool]:
         RecipeError: A method cannot be a tool.
     """
     if fulfils(holder, OffersTools):
-        return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
+        offered = [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
+        return [_with_effects(tool, holder) for tool in offered]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
     names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
     methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
-    return [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+    tools = [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+    if fulfils(holder, DeclaresEffects) and isinstance(holder.effects, Mapping):
+        known = {tool.spec.name for tool in tools}
+        for name in holder.effects.keys() - known:
+            raise RecipeError(f'{_name_of(holder)}.effects: there is no tool "{name}"{did_you_mean(name, known)}')
+    return [_with_effects(tool, holder) for tool in tools]
+
+
+def _with_effects(tool: Tool, holder: Any) -> Tool:
+    """Return a tool with the effect that it or its class declares."""
+    declared = tool.effects or declared_effect(holder, tool.spec.name)
+    return tool if declared == tool.effects else replace(tool, effects=declared)
 
 
 def _is_property(holder: Any, name: str) -> bool:
