@@ -14,6 +14,7 @@ from whetstone.errors import InfrastructureError, NothingScoredError, TaskError
 from whetstone.evaluation import evaluation_of
 from whetstone.inference import matmul_is_batch_invariant
 from whetstone.rollout import Admission, Independent, Plan, plans_of
+from whetstone.rollout.deadlines import MeasuredDeadline
 from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
 
@@ -378,7 +379,13 @@ def test_a_group_past_its_deadline_is_handed_on_with_what_it_has(assembly):
 
     tasks = assembly.source.held_out(2)
     groups = collect(
-        assembly, assembly.expert_actor(), tasks, size=3, environment=Slow, group_timeout_seconds=0.2, max_in_flight=6
+        assembly,
+        assembly.expert_actor(),
+        tasks,
+        size=3,
+        environment=Slow,
+        group_deadline=MeasuredDeadline(0.2),
+        max_in_flight=6,
     )
     for group in groups:
         ended = sorted(t.ended for t in group.trajectories)

@@ -124,7 +124,7 @@ class Bench:
     @property
     def budget(self) -> dict[str, float]:
         """By unit, as far as it is limited."""
-        return {unit: most for unit, most in self.settings.budget.model_dump().items() if most is not None}
+        return self.settings.budget.limits
 
 
 def read_bench(path: Path) -> BenchSettings:
@@ -177,7 +177,7 @@ def assembled(name: str, settings: BenchSettings, *, only: Sequence[str] = ()) -
     unknown = [each for each in only if each not in settings.contenders]
     if unknown:
         raise RecipeError(f"{name}: {_no_contender(unknown[0], settings)}")
-    budget = {unit: most for unit, most in settings.budget.model_dump().items() if most is not None}
+    budget = settings.budget.limits
     contenders = []
     for called, keys in settings.contenders.items():
         if only and called not in only:
@@ -327,7 +327,10 @@ def _key(bench: Bench, contender: Contender, seed: int) -> str:
 
 def _settings_key(settings: BenchSettings, name: str) -> str:
     """Of what the bench's file says of a contender."""
-    said = [settings.recipe, settings.budget.model_dump(), settings.contenders[name]]
+    budget = {
+        unit: settings.budget.limits.get(unit) for unit in ("episodes", "sampled_tokens", "tool_calls", "seconds")
+    }
+    said = [settings.recipe, {**budget, **settings.budget.limits}, settings.contenders[name]]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 

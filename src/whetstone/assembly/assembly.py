@@ -74,6 +74,7 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )  # fmt: skip
+from whetstone.rollout.deadlines import group_deadline, turn_deadline
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.protocol import Cluster
@@ -235,7 +236,6 @@ class Assembly:
             max_turns=recipe.environment.max_turns,
             context_length=_ANY_LENGTH if isinstance(actor, EndpointActor) else self.policy.context_length,
             timeout_seconds=recipe.environment.timeout_seconds,
-            turn_timeout_seconds=recipe.environment.turn_timeout_seconds,
         )
         collector = Collector(
             environment=self.environment,
@@ -245,7 +245,10 @@ class Assembly:
             limits=limits,
             max_in_flight=recipe.rollout.max_in_flight,
             record=record,
-            group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
+            turn_deadline=turn_deadline(recipe.environment.turn_timeout_seconds),
+            group_deadline=group_deadline(
+                recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else "none"
+            ),
             reward_timeout_seconds=recipe.rollout.reward_timeout_seconds,
             busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
             method=method,
@@ -318,7 +321,7 @@ def assemble(
             say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
     environment = environment_of(resolved, calls)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
-    reward = _reward(resolved)
+    reward = reward_of(resolved)
     check_judging(resolved, reward, environment(), source)
     chat = chat_of(resolved, policy, format)
     check_learner_processes(resolved, policy, say=say)
@@ -414,7 +417,7 @@ def judged_parts(
         WhetstoneError: As `assemble`.
     """
     source = source_of(resolved, "tasks", resolved.recipe.tasks.options)
-    return source, environment_of(resolved, calls), _reward(resolved)
+    return source, environment_of(resolved, calls), reward_of(resolved)
 
 
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
@@ -493,7 +496,8 @@ def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in
     )
 
 
-def _reward(resolved: Resolved) -> Reward:
+def reward_of(resolved: Resolved) -> Reward:
+    """Build the reward of a recipe."""
     part = resolved.recipe.reward
     warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
     try:

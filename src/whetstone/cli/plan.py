@@ -1,8 +1,10 @@
-"""`whetstone plan`: what a recipe would come to on a cluster, before anybody rents it."""
+"""`whetstone plan`: the cost of a run on this machine, or its speed on a cluster, before it starts."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,21 +12,25 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from whetstone import scaling
+from whetstone import scaling, training
 from whetstone.cli import completing
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.notes import say_notes
+from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
 from whetstone.scaling.plan_hardware import GPUS, find_gpu
 
 if TYPE_CHECKING:
     from whetstone.scaling import Balance, Plan
+    from whetstone.training import RunCost, StageCost
 
 
 @click.command()
 @click.argument("recipe", shell_complete=completing.recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
-@click.option("--gpus", type=int, help="How many there are in all; unless the recipe's scale says it.")
+@click.option("--trial", is_flag=True, help="Measure a few updates on this machine, about 30 seconds.")
+@click.option("--gpus", type=int, help="Plan for a cluster with this number of GPUs [the recipe's scale].")
 @click.option("--model", help="Its size, such as 8b; unless it is the recipe's own policy.")
 @click.option("--gpu", "gpu_name", default="h100", show_default=True, help=f"One of {', '.join(GPUS)}.")
 @click.option(
@@ -33,29 +39,78 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="A YAML file of what was measured, or a run whose episodes are like those to come.",
 )
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
+    trial: bool,
     gpus: int | None,
     model: str | None,
     gpu_name: str,
     rates_path: Path | None,
+    allow_effects: bool,
     as_json: bool,
 ) -> None:
-    """Predict what RECIPE comes to on a cluster: memory of each GPU, the balance of learner and samplers, steps an
-    hour, what holds it up, and what a change would bring.
+    """Estimate the cost of RECIPE on this machine: updates, episodes, tool calls, judge requests, minutes and memory.
 
-    By formula, unless --rates says what was measured; docs/scaling.md has both.
+    The counts follow from the recipe; time and price need --trial, which plays episodes and calls tools and judges.
+
+    With --gpus, or a recipe whose scale places GPUs: memory of each GPU, the balance of learner and samplers, steps per
+    hour and the bottleneck, by formula or from --rates (docs/scaling.md).
     """
-    resolved = load_recipe(recipe, overrides)
+    resolved = load_recipe(recipe, permitting(overrides, allow_effects))
     say_notes(resolved)
+    if gpus is None and scaling.own_balance(resolved) is None and rates_path is None and model is None:
+        say = partial(click.echo, err=True)
+        cost = training.plan_cost(resolved, with_trial=trial, ask=ask_once(), say=say)
+        click.echo(to_json(cost.to_json()) if as_json else describe_cost(cost))
+        return
+    if trial:
+        raise RecipeError("--trial measures this machine; a plan for GPUs reads --rates instead")
     rates = scaling.read_rates(rates_path) if rates_path is not None else scaling.Rates()
     found = scaling.best_plan(resolved, gpu=find_gpu(gpu_name), gpus=gpus, model=model, rates=rates)
     if as_json:
         click.echo(to_json(asdict(found)))
         return
     _show(found)
+
+
+def describe_cost(cost: RunCost) -> str:
+    """Return the cost of a run as a table with a line for memory and basis."""
+    text, table = io.StringIO(), Table(box=None, pad_edge=False)
+    bound = "" if cost.trial is not None else "≤ "
+    for name in ("stage", "updates", "episodes", "tool calls", "judge requests", "price", "minutes"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    for stage in [*cost.stages, cost.total]:
+        table.add_row(*_cost_row(stage, bound))
+    Console(file=text, width=120).print(table)
+    lines = [text.getvalue().rstrip()]
+    for device in dict.fromkeys(share.device for share in cost.memory):
+        here = [share for share in cost.memory if share.device == device]
+        parts = [sum(share.bytes for share in here if share.held is held) / 2**30 for held in (True, False)]
+        lines.append(f"memory on {device}: {parts[0]:.2f} GiB held, up to {parts[1]:.2f} GiB for a while")
+    if cost.trial is None:
+        lines.append("tool calls: at most one per turn; minutes and price need --trial, which calls tools and judges")
+    else:
+        counts = ", ".join(f"{count} of {kind}" for kind, count in cost.trial.updates.items())
+        lines.append(f"measured in {cost.trial.seconds:.0f} s: {counts} updates")
+    return "\n".join(lines)
+
+
+def _cost_row(stage: StageCost, bound: str) -> list[str]:
+    price = "" if not stage.judge_requests else "?" if stage.dollars is None else f"{stage.dollars:.2f}"
+    minutes = "?" if stage.seconds is None else f"{stage.seconds / 60:.1f}"
+    calls = f"{bound if stage.tool_calls else ''}{stage.tool_calls:,}"
+    return [
+        stage.name,
+        f"{stage.updates:,}",
+        f"{stage.episodes:,}",
+        calls,
+        f"{stage.judge_requests:,.0f}",
+        price,
+        minutes,
+    ]
 
 
 def _show(found: Plan) -> None:

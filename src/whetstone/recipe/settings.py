@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
-from whetstone.recipe.parts import Part, Settings, listed, mode_alone, named
+from whetstone.recipe.parts import Part, Seconds, Settings, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
@@ -123,8 +123,9 @@ class EnvironmentSettings(BaseModel):
     """Of an episode, which then ends truncated."""
     timeout_seconds: float = Field(300.0, gt=0)
     """From reset to end of an episode, waiting included."""
-    turn_timeout_seconds: float | None = Field(None, gt=0)
-    """One action and the answer to it, waiting included; null: as long as the episode may take."""
+    turn_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
+    """Deadline of one action and the answer to it, waiting included. `auto`: 20 times the 95th percentile of measured
+    turns, at least 60 seconds, once 64 turns are measured. `none`: the deadline of the episode only."""
     fault_injection: NoiseSettings | None = None
     """Random failures, stale results and delays of actions; null injects none."""
     effects: dict[str, Literal["read", "write", "destructive"]] | None = None
@@ -229,8 +230,10 @@ class RolloutSettings(Settings):
     """In one turn."""
     max_in_flight: int = Field(256, ge=1)
     """Episodes running at once."""
-    group_timeout_seconds: float | None = Field(None, gt=0)
-    """From a group's first episode to its last; then those under way end by `timeout`, with the turns they have."""
+    group_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
+    """Deadline from a group's first episode to its last; episodes that are not finished then end by `timeout` with the
+    turns that they have. `auto`: 10 times the 95th percentile of measured groups, at least 5 minutes, once 16 groups
+    are measured. `none`: no deadline."""
     reward_timeout_seconds: float = Field(600.0, gt=0)
     """Of judging one episode, or one group by a reward that compares; then there is no score."""
 

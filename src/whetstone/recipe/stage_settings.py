@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from whetstone.recipe.parts import Part, Settings, named
+from whetstone.recipe.parts import Part, Seconds, Settings, named
 
 
 def _data() -> BeforeValidator:
@@ -337,8 +337,9 @@ class ReinforcementSettings(OptimizerSettings):
     deterministic: bool = False
     """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
     weights change only when no group is under way. Without `admit_ahead` that is always so."""
-    step_timeout_seconds: float | None = Field(None, gt=0)
-    """How long an update waits for its groups; then it takes those that are finished, one or more."""
+    step_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
+    """Time that an update waits for its groups; then it takes those that are finished, one or more. `auto`: 10 times
+    the 95th percentile of measured steps, at least 30 minutes, once 5 steps are measured. `none`: no limit."""
     reference_device: str | None = None
     """What the reference is computed on, as of `policy.device`; null: what the policy is."""
     reference_offload: bool = False
@@ -388,6 +389,15 @@ class BudgetSettings(Settings):
     """Made by it."""
     seconds: float | None = Field(None, gt=0)
     """Of steps, evaluations before and after not among them."""
+    hours: float | None = Field(None, gt=0)
+    """Same time in hours."""
+    dollars: float | None = Field(None, gt=0)
+    """Price of judge requests, also those of evaluations, in the currency of `prompt_price`."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by unit."""
+        return self.model_dump(exclude_none=True)
 
 
 class GuardSettings(Settings):

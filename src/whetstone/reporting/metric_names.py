@@ -84,6 +84,10 @@ METRICS = _rows({
         ("cost_per_step/tool_calls", "calls", "Tool calls in the step."),
         ("time/generation", "seconds", "Time during which the engine computed."),
         ("time/environment_wait_mean", "seconds", "Mean time per episode spent waiting for tools and the environment."),
+        ("time/turn_deadline", "seconds", "Deadline of a turn, if one is set or derived (`turn_timeout_seconds`)."),
+        ("time/group_deadline", "seconds", "Deadline of a group, if one is set or derived (`group_timeout_seconds`)."),
+        ("time/step_deadline", "seconds",
+         "Time that a step waits for its groups, if it is set or derived (`step_timeout_seconds`)."),
         ("throughput/episodes_per_second", "episodes per second", "Episodes divided by the duration of the step."),
     ),
     "runs on Ray (`scale`)": (

@@ -31,6 +31,7 @@ from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
 from whetstone.rollout.admission import Admission
+from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import Fork, Limits
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
@@ -69,7 +70,9 @@ class Collector:
     """For how long the engine has computed in all; for the status alone."""
     record: EpisodeRecord | None = None
     """Where turns are written down as they come about."""
-    group_timeout_seconds: float | None = None
+    turn_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
+    """Of one action and the answer to it."""
+    group_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
     """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
     reward_timeout_seconds: float | None = None
     """Of judging an episode, or a group where the reward compares; then there is no score."""
@@ -123,11 +126,14 @@ class Collector:
             PromptTooLong: The task's prompt leaves no room for an answer.
             NothingScoredError: None of the first few dozen episodes could be scored.
         """
-        sampler = self._sampler(plan, strategy.group_size if fulfils(strategy, Sized) else 1)
+        clock = GroupClock(self.group_deadline.seconds)
+        sampler = self._sampler(plan, strategy.group_size if fulfils(strategy, Sized) else 1, clock)
         try:
             group = await strategy(plan.task, sampler)
         finally:  # where one raised, the task is at fault: nobody goes on with it
             await sampler.close()
+        if not clock.is_over:
+            self.group_deadline.add([clock.spent])
         with self._watched(f"{plan.name}{plan.task.id}"), waiting_for("its reward"):
             trajectories = await compared(
                 self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds
@@ -251,10 +257,10 @@ class Collector:
         except Exception as failure:  # a strategy is foreign code, whatever it raises
             return GroupOutcome(plan, Group(plan.task, (), plan.number), failure)
 
-    def _sampler(self, plan: Plan, group_size: int = 1) -> GroupSampler:
+    def _sampler(self, plan: Plan, group_size: int = 1, clock: GroupClock | None = None) -> GroupSampler:
         return GroupSampler(
             plan,
-            partial(self._played, _GroupClock(self.group_timeout_seconds)),
+            partial(self._played, clock or GroupClock(self.group_deadline.seconds)),
             method=self.method,
             max_turns=self.limits.max_turns,
             encode=self.chat.encode,
@@ -262,7 +268,7 @@ class Collector:
             group_size=group_size,
         )
 
-    async def _played(self, clock: _GroupClock, request: EpisodeRequest) -> Trajectory:
+    async def _played(self, clock: GroupClock, request: EpisodeRequest) -> Trajectory:
         """See `EpisodePlayer`."""
         self._watch.queued += 1
         self._vacant.clear()
@@ -289,6 +295,8 @@ class Collector:
                 return trajectory
             with waiting_for("its reward"):
                 trajectory = await scored(self.reward, trajectory, request.task, seconds=self.reward_timeout_seconds)
+        if trajectory.ended is not EndReason.TIMEOUT:
+            self.turn_deadline.add(turn.generation_seconds + turn.environment_seconds for turn in trajectory.turns)
         self._see(trajectory)
         return trajectory
 
@@ -316,7 +324,7 @@ class Collector:
             environment=await self._make(),
             actor=self.expert,
             chat=self.chat,
-            limits=self.limits,
+            limits=replace(self.limits, turn_timeout_seconds=self.turn_deadline.seconds),
             id=f"{plan.name}{plan.task.id}#expert-0",
             seed=derive_seed(plan.seed, plan.task.id, 0),
         )
@@ -338,11 +346,12 @@ class Collector:
         else:
             self._vacant.clear()
 
-    async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: _GroupClock) -> Trajectory:
+    async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: GroupClock) -> Trajectory:
         """Play the episode, again where what failed was not its own."""
         id = request.id
         # who sits at a table cannot begin again by himself
         retries, record = (0, None) if request.seat else (self.infrastructure_retries, self.record)
+        limits = replace(self.limits, turn_timeout_seconds=self.turn_deadline.seconds)
         for attempt in range(retries + 1):
             if attempt:
                 with waiting_for("another attempt"):
@@ -357,7 +366,7 @@ class Collector:
                     environment=await self._made(),
                     actor=_WatchedActor(self.others.get(request.seat, self.actor), self._watch),
                     chat=self.chat,
-                    limits=clock.bound(replace(self.limits, max_turns=request.max_turns)),
+                    limits=clock.bound(replace(limits, max_turns=request.max_turns)),
                     id=id,
                     seed=request.seed,
                     record=record,
@@ -425,32 +434,6 @@ def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Pl
             number=number,
             name=f"{name}again-{again}/" if again else name,
         )
-
-
-@dataclass(slots=True)
-class _GroupClock:
-    """How much of its time a group has used."""
-
-    timeout_seconds: float | None
-    """From its first episode; None: it may take as long as it does."""
-    began: float | None = None
-
-    def start(self) -> None:
-        """An episode of it has its place."""
-        self.began = self.began or time.perf_counter()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no time is left for another attempt."""
-        spent = time.perf_counter() - (self.began or time.perf_counter())
-        return self.timeout_seconds is not None and spent >= self.timeout_seconds
-
-    def bound(self, limits: Limits) -> Limits:
-        """What an episode may use that begins now."""
-        if self.timeout_seconds is None:
-            return limits
-        left = self.timeout_seconds - (time.perf_counter() - (self.began or time.perf_counter()))
-        return replace(limits, timeout_seconds=max(0.0, min(limits.timeout_seconds, left)))
 
 
 @dataclass(frozen=True, slots=True)

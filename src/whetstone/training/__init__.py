@@ -6,6 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.training.agent_evaluation import Agent, agent_of, evaluate_agent, recipe_of
+    from whetstone.training.cost_estimate import RunCost, StageCost
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
     from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from whetstone.training.run import train
     from whetstone.training.summary import AblationSummary, RunSummary
     from whetstone.training.telling import headline
+    from whetstone.training.trial import plan_cost
 
 __getattr__, __dir__ = window(__name__)
 
@@ -22,7 +24,9 @@ __all__ = [
     "Agent",
     "EvaluationRecord",
     "Interrupted",
+    "RunCost",
     "RunSummary",
+    "StageCost",
     "agent_of",
     "evaluate",
     "evaluate_agent",
@@ -31,6 +35,7 @@ __all__ = [
     "headline",
     "permit_run",
     "pin_choices",
+    "plan_cost",
     "protocol_of",
     "recipe_of",
     "tool_effects",

@@ -19,10 +19,11 @@ from whetstone.reporting import Progress
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import EndpointActor
 from whetstone.training import evaluating
+from whetstone.training.cost_estimate import count_evaluation
 from whetstone.training.evaluating import EvaluationRecord, protocol_of
 from whetstone.training.final import final_agent
 from whetstone.training.own_loop import run_to_end
-from whetstone.training.permission import Ask, count_evaluation, permit_run
+from whetstone.training.permission import Ask, permit_run
 from whetstone.training.summary import RunSummary
 from whetstone.trajectory import Group
 

@@ -6,12 +6,13 @@ learning rate that rises and falls) is laid out over the budget then, or all of 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whetstone.recipe.stage_settings import BudgetSettings
 
-UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds")
+UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds", "hours", "dollars")
 
 
 def spent_in(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
@@ -23,7 +24,15 @@ def spent_in(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") ->
     mine = [row for row in rows if row["stage"] == stage]
     found = {unit: sum(row.get(f"cost_per_step/{unit}") or 0.0 for row in mine) for unit in UNITS[:3]}
     found["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine)
+    found["hours"] = found["seconds"] / 3600
+    found["dollars"] = _total([row.get("judge/cost") or 0.0 for row in mine])
     return found
+
+
+def _total(counts: Sequence[float]) -> float:
+    """Return the total of a counter that starts at 0 again with each process of a run."""
+    increments = (now - before if now >= before else now for before, now in itertools.pairwise([0.0, *counts]))
+    return sum(increments)
 
 
 def share_spent(
@@ -46,4 +55,4 @@ def unit_spent(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage:
 
 def _shares(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str) -> dict[str, float]:
     spent = spent_in(rows, stage)
-    return {unit: spent[unit] / most for unit, most in budget.model_dump().items() if most is not None}
+    return {unit: spent[unit] / most for unit, most in budget.limits.items()}

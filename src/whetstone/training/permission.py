@@ -7,24 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whetstone.assembly.assembly import source_of
 from whetstone.assembly.environment import effects_in, environment_of, run_policy
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import InfrastructureError, RunDirectoryError
-from whetstone.recipe import (
-    DistillationSettings,
-    ReinforcementSettings,
-    Resolved,
-    SamplingSettings,
-    SupervisedSettings,
-    stages_of,
-)
+from whetstone.recipe import Resolved, stages_of
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.reporting import read_trajectories
 from whetstone.tools import CallPolicy, Effect, Toolset
 from whetstone.tools.side_effects import describe_declaration
+from whetstone.training.cost_estimate import count_episodes
 from whetstone.training.own_loop import run_to_end
 
 Ask = Callable[[str], bool]
@@ -88,8 +81,8 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, say: Callable[[st
     count: dict[str, float] = defaultdict(float)
     rates = measured_rates(measured) if measured is not None else None
     episodes = 0
-    for (resolved, count_episodes), real in found:
-        number = count_episodes(resolved)
+    for (resolved, episodes_of), real in found:
+        number = episodes_of(resolved)
         episodes += number
         effects |= real
         for name in real:
@@ -154,30 +147,8 @@ def permit_run(
 
 def training_parts(resolved: Resolved) -> list[Part]:
     """Return the stages and ablations of a recipe, each with its number of episodes."""
-    parts: list[Part] = [(stage.resolved, count_training) for stage in stages_of(resolved)]
-    parts = parts or [(resolved, count_training)]
+    parts: list[Part] = [(stage.resolved, count_episodes) for stage in stages_of(resolved)]
+    parts = parts or [(resolved, count_episodes)]
     for changes in resolved.recipe.ablations.values():
         parts += training_parts(resolved.with_changes({"ablations": None, **changes}))
     return parts
-
-
-def count_evaluation(resolved: Resolved) -> int:
-    """Return the number of episodes of one evaluation."""
-    settings = resolved.recipe.evaluation
-    tasks = source_of(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
-    return len(tasks) * settings.samples
-
-
-def count_training(resolved: Resolved) -> int:
-    """Return the number of episodes of all stages of a run, evaluations included."""
-    recipe, evaluation = resolved.recipe, count_evaluation(resolved)
-    episodes = evaluation
-    for stage in recipe.own_stages.values():
-        episodes += evaluation
-        if isinstance(stage, SupervisedSettings) and stage.data is None:
-            episodes += stage.steps * stage.batch_size
-        elif isinstance(stage, ReinforcementSettings | SamplingSettings | DistillationSettings):
-            episodes += stage.steps * stage.tasks_per_step * recipe.rollout.group_size
-        if isinstance(stage, ReinforcementSettings) and recipe.evaluation.interval_steps:
-            episodes += stage.steps // recipe.evaluation.interval_steps * recipe.evaluation.interval_episodes
-    return episodes

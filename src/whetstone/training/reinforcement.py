@@ -35,6 +35,7 @@ from whetstone.recipe import ReinforcementSettings
 from whetstone.record.store import RunStore
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector, Plan, StepOutcome
+from whetstone.rollout.deadlines import deadline_metrics, step_deadline
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
@@ -91,6 +92,7 @@ class Reinforcement:
         self._sampling: _Sampling | None = None
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
         self._first_task = first_task(assembly.resolved.recipe)
+        self._deadline = step_deadline(settings.step_timeout_seconds)
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
 
@@ -126,7 +128,7 @@ class Reinforcement:
                 if attempt == _ATTEMPTS or self._sampling is None:
                     raise
                 self._put_aside(update, f"{type(failure).__name__}: {failure}")
-        metrics |= stepped.metrics | judge_metrics(self.assembly.reward)
+        metrics |= stepped.metrics | judge_metrics(self.assembly.reward) | self._deadlines()
         if self.settings.imitation is not None:
             metrics |= shown.metrics
         if self.assembly.cluster is not None:
@@ -270,14 +272,24 @@ class Reinforcement:
                 return [self._on_record(number) for number in numbers], beside
             return await self._sampling.stream.take(numbers), beside
         assert self._sampling is not None
-        stream, timeout = self._sampling.stream, self.settings.step_timeout_seconds
+        stream, timeout, started = self._sampling.stream, self._deadline.seconds, time.perf_counter()
         groups: list[Group] = await self._within("groups", stream.batch(timeout_seconds=timeout))
+        waited = time.perf_counter() - started
+        if timeout is None or waited < timeout:
+            self._deadline.add([waited])
         numbers = [group.number for group in groups]
         beside = [stream.passed_over[number] for number in stream.beside(numbers)]
         await asyncio.to_thread(self.store.sync)
         self.store.consume(update, numbers, [group.number for group in beside])
         await asyncio.to_thread(self.store.sync)
         return groups, beside
+
+    def _deadlines(self) -> dict[str, float]:
+        collector = self.collector
+        beside = {}
+        if isinstance(collector, Collector):
+            beside = {"turn": collector.turn_deadline, "group": collector.group_deadline}
+        return deadline_metrics(**beside, step=self._deadline)
 
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)

@@ -1,0 +1,194 @@
+"""Cost of a run before it starts: updates, episodes, tool calls, judge requests, time and memory.
+
+Without a trial, the number of updates and episodes follows from the recipe, and tool calls have an upper bound. A trial
+(`trial.py`) measures the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from whetstone.assembly.assembly import source_of
+from whetstone.assembly.memory import MemoryShare, memory_plan
+from whetstone.recipe import (
+    DistillationSettings,
+    OptimizerSettings,
+    ReinforcementSettings,
+    Resolved,
+    SamplingSettings,
+    SupervisedSettings,
+    stages_of,
+)
+
+EVALUATION = "evaluations"
+"""Name of the row of all evaluations of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Work of a stage, or of the evaluations of a run."""
+
+    name: str
+    updates: int
+    episodes: int
+    """Episodes that are played; the demonstrations of an expert included."""
+    kind: str = ""
+    """Name of the recipe key of the stage; empty for evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRates:
+    """Measured cost of a stage."""
+
+    seconds_per_update: float = 0.0
+    seconds_per_episode: float = 0.0
+    calls_per_episode: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Result of a trial of a run."""
+
+    rates: dict[str, StageRates]
+    """By kind of stage; evaluations have the key `evaluations`."""
+    start_seconds: float
+    """Time from the start of a run to its first evaluation."""
+    requests_per_episode: float
+    """Judge requests of a scored episode."""
+    dollars_per_episode: float
+    seconds: float
+    """Duration of the trial."""
+    updates: dict[str, int] = field(default_factory=dict)
+    """Updates that were measured, by kind of stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Cost of a stage."""
+
+    name: str
+    updates: int
+    episodes: int
+    tool_calls: int
+    """An upper bound without a trial."""
+    judge_requests: float
+    dollars: float | None = None
+    """Price of the judge requests, in the currency of `prompt_price`; None without a trial."""
+    seconds: float | None = None
+    """None without a trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """Cost of a run."""
+
+    stages: Sequence[StageCost]
+    memory: Sequence[MemoryShare]
+    start_seconds: float | None
+    trial: Trial | None
+
+    @property
+    def total(self) -> StageCost:
+        """The sum over all stages, with the time for loading."""
+        parts = self.stages
+        seconds = [part.seconds for part in parts if part.seconds is not None]
+        dollars = [part.dollars for part in parts if part.dollars is not None]
+        return StageCost(
+            "total",
+            sum(part.updates for part in parts),
+            sum(part.episodes for part in parts),
+            sum(part.tool_calls for part in parts),
+            sum(part.judge_requests for part in parts),
+            sum(dollars) if len(dollars) == len(parts) else None,
+            sum(seconds, self.start_seconds or 0.0) if len(seconds) == len(parts) else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cost as JSON: `stages`, `total`, `memory` in bytes by device and part, and the trial."""
+        return {
+            "stages": [asdict(stage) for stage in self.stages],
+            "total": asdict(self.total),
+            "memory": [
+                {"device": str(share.device), "part": share.what, "bytes": share.bytes, "held": share.held}
+                for share in self.memory
+            ],
+            "trial": None if self.trial is None else asdict(self.trial),
+        }
+
+
+def run_work(resolved: Resolved) -> list[StageWork]:
+    """Return the work of all stages of a run, of its evaluations and of its ablations."""
+    work: list[StageWork] = []
+    for stage in stages_of(resolved):
+        work += run_work(stage.resolved)
+    if not work:
+        work = list(_stage_work(resolved))
+    for name, changes in resolved.recipe.ablations.items():
+        for part in run_work(resolved.with_changes({"ablations": None, **changes})):
+            work.append(StageWork(f"ablation {name}: {part.name}", part.updates, part.episodes, part.kind))
+    return work
+
+
+def count_episodes(resolved: Resolved) -> int:
+    """Return the number of episodes of a run without its ablations, evaluations included."""
+    return sum(part.episodes for part in _stage_work(resolved))
+
+
+def count_evaluation(resolved: Resolved) -> int:
+    """Return the number of episodes of one evaluation."""
+    settings = resolved.recipe.evaluation
+    tasks = source_of(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
+    return len(tasks) * settings.samples
+
+
+def estimate_cost(resolved: Resolved, *, judges: int, trial: Trial | None = None) -> RunCost:
+    """Estimate the cost of a run.
+
+    Args:
+        judges: Number of judges of the reward; without a trial each is asked once per episode that is scored.
+        trial: Measured rates; None: only the counts that follow from the recipe.
+    """
+    stages = [_stage_cost(part, resolved, judges, trial) for part in run_work(resolved)]
+    memory = memory_plan(resolved, trains=True)
+    return RunCost(stages, memory, None if trial is None else trial.start_seconds, trial)
+
+
+def _stage_work(resolved: Resolved) -> Iterator[StageWork]:
+    recipe = resolved.recipe
+    evaluated = count_evaluation(resolved) * (1 + len(recipe.own_stages))
+    for kind, stage in recipe.own_stages.items():
+        yield StageWork(kind, stage.steps, _played(resolved, stage), kind)
+        interval = recipe.evaluation.interval_steps
+        if isinstance(stage, ReinforcementSettings) and interval:
+            evaluated += stage.steps // interval * recipe.evaluation.interval_episodes
+    yield StageWork(EVALUATION, 0, evaluated)
+
+
+def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
+    if isinstance(stage, SupervisedSettings):
+        return stage.steps * stage.batch_size if stage.data is None else 0
+    if isinstance(stage, ReinforcementSettings | SamplingSettings | DistillationSettings):
+        return stage.steps * stage.tasks_per_step * resolved.recipe.rollout.group_size
+    return 0
+
+
+def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: Trial | None) -> StageCost:
+    is_scored = part.kind not in ("supervised", "pretraining", "preference", "offline", "reward_model")
+    scored = part.episodes if is_scored else 0
+    if trial is None:
+        environment = resolved.recipe.environment
+        per_turn = (environment.model_extra or {}).get("max_calls_per_turn") or 1
+        most = part.episodes * environment.max_turns * per_turn
+        return StageCost(part.name, part.updates, part.episodes, most, scored * judges)
+    rates = trial.rates.get(part.kind or EVALUATION, StageRates())
+    return StageCost(
+        part.name,
+        part.updates,
+        part.episodes,
+        round(part.episodes * rates.calls_per_episode),
+        scored * trial.requests_per_episode,
+        scored * trial.dollars_per_episode,
+        part.updates * rates.seconds_per_update + part.episodes * rates.seconds_per_episode,
+    )

@@ -1,0 +1,223 @@
+"""A short trial of a run, which measures its rates.
+
+A policy that has not learned yet samples other episodes than the trained one: it often runs into `max_new_tokens`, and
+calls no tools. If a stage imitates an expert first, the lengths of the expert's episodes replace those of the sampled
+ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from whetstone.assembly.assembly import Assembly, assemble, reward_of
+from whetstone.assembly.own_data import with_learning
+from whetstone.compute_thread import run_in_compute_thread
+from whetstone.recipe import Recipe, ReinforcementSettings, Resolved, SupervisedSettings, stages_of
+from whetstone.reporting import Progress
+from whetstone.rewards.judge_usage import judge_metrics, judges_of
+from whetstone.rewards.protocol import let_go
+from whetstone.tasks import Expert
+from whetstone.training.cost_estimate import EVALUATION, RunCost, StageRates, Trial, estimate_cost
+from whetstone.training.evaluating import evaluate
+from whetstone.training.own_loop import run_to_end
+from whetstone.training.permission import Ask, permit_run, training_parts
+from whetstone.training.run import train
+from whetstone.training.supervised import demonstrated
+from whetstone.trajectory import Trajectory
+
+TRIAL_SECONDS = 30.0
+_UPDATES = 3
+"""Updates of each stage; the first one, which allocates memory, does not count."""
+_EVALUATED, _DEMONSTRATED = 32, 16
+"""Episodes of an evaluation, and demonstrations of an expert."""
+_LARGE = 20_000_000
+"""Number of parameters from which on fewer episodes are played."""
+_LARGE_TASKS, _LARGE_EPISODES = 1, 4
+"""Tasks of an update of a large policy, and episodes of its evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Mean size of episodes."""
+
+    sampled_tokens: float
+    tokens: float
+    """Sampled and read, of all segments."""
+    calls: float
+
+    @classmethod
+    def of(cls, episodes: Sequence[Trajectory]) -> _Shape:
+        return cls(
+            fmean(episode.action_tokens for episode in episodes),
+            fmean(sum(map(len, episode.segments())) for episode in episodes),
+            fmean(len(episode.calls) for episode in episodes),
+        )
+
+
+class _Enough(Exception):
+    """The time of the trial is over."""
+
+
+def plan_cost(
+    resolved: Resolved, *, with_trial: bool, ask: Ask | None = None, say: Callable[[str], None] = lambda line: None
+) -> RunCost:
+    """Estimate the cost of a run on this machine.
+
+    Args:
+        with_trial: Whether a trial measures time, tool calls and price; see `run_trial`.
+        ask: Asks for permission to call tools that change something; None refuses.
+        say: Receives the expected number of real calls.
+
+    Raises:
+        RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
+    """
+    judges = len(judges_of(reward_of(resolved)))
+    if not with_trial:
+        return estimate_cost(resolved, judges=judges)
+    permitted = permit_run(resolved, training_parts(resolved), ask=ask, say=say)
+    return estimate_cost(resolved, judges=judges, trial=run_trial(permitted))
+
+
+def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
+    """Measure the rates of a run by a few updates of each stage in a temporary directory.
+
+    Tools, judges and models are called as in the run.
+
+    Args:
+        seconds: Time after which no further update starts.
+
+    Raises:
+        WhetstoneError: The run would fail.
+    """
+    began = time.perf_counter()
+    rates: dict[str, StageRates] = {}
+    updates: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="whetstone-trial-") as folder:
+        measured = run_to_end(lambda: _measure_episodes(resolved))
+        rates[EVALUATION] = StageRates(seconds_per_episode=measured.seconds, calls_per_episode=measured.shape.calls)
+        parts = [stage.resolved for stage in stages_of(resolved)] or [resolved]
+        for number, part in enumerate(parts):
+            rows = _short_run(part, Path(folder) / str(number), measured.is_large, began + seconds)
+            for kind in part.recipe.own_stages:
+                own = [row for row in rows if row["stage"] == kind]
+                updates[kind] = len(own)
+                rates[kind] = _rates_of(part.recipe, kind, own, measured)
+    return Trial(
+        rates, measured.start_seconds, measured.requests, measured.dollars, time.perf_counter() - began, updates
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    shape: _Shape
+    """Of the episodes of the trained policy, as far as it is known."""
+    sampled: _Shape
+    seconds: float
+    """Per episode of an evaluation."""
+    start_seconds: float
+    requests: float
+    dollars: float
+    is_large: bool
+
+
+async def _measure_episodes(resolved: Resolved) -> _Measured:
+    """Play episodes of an evaluation and of the expert."""
+    began = time.perf_counter()
+    assembly = await run_in_compute_thread(assemble, with_learning(resolved))
+    engine = await run_in_compute_thread(assembly.engine)
+    settings = resolved.recipe.evaluation
+    is_large = assembly.policy.parameters >= _LARGE
+    count = min(settings.episodes, _LARGE_EPISODES if is_large else _EVALUATED)
+    options: dict[str, Any] = {"samples": settings.samples, "temperature": settings.temperature}
+    options["seed"] = resolved.recipe.seed
+    try:
+        await evaluate(assembly, engine, episodes=1, **options)  # allocates memory
+        started = time.perf_counter()
+        before = judge_metrics(assembly.reward)
+        _, groups = await evaluate(assembly, engine, episodes=count, **options)
+        passed = time.perf_counter() - started
+        used = {name: value - before.get(name, 0.0) for name, value in judge_metrics(assembly.reward).items()}
+        episodes = [episode for group in groups for episode in group.trajectories if episode.ended.valid]
+        sampled = _Shape.of(episodes) if episodes else _Shape(1.0, 1.0, 0.0)
+        shape = await _expert_shape(assembly) or sampled
+    finally:
+        await engine.close()
+        await let_go(assembly.reward)
+    played = sum(len(group.trajectories) for group in groups)
+    return _Measured(
+        shape,
+        sampled,
+        passed / played * _ratio(shape.sampled_tokens, sampled.sampled_tokens),
+        started - began,
+        used.get("judge/requests", 0.0) / played,
+        used.get("judge/cost", 0.0) / played,
+        is_large,
+    )
+
+
+async def _expert_shape(assembly: Assembly) -> _Shape | None:
+    """Return the size of the expert's episodes, if a stage imitates them; None otherwise."""
+    warm_up = assembly.resolved.recipe.supervised
+    if warm_up is None or warm_up.data is not None or not isinstance(assembly.demonstrated, Expert):
+        return None
+    played = await demonstrated(assembly, 0, _DEMONSTRATED)
+    solved = [episode for episode in played.episodes if episode.solved]
+    return _Shape.of(solved) if solved else None
+
+
+def _short_run(resolved: Resolved, run_dir: Path, is_large: bool, deadline: float) -> list[Mapping[str, Any]]:
+    """Train a few updates of each stage; return their metrics."""
+    rows: list[Mapping[str, Any]] = []
+
+    def collect(row: Mapping[str, Any]) -> None:
+        rows.append(row)
+        if time.perf_counter() > deadline:
+            raise _Enough
+
+    changes: dict[str, Any] = {
+        "ablations": None,
+        "trackers": [],
+        "evaluation.episodes": 1,
+        "evaluation.interval_steps": None,
+    }
+    for kind, stage in resolved.recipe.own_stages.items():
+        changes[f"{kind}.steps"] = min(stage.steps, _UPDATES)
+        if is_large and isinstance(stage, SupervisedSettings):
+            changes[f"{kind}.batch_size"] = min(stage.batch_size, 4 * _LARGE_TASKS)
+        if is_large and isinstance(stage, ReinforcementSettings):
+            changes[f"{kind}.tasks_per_step"] = min(stage.tasks_per_step, _LARGE_TASKS)
+    with contextlib.suppress(_Enough):
+        train(resolved.with_changes(changes), run_dir, progress=Progress(quiet=True), on_metrics=collect)
+    return rows
+
+
+def _rates_of(recipe: Recipe, kind: str, rows: Sequence[Mapping[str, Any]], measured: _Measured) -> StageRates:
+    """Return the cost of an update, for the number and the length of the episodes of the run."""
+    if not rows:
+        return StageRates()
+    counted = rows[1:] or rows
+    stage = recipe.own_stages[kind]
+    rollout = median(float(row.get("time/rollout") or 0.0) for row in counted)
+    update = median(float(row.get("time/update") or 0.0) for row in counted)
+    if isinstance(stage, ReinforcementSettings):
+        played = max(1.0, median(float(row.get("cost_per_step/episodes") or 1.0) for row in counted))
+        tokens = median(float(row.get("cost_per_step/sampled_tokens") or 1.0) for row in counted) / played
+        wanted = stage.tasks_per_step * recipe.rollout.group_size / played
+        longer = _ratio(measured.shape.sampled_tokens, tokens)
+        read = _ratio(measured.shape.tokens, measured.sampled.tokens)
+        return StageRates(wanted * (rollout * longer + update * read), 0.0, measured.shape.calls)
+    share = 1.0
+    if isinstance(stage, SupervisedSettings) and measured.is_large:
+        share = stage.batch_size / min(stage.batch_size, 4 * _LARGE_TASKS)
+    return StageRates(share * (rollout + update), 0.0, measured.shape.calls)
+
+
+def _ratio(expected: float, sampled: float) -> float:
+    return expected / sampled if sampled > 0 else 1.0
