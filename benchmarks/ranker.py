@@ -11,7 +11,7 @@ from typing import Any
 
 from planner import NAMES, RELATIONS
 from whetstone.chat import Message, ToolSpec, assistant, user
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import NEW_CONVERSATION, Observation, StepResult
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -88,7 +88,7 @@ class Library:
             if self.fixed is None:
                 self.phase = "rank"
                 listed = " ".join(f"{k} {page}" for k, page in enumerate(self.pages, 1))
-                return StepResult(Observation((user(f"rank {self.query} {listed}"),)), afresh=True)
+                return StepResult(Observation((user(f"rank {self.query} {listed}"),), conversation=NEW_CONVERSATION))
             best = self.pages.index(self.query) if self.query in self.pages else 0
             return self._read(best if self.draw.random() < self.fixed else self.draw.randrange(SHOWN))
         if self.phase == "rank":
@@ -106,7 +106,8 @@ class Library:
     def _read(self, number: int) -> StepResult:
         self.phase = "read"
         page = self.pages[number]
-        return StepResult(Observation((user(f"read {self.asked[0]} from {page} {self._says(page)}"),)), afresh=True)
+        text = f"read {self.asked[0]} from {page} {self._says(page)}"
+        return StepResult(Observation((user(text),), conversation=NEW_CONVERSATION))
 
     def _says(self, relation: str) -> str:
         return derive_random("says", self.of, relation).choice(NAMES)

@@ -21,7 +21,7 @@ from whetstone.algorithms.returns import reward_to_go
 from whetstone.algorithms.sets import joint_keys, normalised
 from whetstone.chat import Message, ToolSpec, assistant, user
 from whetstone.environments.native.negotiation import NegotiationTasks
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import NEW_CONVERSATION, Observation, StepResult
 from whetstone.rewards.protocol import provides
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Score, Task, Trajectory
@@ -171,7 +171,7 @@ class Walk:
             if there or self.steps >= STEPS:
                 self.goal = ""
         over = not self.left or (not self.goal and self.named >= self.goals)
-        return StepResult(Observation((user(self._shown()),)), terminated=over, afresh=not over)
+        return StepResult(Observation((user(self._shown()),), conversation=NEW_CONVERSATION), terminated=over)
 
     def verdict(self) -> Mapping[str, Any]:
         """Whether all was visited."""

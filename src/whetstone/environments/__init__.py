@@ -8,7 +8,16 @@ if TYPE_CHECKING:
     from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
     from whetstone.environments.game_environment import GameEnvironment, is_game, played
     from whetstone.environments.noisy import Noisy
-    from whetstone.environments.protocol import Environment, Game, GameObservation, Observation, Reply, StepResult, User
+    from whetstone.environments.protocol import (
+        NEW_CONVERSATION,
+        Environment,
+        Game,
+        GameObservation,
+        Observation,
+        Reply,
+        StepResult,
+        User,
+    )
     from whetstone.environments.tool_environment import ToolEnvironment
     from whetstone.environments.users import USERS
 
@@ -16,6 +25,7 @@ __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "ENVIRONMENTS",
+    "NEW_CONVERSATION",
     "TASKS_OF_WORLDS",
     "USERS",
     "Environment",

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from whetstone.tools import Toolset
 
 
+NEW_CONVERSATION = -1
+"""As `Observation.conversation`: the agent reads this observation and nothing before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent is shown."""
@@ -37,7 +41,8 @@ class Observation:
     author: Author = Author.ENVIRONMENT
     """Who wrote it: `partner` for a simulated user or an opponent."""
     conversation: int = 0
-    """Number of the conversation that it extends; a new number begins one, in which nothing else was said before."""
+    """Number of the conversation that it extends. A number that was not used before, or `NEW_CONVERSATION`, starts one,
+    in which nothing else was said before."""
     agent: str = ""
     """Name of the agent that reads it; empty if the episode has one agent, or names none."""
 

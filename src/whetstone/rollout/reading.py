@@ -175,7 +175,7 @@ class Reading:
 
         Args:
             turn: The last turn of the current conversation.
-            number: The other conversation.
+            number: The other conversation; below 0: a new one.
             messages: The new messages of it.
             tools: The tools of it.
 
@@ -184,6 +184,8 @@ class Reading:
         """
         here = self._places[-1]
         left = dict(here.left)
+        if number < 0:
+            number = 1 + max([here.number, *left])
         left[here.number] = _Left(here, turn, (*self.conversation, turn.message))
         if number not in left:
             return self._opened(messages, tools, so_far, number, left)
