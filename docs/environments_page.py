@@ -48,7 +48,7 @@ episodes, ended when idle, and killed if an episode gave up on them.
 | --- | --- | --- |
 | constructor, `open` of a tool or user, `reset` | `environment.timeout_seconds` | The episode is invalid (`infrastructure`): the policy was not called. It is played again, then counted in `episode/invalid`. |
 | a call of a tool | `environment.tool_timeout_seconds` | The call returns `timeout`, which the model reads. |
-| the engine, `step` | `environment.turn_timeout_seconds` and `environment.timeout_seconds` | The episode ends with `timeout` and is scored; it is invalid (`infrastructure`) if the policy has no turn yet or the engine answers no other request. |
+| the engine, `step` | `environment.turn_timeout_seconds` ([derived](cost.md#deadlines) by default) and `environment.timeout_seconds` | The episode ends with `timeout` and is scored; it is invalid (`infrastructure`) if the policy has no turn yet or the engine answers no other request. |
 | `verdict` | `environment.timeout_seconds` | The episode is invalid (`infrastructure`). |
 | the reward | `rollout.reward_timeout_seconds` | The episode is invalid (`infrastructure`). |
 | `close` | 30 seconds, or `environment.timeout_seconds` if that is shorter | The episode counts, with the flag `not_closed` (`flag/not_closed`) and the name of the tool in `error`. Other tools are closed. |

@@ -64,11 +64,11 @@ def test_tool_that_hangs_ends_at_the_derived_deadline(assembly):
         make = collector.environment
 
         def environment():
-            made = make()
+            instance = make()
             if len(hanging) >= 20:
-                made.step = hang
+                instance.step = hang
             hanging.append(1)
-            return made
+            return instance
 
         async def hang(action):
             await asyncio.sleep(1e6)

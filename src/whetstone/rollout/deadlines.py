@@ -94,7 +94,7 @@ class GroupClock:
         return self.timeout_seconds is not None and self.spent >= self.timeout_seconds
 
     def bound(self, limits: Limits) -> Limits:
-        """What an episode may use that begins now."""
+        """Return the limits of an episode that starts now."""
         if self.timeout_seconds is None:
             return limits
         left = self.timeout_seconds - self.spent

@@ -73,7 +73,7 @@ def plan_cost(
     Args:
         with_trial: Whether a trial measures time, tool calls and price; see `run_trial`.
         ask: Asks for permission to call tools that change something; None refuses.
-        say: Receives the expected number of real calls.
+        say: Called with the expected number of real calls.
 
     Raises:
         RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
@@ -117,7 +117,7 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
 @dataclass(frozen=True, slots=True)
 class _Measured:
     shape: _Shape
-    """Of the episodes of the trained policy, as far as it is known."""
+    """Size of the episodes of the trained policy, if it is known."""
     sampled: _Shape
     seconds: float
     """Per episode of an evaluation."""
