@@ -285,11 +285,10 @@ class Reinforcement:
         return groups, beside
 
     def _deadlines(self) -> dict[str, float]:
-        collector = self.collector
-        beside = {}
+        collector, deadlines = self.collector, {"step": self._deadline}
         if isinstance(collector, Collector):
-            beside = {"turn": collector.turn_deadline, "group": collector.group_deadline}
-        return deadline_metrics(**beside, step=self._deadline)
+            deadlines |= {"turn": collector.turn_deadline, "group": collector.group_deadline}
+        return deadline_metrics(**deadlines)
 
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)

@@ -73,7 +73,7 @@ def plan_cost(
     Args:
         with_trial: Whether a trial measures time, tool calls and price; see `run_trial`.
         ask: Asks for permission to call tools that change something; None refuses.
-        say: Called with the expected number of real calls.
+        say: Shows the expected number of real calls.
 
     Raises:
         RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
