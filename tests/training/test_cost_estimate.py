@@ -89,3 +89,18 @@ def test_price_of_judges_is_summed_over_the_processes_of_a_run(costs, dollars):
     spent = spent_in(rows)
     assert spent["dollars"] == pytest.approx(dollars)
     assert spent["hours"] == pytest.approx(1.5 * len(costs) / 3600)
+
+
+@pytest.mark.slow
+def test_trial_of_several_stages_reports_those_that_need_a_trained_policy():
+    stages = "[{supervised: {}}, {sampling: {tasks_per_step: 2}}, {supervised: {data: {from_stage: sampling}}}]"
+    small = [TINY, "ablations=null", "reinforcement=null", "supervised.steps=2", "evaluation.episodes=5"]
+    cost = plan_cost(load_recipe("demo", [*small, f"stages={stages}"]), with_trial=True)
+    names = [stage.name for stage in cost.stages]
+    assert names == ["1-supervised", "2-sampling", "3-supervised", "evaluations"]
+    measured = {stage.name: stage.seconds for stage in cost.stages}
+    assert measured["1-supervised"] > 0
+    if not cost.trial.updates["3-supervised"]:
+        assert measured["3-supervised"] is None
+        assert cost.total.seconds is None
+        assert "none of its episodes solved its task" in cost.trial.error

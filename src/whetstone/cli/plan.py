@@ -93,8 +93,10 @@ def describe_cost(cost: RunCost) -> str:
     if cost.trial is None:
         lines.append("tool calls: at most one per turn; minutes and price need --trial, which calls tools and judges")
     else:
-        counts = ", ".join(f"{count} of {kind}" for kind, count in cost.trial.updates.items())
-        lines.append(f"measured in {cost.trial.seconds:.0f} s: {counts} updates")
+        counts = ", ".join(f"{count} of {name}" for name, count in cost.trial.updates.items())
+        lines.append(f"measured in {cost.trial.seconds:.0f} s: updates: {counts}")
+        if cost.trial.error and not all(cost.trial.updates.values()):
+            lines.append(f"not measured: {cost.trial.error}")
     return "\n".join(lines)
 
 

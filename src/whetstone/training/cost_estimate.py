@@ -7,7 +7,7 @@ Without a trial, the number of updates and episodes follows from the recipe, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from whetstone.assembly.assembly import source_of
@@ -34,8 +34,10 @@ class StageWork:
     updates: int
     episodes: int
     """Episodes that are played; the demonstrations of an expert included."""
-    kind: str = ""
-    """Name of the recipe key of the stage; empty for evaluations."""
+    key: str = ""
+    """Name of the stage, without that of an ablation; its rates have this name."""
+    is_scored: bool = True
+    """Whether the reward scores its episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Trial:
     """Result of a trial of a run."""
 
     rates: dict[str, StageRates]
-    """By kind of stage; evaluations have the key `evaluations`."""
+    """By name of the stage; evaluations have the name `evaluations`."""
     start_seconds: float
     """Time from the start of a run to its first evaluation."""
     requests_per_episode: float
@@ -61,7 +63,9 @@ class Trial:
     seconds: float
     """Duration of the trial."""
     updates: dict[str, int] = field(default_factory=dict)
-    """Updates that were measured, by kind of stage."""
+    """Updates that were measured, by name of the stage."""
+    error: str = ""
+    """Why the stages without measured updates could not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +126,21 @@ def run_work(resolved: Resolved) -> list[StageWork]:
     """Return the work of all stages of a run, of its evaluations and of its ablations."""
     work: list[StageWork] = []
     for stage in stages_of(resolved):
-        work += run_work(stage.resolved)
-    if not work:
-        work = list(_stage_work(resolved))
+        work += _stage_work(stage.resolved, stage.name)
+    work = _merge_evaluations(work) or list(_stage_work(resolved))
     for name, changes in resolved.recipe.ablations.items():
-        for part in run_work(resolved.with_changes({"ablations": None, **changes})):
-            work.append(StageWork(f"ablation {name}: {part.name}", part.updates, part.episodes, part.kind))
+        parts = run_work(resolved.with_changes({"ablations": None, **changes}))
+        work += [replace(part, name=f"ablation {name}: {part.name}") for part in parts]
     return work
+
+
+def _merge_evaluations(work: Sequence[StageWork]) -> list[StageWork]:
+    """Return the work with one row for all evaluations."""
+    evaluations = [part for part in work if part.key == EVALUATION]
+    stages = [part for part in work if part.key != EVALUATION]
+    if evaluations:
+        stages.append(replace(evaluations[0], episodes=sum(part.episodes for part in evaluations)))
+    return stages
 
 
 def count_episodes(resolved: Resolved) -> int:
@@ -155,15 +167,16 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: Trial | None = None
     return RunCost(stages, memory, None if trial is None else trial.start_seconds, trial)
 
 
-def _stage_work(resolved: Resolved) -> Iterator[StageWork]:
+def _stage_work(resolved: Resolved, name: str = "") -> Iterator[StageWork]:
     recipe = resolved.recipe
     evaluated = count_evaluation(resolved) * (1 + len(recipe.own_stages))
     for kind, stage in recipe.own_stages.items():
-        yield StageWork(kind, stage.steps, _played(resolved, stage), kind)
+        is_scored = isinstance(stage, ReinforcementSettings | SamplingSettings | DistillationSettings)
+        yield StageWork(name or kind, stage.steps, _played(resolved, stage), name or kind, is_scored)
         interval = recipe.evaluation.interval_steps
         if isinstance(stage, ReinforcementSettings) and interval:
             evaluated += stage.steps // interval * recipe.evaluation.interval_episodes
-    yield StageWork(EVALUATION, 0, evaluated)
+    yield StageWork(EVALUATION, 0, evaluated, EVALUATION)
 
 
 def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
@@ -175,14 +188,15 @@ def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
 
 
 def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: Trial | None) -> StageCost:
-    is_scored = part.kind not in ("supervised", "pretraining", "preference", "offline", "reward_model")
-    scored = part.episodes if is_scored else 0
+    scored = part.episodes if part.is_scored else 0
     if trial is None:
         environment = resolved.recipe.environment
         per_turn = (environment.model_extra or {}).get("max_calls_per_turn") or 1
         most = part.episodes * environment.max_turns * per_turn
         return StageCost(part.name, part.updates, part.episodes, most, scored * judges)
-    rates = trial.rates.get(part.kind or EVALUATION, StageRates())
+    rates = trial.rates.get(part.key)
+    if rates is None:
+        return StageCost(part.name, part.updates, part.episodes, 0, scored * trial.requests_per_episode)
     return StageCost(
         part.name,
         part.updates,

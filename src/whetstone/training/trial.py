@@ -7,7 +7,6 @@ ones.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,8 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly, assemble, reward_of
 from whetstone.assembly.own_data import with_learning
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.recipe import Recipe, ReinforcementSettings, Resolved, SupervisedSettings, stages_of
+from whetstone.errors import WhetstoneError
+from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, stages_of
 from whetstone.reporting import Progress
 from whetstone.rewards.judge_usage import judge_metrics, judges_of
 from whetstone.rewards.protocol import let_go
@@ -102,15 +102,14 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
     with tempfile.TemporaryDirectory(prefix="whetstone-trial-") as folder:
         measured = run_to_end(lambda: _measure_episodes(resolved))
         rates[EVALUATION] = StageRates(seconds_per_episode=measured.seconds, calls_per_episode=measured.shape.calls)
-        parts = [stage.resolved for stage in stages_of(resolved)] or [resolved]
-        for number, part in enumerate(parts):
-            rows = _short_run(part, Path(folder) / str(number), measured.is_large, began + seconds)
-            for kind in part.recipe.own_stages:
-                own = [row for row in rows if row["stage"] == kind]
-                updates[kind] = len(own)
-                rates[kind] = _rates_of(part.recipe, kind, own, measured)
+        rows, error = _short_run(resolved, Path(folder) / "run", measured.is_large, began + seconds)
+        for name, kind, recipe in _named_stages(resolved):
+            own = [row for row in rows if row["stage"] in (name, kind)]
+            updates[name] = len(own)
+            if own:
+                rates[name] = _rates_of(recipe, kind, own, measured)
     return Trial(
-        rates, measured.start_seconds, measured.requests, measured.dollars, time.perf_counter() - began, updates
+        rates, measured.start_seconds, measured.requests, measured.dollars, time.perf_counter() - began, updates, error
     )
 
 
@@ -172,8 +171,16 @@ async def _expert_shape(assembly: Assembly) -> _Shape | None:
     return _Shape.of(solved) if solved else None
 
 
-def _short_run(resolved: Resolved, run_dir: Path, is_large: bool, deadline: float) -> list[Mapping[str, Any]]:
-    """Train a few updates of each stage; return their metrics."""
+def _named_stages(resolved: Resolved) -> list[tuple[str, str, Recipe]]:
+    """Return name, kind and recipe of each stage."""
+    several = [(stage.name, stage.kind, stage.resolved.recipe) for stage in stages_of(resolved)]
+    return several or [(kind, kind, resolved.recipe) for kind in resolved.recipe.own_stages]
+
+
+def _short_run(
+    resolved: Resolved, run_dir: Path, is_large: bool, deadline: float
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Train a few updates of each stage; (their metrics, why it could not go further)."""
     rows: list[Mapping[str, Any]] = []
 
     def collect(row: Mapping[str, Any]) -> None:
@@ -187,21 +194,38 @@ def _short_run(resolved: Resolved, run_dir: Path, is_large: bool, deadline: floa
         "evaluation.episodes": 1,
         "evaluation.interval_steps": None,
     }
-    for kind, stage in resolved.recipe.own_stages.items():
-        changes[f"{kind}.steps"] = min(stage.steps, _UPDATES)
-        if is_large and isinstance(stage, SupervisedSettings):
-            changes[f"{kind}.batch_size"] = min(stage.batch_size, 4 * _LARGE_TASKS)
-        if is_large and isinstance(stage, ReinforcementSettings):
-            changes[f"{kind}.tasks_per_step"] = min(stage.tasks_per_step, _LARGE_TASKS)
-    with contextlib.suppress(_Enough):
+    listed = [dict(stage) for stage in resolved.recipe.stages]
+    for number, (_, kind, recipe) in enumerate(_named_stages(resolved)):
+        shorter = _shorten(recipe.own_stages[kind], is_large)
+        if not listed:
+            changes |= {f"{kind}.{key}": value for key, value in shorter.items()}
+        elif number < len(listed) and kind in listed[number]:
+            listed[number][kind] = {**(listed[number][kind] or {}), **shorter}
+    if listed:
+        changes |= {"stages": listed, "repeat_stages": None}
+    try:
         train(resolved.with_changes(changes), run_dir, progress=Progress(quiet=True), on_metrics=collect)
-    return rows
+    except _Enough:
+        return rows, f"the time of the trial ({TRIAL_SECONDS:g} s) is over"
+    except WhetstoneError as error:
+        if not rows:
+            raise
+        return rows, str(error).replace(f"{run_dir}/", "")
+    return rows, ""
+
+
+def _shorten(stage: OptimizerSettings, is_large: bool) -> dict[str, int]:
+    """Return the changed keys of a stage in a trial."""
+    shorter = {"steps": min(stage.steps, _UPDATES)}
+    if is_large and isinstance(stage, SupervisedSettings):
+        shorter["batch_size"] = min(stage.batch_size, 4 * _LARGE_TASKS)
+    if is_large and isinstance(stage, ReinforcementSettings):
+        shorter["tasks_per_step"] = min(stage.tasks_per_step, _LARGE_TASKS)
+    return shorter
 
 
 def _rates_of(recipe: Recipe, kind: str, rows: Sequence[Mapping[str, Any]], measured: _Measured) -> StageRates:
     """Return the cost of an update, for the number and the length of the episodes of the run."""
-    if not rows:
-        return StageRates()
     counted = rows[1:] or rows
     stage = recipe.own_stages[kind]
     rollout = median(float(row.get("time/rollout") or 0.0) for row in counted)
