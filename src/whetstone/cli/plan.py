@@ -62,8 +62,8 @@ def plan(
     resolved = load_recipe(recipe, permitting(overrides, allow_effects))
     say_notes(resolved)
     if gpus is None and scaling.own_balance(resolved) is None and rates_path is None and model is None:
-        say = partial(click.echo, err=True)
-        cost = training.plan_cost(resolved, with_trial=trial, ask=ask_once(), say=say)
+        notify = partial(click.echo, err=True)
+        cost = training.plan_cost(resolved, with_trial=trial, ask=ask_once(), notify=notify)
         click.echo(to_json(cost.to_json()) if as_json else describe_cost(cost))
         return
     if trial:

@@ -66,14 +66,14 @@ class _Enough(Exception):
 
 
 def plan_cost(
-    resolved: Resolved, *, with_trial: bool, ask: Ask | None = None, say: Callable[[str], None] = lambda line: None
+    resolved: Resolved, *, with_trial: bool, ask: Ask | None = None, notify: Callable[[str], None] = lambda line: None
 ) -> RunCost:
     """Estimate the cost of a run on this machine.
 
     Args:
         with_trial: Whether a trial measures time, tool calls and price; see `run_trial`.
         ask: Asks for permission to call tools that change something; None refuses.
-        say: Shows the expected number of real calls.
+        notify: Receives the expected number of real calls.
 
     Raises:
         RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
@@ -81,7 +81,7 @@ def plan_cost(
     judges = len(judges_of(reward_of(resolved)))
     if not with_trial:
         return estimate_cost(resolved, judges=judges)
-    permitted = permit_run(resolved, training_parts(resolved), ask=ask, say=say)
+    permitted = permit_run(resolved, training_parts(resolved), ask=ask, say=notify)
     return estimate_cost(resolved, judges=judges, trial=run_trial(permitted))
 
 
