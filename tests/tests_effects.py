@@ -37,7 +37,7 @@ class Shop:
 
     effects = {"refund": "destructive", "order": "write"}  # noqa: RUF012
 
-    async def price(self) -> int:
+    async def look_up(self) -> int:
         """Price."""
         return 4
 

@@ -45,7 +45,7 @@ RUNS = {
     "train": ["train", *DEMO],
     "evaluate": ["evaluate", *DEMO],
     "rollout": ["rollout", *DEMO, "--expert"],
-    "compare": ["compare", *DEMO, "seed=1,2", "--seeds", "1"],
+    "compare": ["compare", *DEMO, "advantage=group_relative,rloo", "--seeds", "1"],
     "live": ["live", *DEMO, "live.guard={interval_updates: 1}", "--port", "0"],
 }
 """Commands that play episodes of a recipe. They call tools of unknown effect."""
@@ -59,8 +59,8 @@ CHECKS = {
 OTHERS = {"chat", "environments serve", "mcp", "plan", "replay"}
 """Other commands that create an environment, or that could."""
 WITHOUT_TOOLS = {
-    "compare-logs", "completion", "data check", "data export", "data collect", "export", "import", "models add", "models list", "new",
-    "papers", "recipes", "rewards list", "serve", "show", "tasks score", "tasks show", "view", "why",
+    "compare-logs", "completion", "data check", "data export", "export", "import", "models add", "new", "papers",
+    "recipes show", "rewards list", "serve", "show", "tasks score", "tasks show", "view", "why",
 }  # fmt: skip
 """Commands that play no episode."""
 
@@ -175,6 +175,31 @@ def test_a_person_is_asked_once(answer, calls, tmp_path, monkeypatch):
         (run_dir / "evaluations" / "reinforcement.json").unlink()
         again = whetstone(*typed(RUNS["train"], "destroying"), "--run-dir", run_dir, "--resume", cwd=tmp_path)
         assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["rollout"], ["chat"], ["live"]])
+def test_a_permission_of_a_run_can_be_taken_back(words, finished, tmp_path):
+    guard = ["live.guard={interval_updates: 1}", "--port", "0"] if words == ["live"] else []
+    done = whetstone(*words, finished, "environment.allow_effects=false", *guard, cwd=tmp_path)
+    assert (done.returncode, CALLS) == (2, [])
+    assert "environment.allow_effects: real calls of pocket_calculator are not permitted" in done.stderr
+
+
+def test_an_environment_is_not_served_without_permission(tmp_path):
+    words = ["environments", "serve", "tools", "--tasks", "arithmetic", "tools=[tests_effects:writing]", "--port", "0"]
+    done = whetstone(*words, cwd=tmp_path)
+    assert (done.returncode, CALLS) == (2, [])
+    assert "tools: not served: pocket_calculator (write) changes something" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_comparison_asks_for_its_missing_runs_only(tmp_path):
+    words = typed(RUNS["compare"], "writing")
+    assert whetstone(*words, "--allow-effects", cwd=tmp_path).returncode == 0
+    assert set(CALLS) == {"write"}
+    CALLS.clear()
+    assert whetstone(*words, cwd=tmp_path).returncode == 0
+    assert CALLS == []
 
 
 def test_commands_on_a_finished_run_call_nothing(finished, tmp_path):

@@ -41,12 +41,12 @@ def test_a_function_a_method_and_a_class_declare_effects():
     bound = functools.partial(tests_effects.writing, expression="1+1")
     assert Toolset([Account, undeclared]).effects == {"balance": "read", "pay": "write", "undeclared": None}
     assert Toolset([bound]).effects == {"pocket_calculator": "write"}
-    assert Toolset([tests_effects.Shop]).effects == {"price": None, "order": "write", "refund": "destructive"}
+    assert Toolset([tests_effects.Shop]).effects == {"look_up": None, "order": "write", "refund": "destructive"}
 
 
 def test_a_policy_overrides_what_tools_declare():
-    toolset = Toolset([tests_effects.Shop], calls=CallPolicy(effects={"price": "read", "refund": "read"}))
-    assert toolset.effects == {"price": "read", "order": "write", "refund": "read"}
+    toolset = Toolset([tests_effects.Shop], calls=CallPolicy(effects={"look_up": "read", "refund": "read"}))
+    assert toolset.effects == {"look_up": "read", "order": "write", "refund": "read"}
 
 
 @pytest.mark.parametrize("declare", [lambda: effects("writes"), lambda: Toolset([type("Odd", (), {"effects": "no", "look": lambda self: None})])])
@@ -134,7 +134,7 @@ def test_effects_pass_through_an_mcp_server():
     code = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from whetstone.cli.main import main; main()"
     server = Mcp(command=[sys.executable, "-c", code, ":".join(sys.path), "mcp", *names], prewarm=0)
     found = asyncio.run(Toolset([server]).list_effects())
-    assert found == {"calculator": None, "price": None, "order": "write", "refund": "destructive"}  # with a state
+    assert found == {"calculator": None, "look_up": None, "order": "write", "refund": "destructive"}  # with a state
 
 
 def test_tools_behind_a_catalogue_keep_their_effects():
