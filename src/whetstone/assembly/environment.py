@@ -21,8 +21,7 @@ from whetstone.plugins import OptionError, checked_options, made_of, named_part,
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
-from whetstone.tools.protocol import DeclaresEffects
-from whetstone.tools.side_effects import declared_effect, describe_effects, describe_remedy
+from whetstone.tools.side_effects import DeclaresEffects, declared_effect, describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
 

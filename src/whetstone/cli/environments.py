@@ -17,7 +17,7 @@ import whetstone.environments
 import whetstone.rewards
 import whetstone.tasks
 import whetstone.tools
-from whetstone.assembly.environment import gated
+from whetstone import assembly, training
 from whetstone.cli.check_output import show as show_check
 from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_option, check_policy, say_refused
 from whetstone.cli.listening import access_log_option, bound_to, start_access_log
@@ -38,7 +38,6 @@ from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.serving.connections import runner
 from whetstone.tools import CallPolicy
 from whetstone.tools.side_effects import checked_effect, describe_effects, describe_remedy
-from whetstone.training.permission import known_effects
 
 
 @click.group()
@@ -82,13 +81,13 @@ def check(
     contract = contract_of(
         environment, own_options, source=source, reward=reward, episodes=episodes, max_turns=max_turns
     )
-    effects = known_effects(contract.make, settings)
+    effects = training.known_effects(contract.make, settings)
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
     say_refused(calls, effects)
     if environment in calls.refused(effects):
         raise RecipeError(f"nothing is tried: the environment {environment} is not played")
     calls = replace(calls, effects=dict(settings.effects or {}))
-    contract.make = functools.partial(gated, contract.make, environment, calls)
+    contract.make = functools.partial(assembly.gated, contract.make, environment, calls)
     found = asyncio.run(_checked(contract, as_json))
     bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
@@ -141,13 +140,13 @@ def serve(
     find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
     own_options, settings = _split_effects(environment, options)
     contract = contract_of(environment, own_options, source=source)
-    effects, calls = known_effects(contract.make, settings), CallPolicy(effects=dict(settings.effects or {}))
+    effects, calls = training.known_effects(contract.make, settings), CallPolicy(effects=dict(settings.effects or {}))
     if refused := calls.refused(effects):
         if not allow_effects and not ask_once()(f"Let clients call {', '.join(refused)} for real?"):
             remedy = describe_remedy(refused, for_check=True)
             raise RecipeError(f"{environment}: not served: {describe_effects(refused)}; {remedy}")
         calls = replace(calls, allowed=True)
-    make = functools.partial(gated, contract.make, environment, calls)
+    make = functools.partial(assembly.gated, contract.make, environment, calls)
     episodes = Episodes(make, capacity=capacity, idle_seconds=idle_seconds)
     token = os.environ.get(TOKEN, "")
     made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)

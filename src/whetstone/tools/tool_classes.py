@@ -10,9 +10,9 @@ from typing import Any
 
 from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError, RecipeError, WhetstoneError, did_you_mean, explained
-from whetstone.tools.protocol import LIFETIME, DeclaresEffects, OffersTools, Opens
+from whetstone.tools.protocol import LIFETIME, OffersTools, Opens
 from whetstone.tools.schema import Tool, tool_from_function
-from whetstone.tools.side_effects import declared_effect
+from whetstone.tools.side_effects import DeclaresEffects, declared_effect
 
 
 def tools_of(holder: Any) -> list[Tool]:
