@@ -10,15 +10,18 @@ import torch
 import tests_small
 from tests_small import SMALL
 from whetstone.assembly import assemble, preflight, preflight_checks
-from whetstone.assembly.preflight_checks import _Probe, example_of
+from whetstone.assembly.example_actions import example_of
+from whetstone.assembly.preflight_checks import _Probe
 from whetstone.chat import Chat
 from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import load_recipe
+from whetstone.tools import CallPolicy
 
 
 def checks(*overrides):
     async def main():
-        found = [check async for check in preflight(load_recipe("demo", [*SMALL, *overrides]), check_seconds=600)]
+        resolved = load_recipe("demo", [*SMALL, *overrides])
+        found = [check async for check in preflight(resolved, check_seconds=600, calls=CallPolicy())]
         return {check.name: check for check in found}
 
     return asyncio.run(main())

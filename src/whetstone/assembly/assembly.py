@@ -465,14 +465,7 @@ def _busy_seconds(engine: Engine) -> Callable[[], float]:
 
 
 def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
-    """Return the task source of a recipe.
-
-    Args:
-        key: Recipe key of the options, for errors.
-
-    Raises:
-        RecipeError: There is no such source, or an option is wrong.
-    """
+    """Return the task source of a recipe; `key` is the recipe key of its options."""
     recipe = resolved.recipe
     part = Part(name=recipe.tasks.source, **options)
     source: Source = part_of(

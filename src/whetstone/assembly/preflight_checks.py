@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.environment import effects_in
+from whetstone.assembly.example_actions import Clueless, OneCall
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.preflight_data import check_stage_data, has_data
 from whetstone.assembly.trackers import trackers_of
-from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
+from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
@@ -40,9 +39,9 @@ from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.tools import CallPolicy, Effect
-from whetstone.tools.side_effects import describe_refusal
+from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
-from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
+from whetstone.trajectory import Author, Segment, Tokens, Trajectory
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
 _NOTHING: Mapping[str, Effect | None] = {}
@@ -108,7 +107,8 @@ async def preflight(
     known = effects_in(assembly.environment(), resolved.recipe.environment) if effects is None else effects
     refused = calls.refused(known)
     if refused:
-        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_refusal(refused)}")
+        remedy = describe_remedy(refused, for_check=True)
+        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_effects(refused)}", remedy)
     probe = _Probe(assembly, plan, refused)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
@@ -127,15 +127,15 @@ async def preflight(
             yield Check(check_name, CheckStatus.WARN, f"not tried: the environment {name} is not played")
             continue
         if late:
-            said = f'not tried, because "{late}" is not finished'
-            yield Check(check_name, CheckStatus.WARN, said, is_finished=False)
+            reason = f'not tried, because "{late}" is not finished'
+            yield Check(check_name, CheckStatus.WARN, reason, is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, said = check_name, f"not finished in {check_seconds:g} s"
-            result = Check(check_name, CheckStatus.WARN, said, is_finished=False)
+            late, reason = check_name, f"not finished in {check_seconds:g} s"
+            result = Check(check_name, CheckStatus.WARN, reason, is_finished=False)
         else:
             try:
                 result = trial.result()
@@ -280,7 +280,7 @@ class _Probe:
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
         refused = list(dict.fromkeys(call.name for call in self.shown.calls if call.outcome == "not_called"))
         if refused:
-            self.shown = None  # it says nothing of the reward
+            self.shown = None  # the reward cannot be checked with it
             return Check("", CheckStatus.WARN, f"not tried: the expert calls {', '.join(refused)}")
         for turn in self.shown.turns:
             amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
@@ -309,7 +309,7 @@ class _Probe:
         """
         specs = [spec for spec in specs if spec.name not in self.refused]
         for spec in specs:
-            actor = ExpertActor(_OneCall(spec), self.assembly.chat)
+            actor = ExpertActor(OneCall(spec), self.assembly.chat)
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
@@ -320,7 +320,7 @@ class _Probe:
         """The reward of the expert's episode, and of one that somebody plays who does not know how."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
             return Check("", CheckStatus.WARN, "without an expert's episode there is no answer known to be right")
-        actor = ExpertActor(_Clueless(), self.assembly.chat)
+        actor = ExpertActor(Clueless(), self.assembly.chat)
         wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
         for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
             if played.score is None:
@@ -364,16 +364,14 @@ class _Probe:
             return Check("", CheckStatus.FAIL, said)
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
-        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
         refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
-        said += f"; {refusals} calls were not made" if refusals else ""
+        note = f"; {refusals} calls were not made" if refusals else ""
+        interval = f"{min(rewards):g} to {max(rewards):g}"
+        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {interval}{note}"
         compares = (
-            not refusals
-            and self.recipe.reinforcement is not None
-            and self.recipe.critic is None
-            and self.recipe.supervised is None
+            self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )
-        if compares and len(set(rewards)) == 1:
+        if compares and not refusals and len(set(rewards)) == 1:
             return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")
         return Check("", CheckStatus.PASS, said)
 
@@ -460,50 +458,6 @@ class _Probe:
         settings = next(reversed(self.recipe.own_stages.values()), None)
         assert settings is not None  # a recipe without a stage is refused
         return settings
-
-
-class _Clueless:
-    """Does not know, whatever it is asked."""
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        return assistant("I do not know.")
-
-
-class _OneCall:
-    """Calls one tool with example arguments, then ends the episode."""
-
-    def __init__(self, spec: ToolSpec) -> None:
-        self.spec = spec
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        if any(message.role == "assistant" for message in conversation):
-            return assistant("Done.")
-        return assistant("", ToolCall(self.spec.name, json.dumps(example_of(self.spec.parameters)), "call_0_0"))
-
-
-def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return the smallest value that a JSON schema of usual form allows."""
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            return example_of(schema[key][0])
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) else kind
-    if kind == "object":
-        known = schema.get("properties", {})
-        return {name: example_of(known.get(name, {})) for name in schema.get("required", ())}
-    if kind == "array":
-        return [example_of(schema.get("items", {}))] * schema.get("minItems", 0)
-    if kind in ("integer", "number"):
-        return schema.get("minimum", 1)
-    return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
 
 
 class _Dry(ModelTrainer):

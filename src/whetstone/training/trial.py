@@ -81,7 +81,7 @@ def plan_cost(
     judges = len(judges_of(reward_of(resolved)))
     if not with_trial:
         return estimate_cost(resolved, judges=judges)
-    permitted = permit_run(resolved, training_parts(resolved), ask=ask, say=notify)
+    permitted = permit_run(resolved, training_parts(resolved), ask=ask, log=notify)
     return estimate_cost(resolved, judges=judges, trial=run_trial(permitted))
 
 
