@@ -286,6 +286,7 @@ def assemble(
     Raises:
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
+    resolved.check_variables()
     recipe = resolved.recipe
     source: Source = _source(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
@@ -405,6 +406,7 @@ def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment],
     Raises:
         WhetstoneError: As `assemble`.
     """
+    resolved.check_variables()
     source = _source(resolved, "tasks", resolved.recipe.tasks.options)
     return source, environment_of(resolved), _reward(resolved)
 

@@ -66,9 +66,10 @@ def train(
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
     resolved = load_recipe(recipe)
+    resolved.check_variables()
     run_dir = Path(run_dir) if run_dir is not None else Path("runs") / resolved.name
     progress = progress or Progress()
-    feed = Feed(trackers_of(resolved), run_dir, resolved.recipe.model_dump(mode="json"), say=progress.say)
+    feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
     try:
         mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
         summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror)

@@ -1,0 +1,192 @@
+"""Secrets of a recipe are in no file of a run, no page, no tracker and no message."""
+
+import asyncio
+import functools
+import json
+
+import httpx2
+import pytest
+import yaml
+
+from tests_cli import whetstone
+from tests_secrets import (
+    LITERAL,
+    PLANTED,
+    Shop,
+    literal_options,
+    mode_of,
+    planted_in,
+    set_variables,
+    stand_in_trackers,
+    variable_options,
+)
+from tests_small import SMALL
+from whetstone.chat.message import ToolCall
+from whetstone.recipe import load_recipe
+from whetstone.tools.toolset import Toolset
+from whetstone.viewing.app import Viewer, view_application
+from whetstone.viewing.opened import opened_runs
+
+TRACKERS = [{"name": name} for name in ("wandb", "mlflow", "trackio", "tensorboard")]
+LARGER = ["policy.tiny.context_length=1024", "ablations=null"]
+
+
+def written_recipe(folder, tool, **more):
+    """A recipe file with these options of the tool."""
+    folder.mkdir(exist_ok=True)
+    recording = {"name": "tests_secrets:Recording", "path": str(folder / "told.jsonl"), "api_key": tool["api_key"]}
+    keys = {
+        "extends": "demo",
+        "environment": {"tools": [tool]},
+        "reward": "tests_secrets:paying",
+        "trackers": [*TRACKERS, recording],
+        **more,
+    }
+    path = folder / "shop.yaml"
+    path.write_text(yaml.safe_dump(keys, sort_keys=False))
+    return path
+
+
+def trained(folder, recipe, *more):
+    return whetstone("train", recipe, *SMALL, *LARGER, "--run-dir", folder / "run", *more, cwd=folder)
+
+
+def assert_unsaid(text, where):
+    assert [value for value in PLANTED if value in text] == [], where
+
+
+def viewed(run, cache):
+    """The text of every page of the viewer about a run."""
+    (opened,) = opened_runs([run], cache=cache)
+    opened.refresh()
+    app = view_application(Viewer([opened]))
+
+    async def get(path):
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get(path)).text
+
+    names = ("overview", "steps", "episodes", "report", "recipe", "data", "why")
+    pages = [asyncio.run(get(path)) for path in ("/", "/api/state", *(f"/api/runs/0/{name}" for name in names))]
+    assert "headers" in "".join(pages)
+    opened.close()
+    return "".join(pages)
+
+
+@pytest.fixture(params=["literal", "variable"])
+def planted(request, tmp_path, monkeypatch):
+    """(options of the tool, folder) with planted secrets, as literals or as environment variables."""
+    set_variables(monkeypatch)
+    made = literal_options if request.param == "literal" else variable_options
+    return made(tmp_path / "count"), tmp_path / request.param
+
+
+@pytest.mark.slow
+def test_a_run_stores_shows_and_tells_no_secret(planted, tmp_path, monkeypatch):
+    tool, folder = planted
+    calls = stand_in_trackers(monkeypatch)
+    recipe = written_recipe(folder, tool)
+    done = trained(folder, recipe)
+    assert done.returncode == 0, done.stderr
+    shown = whetstone("show", folder / "run", "--json", cwd=folder)
+    assert "headers" in shown.stdout
+    told = (folder / "told.jsonl").read_text()
+    assert '"headers"' in told
+    assert "headers" in repr(calls)
+    recipe.unlink()
+    assert planted_in(folder) == []
+    judged = whetstone("evaluate", folder / "run", "--episodes", "2", "--json", cwd=folder)
+    explained = whetstone("why", folder / "run", "--json", cwd=folder)
+    texts = {
+        "output": done.stdout + done.stderr, "show": shown.stdout, "trackers": repr(calls),
+        "evaluate": judged.stdout + judged.stderr, "why": explained.stdout + explained.stderr,
+        "viewer": viewed(folder / "run", tmp_path / "cache"),
+    }  # fmt: skip
+    for what, text in texts.items():
+        assert_unsaid(text, what)
+    assert planted_in(folder) == []
+    for name in ("recipe.yaml", "inputs.json", "environment.json"):
+        assert mode_of(folder / "run" / name) == 0o600, name
+
+
+@pytest.mark.slow
+def test_an_error_that_repeats_secrets_is_masked_everywhere(planted, monkeypatch):
+    tool, folder = planted
+    stand_in_trackers(monkeypatch)
+    recipe = written_recipe(folder, tool, reward="tests_secrets:failing")
+    done = trained(folder, recipe)
+    recipe.unlink()
+    assert done.returncode == 2
+    assert "the backend refused" in done.stderr
+    # a run knows the secrets of its own recipe, so the error repeats those that were planted otherwise
+    own = LITERAL.values() if tool["api_key"] in PLANTED else [v for v in PLANTED if v not in LITERAL.values()]
+    assert [value for value in own if value in done.stderr + done.stdout] == []
+    assert [found for found in planted_in(folder) if found[1] in own] == []
+
+
+def test_the_stored_recipe_keeps_variables_and_masks_literals(tmp_path, monkeypatch):
+    set_variables(monkeypatch)
+    for options in (literal_options(tmp_path), variable_options(tmp_path)):
+        resolved = load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}})
+        assert_unsaid(resolved.dump(), "recipe")
+        assert_unsaid(json.dumps(resolved.stored()), "stored")
+        assert_unsaid("".join(resolved.notes), "notes")
+        (used,) = resolved.recipe.environment.options["tools"]
+        assert used["headers"]["Authorization"].removeprefix("Bearer ") in PLANTED
+        stored = resolved.stored()["environment"]["tools"][0]
+        assert stored["headers"]["Accept"] == "application/json"
+        assert stored["variables"]["LEVEL"] == "easy"
+        assert stored["headers"]["Authorization"].startswith("Bearer ${")
+
+
+def test_each_literal_secret_has_a_warning_with_key_and_remedy(tmp_path):
+    keys = {"extends": "demo", "environment": {"tools": [literal_options(tmp_path)]}}
+    warned = [note for note in load_recipe(keys).notes if "${NAME}" in note]
+    keys = ("headers.Authorization", "environment.SHOP", "variables.BACKEND", "api_key", "token", "password", "url")
+    for key in (*keys, "command.2.--token", "note"):
+        assert sum(f"environment.tools.0.{key}: " in note for note in warned) == 1, key
+    assert len(warned) == 9
+
+
+def test_a_variable_that_is_not_set_is_one_line_before_anything_is_written(tmp_path):
+    tool = {"name": "tests_secrets:Shop", "headers": {"X-Key": "${NOT_SET_HERE}"}}
+    recipe = written_recipe(tmp_path, {"api_key": "${NOT_SET_HERE}", **tool}, trackers=[])
+    done = whetstone("train", recipe, "--run-dir", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "environment.tools.0.api_key: the environment variable NOT_SET_HERE is not set; export it" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_variables_work_in_any_value_and_a_doubled_dollar_is_literal(monkeypatch):
+    monkeypatch.setenv("STEPS", "3")
+    monkeypatch.setenv("KIND", "product")
+    keys = {
+        "extends": "demo", "ablations": None, "title": "$${STEPS} of ${KIND}", "reinforcement": {"steps": "${STEPS}"},
+        "tasks": {"source": "arithmetic", "kinds": ["${KIND}"]}, "environment": {"tools": ["pocket_${TOOL}"]},
+    }  # fmt: skip
+    monkeypatch.setenv("TOOL", "calculator")
+    resolved = load_recipe(keys)
+    recipe = resolved.recipe
+    assert recipe.title == "${STEPS} of product"
+    assert (recipe.reinforcement.steps, recipe.tasks.options["kinds"]) == (3, ["product"])
+    assert recipe.environment.options["tools"] == ["pocket_calculator"]
+    stored = resolved.stored()
+    assert stored["title"] == "$${STEPS} of ${KIND}"
+    assert (stored["reinforcement"]["steps"], stored["tasks"]["kinds"]) == ("${STEPS}", ["${KIND}"])
+    assert load_recipe(yaml.safe_load(resolved.dump())).recipe == recipe
+
+
+def test_the_result_of_a_tool_that_repeats_its_settings_is_masked(planted):
+    options, folder = planted
+    resolved = load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}})
+    (used,) = resolved.recipe.environment.options["tools"]
+
+    async def results():
+        tools = Toolset([functools.partial(Shop, **{key: value for key, value in used.items() if key != "name"})])
+        call = ToolCall("pocket_calculator", '{"expression": "1 + 1"}', "call_0")
+        return [(await tools.call(call)).content[0].text for _ in range(14)]
+
+    told = asyncio.run(results())
+    assert_unsaid("".join(told), "results")
+    assert {"7 by application/json", "7 by easy", "7 by --token"} <= set(told)
