@@ -22,7 +22,10 @@ from tests_secrets import (
 )
 from tests_small import SMALL
 from whetstone.chat.message import ToolCall
+from whetstone.errors import RunDirectoryError
 from whetstone.recipe import load_recipe
+from whetstone.recipe.variables import mask_recipe_text
+from whetstone.record.run_directory import check_inputs, claimed
 from whetstone.tools.toolset import Toolset
 from whetstone.viewing.app import Viewer, view_application
 from whetstone.viewing.opened import opened_runs
@@ -66,7 +69,7 @@ def viewed(run, cache):
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return (await client.get(path)).text
 
-    names = ("overview", "steps", "episodes", "report", "recipe", "data", "why")
+    names = ("overview", "curves", "choices", "trajectories", "tools", "steps", "episodes", "data")
     pages = [asyncio.run(get(path)) for path in ("/", "/api/state", *(f"/api/runs/0/{name}" for name in names))]
     assert "headers" in "".join(pages)
     opened.close()
@@ -119,7 +122,8 @@ def test_an_error_that_repeats_secrets_is_masked_everywhere(planted, monkeypatch
     assert done.returncode == 2
     assert "the backend refused" in done.stderr
     # a run knows the secrets of its own recipe, so the error repeats those that were planted otherwise
-    own = LITERAL.values() if tool["api_key"] in PLANTED else [v for v in PLANTED if v not in LITERAL.values()]
+    is_literal = tool["api_key"] in PLANTED
+    own = LITERAL.values() if is_literal else [value for value in PLANTED if value not in LITERAL.values()]
     assert [value for value in own if value in done.stderr + done.stdout] == []
     assert [found for found in planted_in(folder) if found[1] in own] == []
 
@@ -190,3 +194,54 @@ def test_the_result_of_a_tool_that_repeats_its_settings_is_masked(planted):
     told = asyncio.run(results())
     assert_unsaid("".join(told), "results")
     assert {"7 by application/json", "7 by easy", "7 by --token"} <= set(told)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_from_its_stored_recipe_if_masked_values_are_given(tmp_path, monkeypatch):
+    folder = tmp_path / "shop"
+    recipe = written_recipe(folder, literal_options(tmp_path / "count"), trackers=[])
+    assert trained(folder, recipe).returncode == 0
+    stored, again = folder / "run" / "recipe.yaml", ("--run-dir", folder / "run", "--resume")
+    refused = whetstone("train", stored, *again, cwd=folder)
+    assert refused.returncode == 2
+    said = "environment.tools.0.headers.Authorization: the secret of this key was not stored with the recipe; "
+    assert f"{said}export MASKED_AUTHORIZATION with its value" in refused.stderr
+    masked = {"AUTHORIZATION": "headers", "SHOP": "environment", "BACKEND": "variables", "NOTE": "provider"}
+    masked |= {name.upper(): name for name in ("api_key", "token", "password", "url")}
+    for name, planted in masked.items():
+        monkeypatch.setenv(f"MASKED_{name}", LITERAL[planted])
+    monkeypatch.setenv("MASKED_URL_2", LITERAL["query"])
+    monkeypatch.setenv("MASKED_TOKEN_2", LITERAL["command"])
+    done = whetstone("train", stored, *again, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    same = whetstone("train", recipe, *SMALL, *LARGER, *again, cwd=folder)
+    assert same.returncode == 0, same.stderr
+    assert planted_in(folder / "run") == []
+
+
+def test_a_credential_may_change_between_two_sittings_and_another_variable_not(tmp_path, monkeypatch):
+    run, said = tmp_path / "run", []
+    keys = {"extends": "demo", "ablations": None, "supervised": None, "title": "${TITLE_HERE}"}
+    keys["reinforcement"] = {"optimizer": "adamw"}
+    keys["environment"] = {"tools": [{"name": "tests_secrets:Shop", "token": "${SHOP_TOKEN}"}]}
+    monkeypatch.setenv("TITLE_HERE", "one")
+    monkeypatch.setenv("SHOP_TOKEN", "pl4nted-first")
+    with claimed(run, load_recipe(keys), resume=False):
+        (run / "metrics.jsonl").write_text("")
+    monkeypatch.setenv("SHOP_TOKEN", "pl4nted-second")
+    with claimed(run, load_recipe(keys), resume=True):
+        check_inputs(run, load_recipe(keys), say=said.append)
+    assert said == []
+    literal = load_recipe({**keys, "environment": {"tools": [{"name": "tests_secrets:Shop", "token": "pl4nted-3"}]}})
+    with claimed(run, literal, resume=True):
+        check_inputs(run, literal, say=said.append)
+    monkeypatch.setenv("TITLE_HERE", "two")
+    with pytest.raises(RunDirectoryError, match=r"title \$\{TITLE_HERE\} is not what this run began with"):
+        check_inputs(run, load_recipe(keys), say=said.append)
+
+
+def test_a_run_of_an_earlier_release_is_shown_without_its_secrets(tmp_path):
+    text = yaml.safe_dump({"environment": {"tools": [literal_options(tmp_path)]}})
+    assert LITERAL["headers"] in text
+    assert_unsaid(mask_recipe_text(text), "recipe")
+    assert "application/json" in mask_recipe_text(text)

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     help="Where the run is kept [runs/RECIPE].",
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Resume although the run's own code (rewards, tools, estimators) was edited; recorded in environment.json.",
+)
 @click.option("--plain", "plain_lines", is_flag=True, help="Print lines, also where the terminal could show a panel.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
 def train(
@@ -36,6 +41,7 @@ def train(
     overrides: tuple[str, ...],
     run_dir: Path | None,
     resume: bool,
+    accept_changes: bool,
     plain_lines: bool,
     as_json: bool,
 ) -> None:
@@ -52,7 +58,7 @@ def train(
         progress: Progress = Dashboard(str(run_dir or resolved.name))
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
-    summary = training.train(resolved, run_dir, resume=resume, progress=progress)
+    summary = training.train(resolved, run_dir, resume=resume, progress=progress, accept_changes=accept_changes)
     try:
         _show(summary, as_json)
     except OSError as error:

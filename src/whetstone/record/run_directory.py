@@ -35,7 +35,9 @@ _TOLD = "trackers"
 """The key of who is told of it, which decides nothing: a run goes on with others."""
 _SCALE = "scale."
 """What keys begin with that say which machines it runs on: it goes on on others."""
-_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS)
+ENVIRONMENT = "environment.json"
+"""Versions, machine and custom code that produced it; see `training/provenance.py`."""
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ENVIRONMENT)
 
 
 @contextlib.contextmanager
@@ -63,6 +65,7 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
                     "recipe.yaml",
                     _MODULES,
                     _INPUTS,
+                    ENVIRONMENT,
                 ):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
@@ -179,7 +182,7 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
 
 
 def _decides_nothing(key: str) -> bool:
-    return key in (*_PLACES, _TOLD) or key.startswith(_SCALE)
+    return key in (*_PLACES, _TOLD, "store_code") or key.startswith(_SCALE)
 
 
 def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from whetstone.training.interruption import Interrupted
 from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.pinned import pin_choices
+from whetstone.training.provenance import record_environment
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
@@ -48,6 +49,7 @@ def train(
     on_metrics: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
     reuse_from: Sequence[Path] = (),
+    accept_changes: bool = False,
 ) -> RunSummary:
     """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
@@ -60,6 +62,8 @@ def train(
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
         reuse_from: Run directories whose warm-ups and stages are taken where they are what this run would make; what
             was taken is said, and the run comes to the same.
+        accept_changes: Resume although custom code of the run (rewards, tools, estimators) was edited; the change is
+            recorded in `environment.json`.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
@@ -72,7 +76,7 @@ def train(
     feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
     try:
         mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
-        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror)
+        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror, accept_changes)
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
         raise
@@ -92,8 +96,13 @@ def _trained(
     on_metrics: Callable[[Mapping[str, Any]], None] | None,
     reuse_from: Sequence[Path],
     mirror: Mirror | None = None,
+    accept_changes: bool | None = None,
 ) -> RunSummary:
-    """The run, told to trackers of the whole through `feed`."""
+    """The run, told to trackers of the whole through `feed`.
+
+    Args:
+        accept_changes: As of `train`; None for a stage or an ablation, whose code is that of the whole run.
+    """
     for note in resolved.notes:
         progress.say(note)
     if resume and not (run_dir / "recipe.yaml").is_file():
@@ -107,12 +116,15 @@ def _trained(
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
     with claimed(run_dir, resolved, resume=resume), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
-        if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
+        is_finished = summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations)
+        if summary is not None and is_finished:
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
             for stage in summary.get("stages", [{"folder": ""}]):
                 feed.follow(run_dir / stage["folder"])
         elif resume:
             check_inputs(run_dir, resolved, say=progress.say)
+        if accept_changes is not None and not is_finished:
+            record_environment(run_dir, resolved, accept_changes=accept_changes, say=progress.say)
         if summary is None:
             try:
                 if stages:
