@@ -73,6 +73,8 @@ def _show(summary: RunSummary, as_json: bool) -> None:
         click.echo(f"{name:<14} {training.headline(evaluation.to_json())}")
     for name, ablation in summary.ablations.items():
         click.echo(f"{name:<14} {training.headline(ablation.after.to_json())}")
+    for entry in summary.written.get("overlap", []):
+        click.secho(entry["sentence"], fg="yellow")
     minutes, report = sum(summary.seconds.values()) / 60, summary.run_dir / "report.html"
     before, after = summary.before.success, summary.after.success
     click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {report}")

@@ -134,7 +134,7 @@ def write_report(run_dir: Path) -> Path:
         stages=stages,
         verdict=verdict(summary),
         method=method_sentence(summary),
-        failed=failure_sentences(summary),
+        failed=[*failure_sentences(summary), *(each["sentence"] for each in summary.get("overlap", []))],
         compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),

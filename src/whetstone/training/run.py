@@ -138,17 +138,18 @@ def _trained(
                 said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
                 raise Interrupted(said, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
+        shown = resolved.stored()["ablations"]
         for name, changes in resolved.recipe.ablations.items():
             if name in summary["ablations"]:
                 continue
-            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in changes.items())})")
+            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in shown[name].items())})")
             variant = resolved.with_changes({"ablations": None, **changes})
             there = run_dir / "ablations" / name
             resumed = (there / "recipe.yaml").is_file()
             untold = Feed({}, there, {}, say=progress.say)
             outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir]).written
             seconds = sum(outcome["seconds"].values())
-            summary["ablations"][name] = {"after": outcome["after"], "overrides": changes, "seconds": seconds}
+            summary["ablations"][name] = {"after": outcome["after"], "overrides": shown[name], "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)

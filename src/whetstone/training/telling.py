@@ -22,6 +22,8 @@ from whetstone.training.ends import STEPS, end_of
 
 SKIPPED_ROWS = "skipped_rows.json"
 """File of a run with the number of invalid rows that were skipped, by the recipe key of their file."""
+OVERLAP = "overlap.json"
+"""File of a run with the evaluation tasks in its training data; see `find_overlap`."""
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
     "preference": "answers are left out",
@@ -128,6 +130,7 @@ def summary_of(
         "ends": {name: end_of(rows, name, settings) or STEPS for name, settings in recipe.own_stages.items()},
         "failed": _failed(run_dir),
         "skipped_rows": read_json(run_dir / SKIPPED_ROWS) or {},
+        "overlap": read_json(run_dir / OVERLAP) or [],
         "seconds": dict(seconds),
         "throughput": throughput(rows),
         "parameters": parameters,
