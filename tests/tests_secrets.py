@@ -183,22 +183,22 @@ MODULES = (
 def stand_in_trackers(monkeypatch):
     """Replace the packages of all trackers; returns the list of the calls they receive."""
     calls = []
-    made = {name: _Recorder(name, calls) for name in MODULES}
-    for name, module in made.items():
+    modules = {name: _Recorder(name, calls) for name in MODULES}
+    for name, module in modules.items():
         monkeypatch.setitem(__import__("sys").modules, name, module)
         parent, _, last = name.rpartition(".")
         if parent:
-            setattr(made[parent], last, module)
+            setattr(modules[parent], last, module)
     return calls
 
 
 def planted_in(folder):
     """(file, value) of each planted value in any file below a folder, as text or in base64."""
-    found = []
+    places = []
     for path in sorted(Path(folder).rglob("*")):
         content = path.read_bytes() if path.is_file() else b""
-        found += [(str(path), value) for value in PLANTED if value.encode() in content]
-    return found
+        places += [(str(path), value) for value in PLANTED if value.encode() in content]
+    return places
 
 
 def mode_of(path):

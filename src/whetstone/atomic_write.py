@@ -96,7 +96,7 @@ def saving(path: Path, aside: Path | None = None) -> Iterator[None]:
 
 def _open_private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, 0o600)
-    os.fchmod(descriptor, 0o600)  # a file that a kill left behind keeps its mode
+    os.fchmod(descriptor, 0o600)  # an unfinished file of a killed process keeps its mode
     return descriptor
 
 

@@ -43,7 +43,7 @@ PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Kind → its expression, and texts of which a value contains one."""
 MASK = "MASKED_"
-"""Prefix of the variable that stands for a secret that was written into a recipe."""
+"""Prefix of the variable that replaces a secret that was written into a recipe."""
 _WORDS = (
     r"api_?keys?|access_?keys?|private_?key|secret(?:_?key)?s?|(?:access_|auth_|bearer_|api_|refresh_|session_)?token|"
     r"password|passwd|passphrase|pwd|credentials?|authorization|cookies?|dsn|connection_string|pat"
@@ -129,7 +129,12 @@ def _without_numbers(path: Sequence[str]) -> Sequence[str]:
 def _is_plain(name: str, value: str) -> bool:
     """Return whether an entry of headers or variables holds no secret: a word, a number, a path, an address."""
     text = value.strip()
-    if _snake(name) in _PLAIN_NAMES or _snake(name).startswith("accept") or len(text) < _MIN_LENGTH or text.startswith(("/", "~", "./")):
+    if (
+        _snake(name) in _PLAIN_NAMES
+        or _snake(name).startswith("accept")
+        or len(text) < _MIN_LENGTH
+        or text.startswith(("/", "~", "./"))
+    ):
         return True
     return not _is_distinctive(text) or ("://" in text and not any(each.search(text) for each in _IN_TEXTS))
 
@@ -148,19 +153,19 @@ def _snake(name: str) -> str:
     return _WORD_BOUNDARY.sub("_", name).strip("_").lower()
 
 
-def remember_secret(value: str, shown: str) -> None:
+def remember_secret(value: str, replacement: str) -> None:
     """Make `mask_secrets` replace a value in this process.
 
     Args:
         value: The secret; one that ordinary texts contain is not stored.
-        shown: Its replacement, such as `${SHOP_TOKEN}`.
+        replacement: Its replacement, such as `${SHOP_TOKEN}`.
     """
     global _longest_first
     value = _SCHEME.sub("", value.strip(), count=1) if _SCHEME.match(value) else value.strip()
     if not _is_distinctive(value) or value in _values:
         return
     for form in (value, quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value)):
-        _values[form] = shown
+        _values[form] = replacement
     _longest_first = tuple(sorted(_values.items(), key=lambda each: -len(each[0])))
 
 
@@ -171,9 +176,9 @@ def known_secrets() -> dict[str, str]:
 
 def mask_secrets(text: str) -> str:
     """Return a text without the secret values that this process stores."""
-    for value, shown in _longest_first:
+    for value, replacement in _longest_first:
         if value in text:
-            text = text.replace(value, shown)
+            text = text.replace(value, replacement)
     return text
 
 

@@ -67,18 +67,18 @@ def test_an_appendix_of_a_comparison_has_every_run_and_pair(tmp_path):
     done = whetstone("show", "sweep", "--appendix", "appendix", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "appendix"
-    assert {path for path in json.loads(done.stdout)["files"]} == {
+    assert set(json.loads(done.stdout)["files"]) == {
         str(path.relative_to(tmp_path)) for path in folder.rglob("*") if path.is_file()
     }
-    told = json.loads((tmp_path / "sweep" / "comparison.json").read_text())
+    stored = json.loads((tmp_path / "sweep" / "comparison.json").read_text())
     (pair,) = read(folder / "pairs.csv")
-    assert float(pair["difference"]) == told["pairs"][0]["difference"]
+    assert float(pair["difference"]) == stored["pairs"][0]["difference"]
     assert [pair["one"], pair["other"]] == ["learning_rate=1e-3", "learning_rate=1e-2"]
     last = [row for row in read(folder / "evaluations.csv") if row["evaluation"] == "reinforcement"]
     assert [(row["contender"], row["seed"]) for row in last] == [
         (f"learning_rate={rate}", str(seed)) for rate in ("1e-3", "1e-2") for seed in (0, 1)
     ]
-    assert [float(row["success"]) for row in last] == [each for row in told["contenders"] for each in row["success"]]
+    assert [float(row["success"]) for row in last] == [each for row in stored["contenders"] for each in row["success"]]
     rates = {
         path.stem: yaml.safe_load(path.read_text())["reinforcement"]["learning_rate"]
         for path in (folder / "recipes").glob("*")
@@ -88,18 +88,18 @@ def test_an_appendix_of_a_comparison_has_every_run_and_pair(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nothing"], "neither a run (recipe.yaml) nor a comparison (comparison.json)"),
         (["run", "--trajectory", "x"], "--trajectory: has no effect with --appendix"),
     ],
 )
-def test_what_has_no_appendix_is_one_line(run, tmp_path, arguments, said):
+def test_what_has_no_appendix_is_one_line(run, tmp_path, arguments, message):
     (tmp_path / "nothing").mkdir()
     (tmp_path / "run").symlink_to(run)
     done = whetstone("show", *arguments, "--appendix", "appendix", cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 

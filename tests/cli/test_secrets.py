@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import pickle
 
 import httpx2
 import pytest
@@ -22,7 +23,8 @@ from tests_secrets import (
 )
 from tests_small import SMALL
 from whetstone.chat.message import ToolCall
-from whetstone.errors import RunDirectoryError
+from whetstone.errors import RecipeError, RunDirectoryError
+from whetstone.masking import secret_spans
 from whetstone.recipe import load_recipe
 from whetstone.recipe.variables import mask_recipe_text
 from whetstone.record.run_directory import check_inputs, claimed
@@ -37,7 +39,7 @@ LARGER = ["policy.tiny.context_length=1024", "ablations=null"]
 def written_recipe(folder, tool, **more):
     """A recipe file with these options of the tool."""
     folder.mkdir(exist_ok=True)
-    recording = {"name": "tests_secrets:Recording", "path": str(folder / "told.jsonl"), "api_key": tool["api_key"]}
+    recording = {"name": "tests_secrets:Recording", "path": str(folder / "received.jsonl"), "api_key": tool["api_key"]}
     keys = {
         "extends": "demo",
         "environment": {"tools": [tool]},
@@ -80,8 +82,8 @@ def viewed(run, cache):
 def planted(request, tmp_path, monkeypatch):
     """(options of the tool, folder) with planted secrets, as literals or as environment variables."""
     set_variables(monkeypatch)
-    made = literal_options if request.param == "literal" else variable_options
-    return made(tmp_path / "count"), tmp_path / request.param
+    options_of = literal_options if request.param == "literal" else variable_options
+    return options_of(tmp_path / "count"), tmp_path / request.param
 
 
 @pytest.mark.slow
@@ -91,17 +93,17 @@ def test_a_run_stores_shows_and_tells_no_secret(planted, tmp_path, monkeypatch):
     recipe = written_recipe(folder, tool)
     done = trained(folder, recipe)
     assert done.returncode == 0, done.stderr
-    shown = whetstone("show", folder / "run", "--json", cwd=folder)
-    assert "headers" in shown.stdout
-    told = (folder / "told.jsonl").read_text()
-    assert '"headers"' in told
+    printed = whetstone("show", folder / "run", "--json", cwd=folder)
+    assert "headers" in printed.stdout
+    received = (folder / "received.jsonl").read_text()
+    assert '"headers"' in received
     assert "headers" in repr(calls)
     recipe.unlink()
     assert planted_in(folder) == []
     judged = whetstone("evaluate", folder / "run", "--episodes", "2", "--json", cwd=folder)
     explained = whetstone("why", folder / "run", "--json", cwd=folder)
     texts = {
-        "output": done.stdout + done.stderr, "show": shown.stdout, "trackers": repr(calls),
+        "output": done.stdout + done.stderr, "show": printed.stdout, "trackers": repr(calls),
         "evaluate": judged.stdout + judged.stderr, "why": explained.stdout + explained.stderr,
         "viewer": viewed(folder / "run", tmp_path / "cache"),
     }  # fmt: skip
@@ -121,11 +123,11 @@ def test_an_error_that_repeats_secrets_is_masked_everywhere(planted, monkeypatch
     recipe.unlink()
     assert done.returncode == 2
     assert "the backend refused" in done.stderr
-    # a run knows the secrets of its own recipe, so the error repeats those that were planted otherwise
+    # a run masks the secrets of the recipe that it trains, so the error repeats those that were planted otherwise
     is_literal = tool["api_key"] in PLANTED
     own = LITERAL.values() if is_literal else [value for value in PLANTED if value not in LITERAL.values()]
     assert [value for value in own if value in done.stderr + done.stdout] == []
-    assert [found for found in planted_in(folder) if found[1] in own] == []
+    assert [planting for planting in planted_in(folder) if planting[1] in own] == []
 
 
 def test_the_stored_recipe_keeps_variables_and_masks_literals(tmp_path, monkeypatch):
@@ -182,7 +184,7 @@ def test_variables_work_in_any_value_and_a_doubled_dollar_is_literal(monkeypatch
 
 
 def test_the_result_of_a_tool_that_repeats_its_settings_is_masked(planted):
-    options, folder = planted
+    options, _ = planted
     resolved = load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}})
     (used,) = resolved.recipe.environment.options["tools"]
 
@@ -191,9 +193,9 @@ def test_the_result_of_a_tool_that_repeats_its_settings_is_masked(planted):
         call = ToolCall("pocket_calculator", '{"expression": "1 + 1"}', "call_0")
         return [(await tools.call(call)).content[0].text for _ in range(14)]
 
-    told = asyncio.run(results())
-    assert_unsaid("".join(told), "results")
-    assert {"7 by application/json", "7 by easy", "7 by --token"} <= set(told)
+    received = asyncio.run(results())
+    assert_unsaid("".join(received), "results")
+    assert {"7 by application/json", "7 by easy", "7 by --token"} <= set(received)
 
 
 @pytest.mark.slow
@@ -201,26 +203,26 @@ def test_a_run_resumes_from_its_stored_recipe_if_masked_values_are_given(tmp_pat
     folder = tmp_path / "shop"
     recipe = written_recipe(folder, literal_options(tmp_path / "count"), trackers=[])
     assert trained(folder, recipe).returncode == 0
-    stored, again = folder / "run" / "recipe.yaml", ("--run-dir", folder / "run", "--resume")
-    refused = whetstone("train", stored, *again, cwd=folder)
+    stored, resuming = folder / "run" / "recipe.yaml", ("--run-dir", folder / "run", "--resume")
+    refused = whetstone("train", stored, *resuming, cwd=folder)
     assert refused.returncode == 2
-    said = "environment.tools.0.headers.Authorization: the secret of this key was not stored with the recipe; "
-    assert f"{said}export MASKED_AUTHORIZATION with its value" in refused.stderr
+    messages = "environment.tools.0.headers.Authorization: the secret of this key was not stored with the recipe; "
+    assert f"{messages}export MASKED_AUTHORIZATION with its value" in refused.stderr
     masked = {"AUTHORIZATION": "headers", "SHOP": "environment", "BACKEND": "variables", "NOTE": "provider"}
     masked |= {name.upper(): name for name in ("api_key", "token", "password", "url")}
     for name, planted in masked.items():
         monkeypatch.setenv(f"MASKED_{name}", LITERAL[planted])
     monkeypatch.setenv("MASKED_URL_2", LITERAL["query"])
     monkeypatch.setenv("MASKED_TOKEN_2", LITERAL["command"])
-    done = whetstone("train", stored, *again, cwd=folder)
+    done = whetstone("train", stored, *resuming, cwd=folder)
     assert done.returncode == 0, done.stderr
-    same = whetstone("train", recipe, *SMALL, *LARGER, *again, cwd=folder)
+    same = whetstone("train", recipe, *SMALL, *LARGER, *resuming, cwd=folder)
     assert same.returncode == 0, same.stderr
     assert planted_in(folder / "run") == []
 
 
 def test_a_credential_may_change_between_two_sittings_and_another_variable_not(tmp_path, monkeypatch):
-    run, said = tmp_path / "run", []
+    run, messages = tmp_path / "run", []
     keys = {"extends": "demo", "ablations": None, "supervised": None, "title": "${TITLE_HERE}"}
     keys["reinforcement"] = {"optimizer": "adamw"}
     keys["environment"] = {"tools": [{"name": "tests_secrets:Shop", "token": "${SHOP_TOKEN}"}]}
@@ -230,14 +232,14 @@ def test_a_credential_may_change_between_two_sittings_and_another_variable_not(t
         (run / "metrics.jsonl").write_text("")
     monkeypatch.setenv("SHOP_TOKEN", "pl4nted-second")
     with claimed(run, load_recipe(keys), resume=True):
-        check_inputs(run, load_recipe(keys), say=said.append)
-    assert said == []
+        check_inputs(run, load_recipe(keys), say=messages.append)
+    assert messages == []
     literal = load_recipe({**keys, "environment": {"tools": [{"name": "tests_secrets:Shop", "token": "pl4nted-3"}]}})
     with claimed(run, literal, resume=True):
-        check_inputs(run, literal, say=said.append)
+        check_inputs(run, literal, say=messages.append)
     monkeypatch.setenv("TITLE_HERE", "two")
-    with pytest.raises(RunDirectoryError, match=r"title \$\{TITLE_HERE\} is not what this run began with"):
-        check_inputs(run, load_recipe(keys), say=said.append)
+    with pytest.raises(RunDirectoryError, match=r"title \$\{TITLE_HERE\} is not"):
+        check_inputs(run, load_recipe(keys), say=messages.append)
 
 
 def test_a_run_of_an_earlier_release_is_shown_without_its_secrets(tmp_path):
@@ -245,3 +247,40 @@ def test_a_run_of_an_earlier_release_is_shown_without_its_secrets(tmp_path):
     assert LITERAL["headers"] in text
     assert_unsaid(mask_recipe_text(text), "recipe")
     assert "application/json" in mask_recipe_text(text)
+
+
+def test_a_process_that_receives_a_recipe_masks_its_secrets(planted, monkeypatch):
+    options, _ = planted
+    sent = pickle.dumps(load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}}))
+    monkeypatch.setattr("whetstone.masking._values", {})
+    monkeypatch.setattr("whetstone.masking._longest_first", ())
+    resolved = pickle.loads(sent)
+    assert_unsaid(str(RecipeError(f"refused: {resolved.recipe.environment.options['tools']}")), "message")
+    assert_unsaid(resolved.dump(), "recipe")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "masked"),
+    [
+        ("environment.tools.0.headers.Authorization", "Bearer abc", "Bearer [x]"),
+        ("environment.tools.0.headers.X-Api-Key", "k", "[x]"),
+        ("environment.tools.0.headers.Content-Type", "application/json; v=2", "application/json; v=2"),
+        ("environment.variables.BACKEND", "b4ckend-credential", "[x]"),
+        ("environment.variables.LEVEL", "easy", "easy"),
+        ("environment.name", "my_module:Shop1Environment", "my_module:Shop1Environment"),
+        ("stages.0.environment.name", "my_module:Shop1Environment", "my_module:Shop1Environment"),
+        ("stages.0.engine.environment.HF_TOKEN", "abc", "[x]"),
+        ("chat.variables.reasoning", "b4ckend-credential", "b4ckend-credential"),
+        ("models.judge.api_key_env", "OPENAI_API_KEY", "OPENAI_API_KEY"),
+        ("policy.eos_token", "<|im_end|>", "<|im_end|>"),
+        ("models.judge.url", "https://ann:pass@host/v1?key=k3y&n=1", "https://ann:[x]@host/v1?key=[x]&n=1"),
+        ("environment.tools.0.url", "postgresql://ann:pw@host:5432/db", "postgresql://ann:[x]@host:5432/db"),
+        ("environment.tools.0.url", "postgresql://ann:${PW}@host/db", "postgresql://ann:${PW}@host/db"),
+        ("title", "Compute 1=2 with key: none", "Compute 1=2 with key: none"),
+        ("reward.prompt", "use sk-ant-abcdefghijklmnopqrstuvwx now", "use [x] now"),
+    ],
+)
+def test_secrets_are_found_by_key_and_by_form(path, value, masked):
+    for start, end in reversed(secret_spans(path.split("."), value)):
+        value = f"{value[:start]}[x]{value[end:]}"
+    assert value == masked

@@ -13,6 +13,7 @@ from whetstone.assembly.own_data import check_data
 from whetstone.recipe import DataSettings, load_recipe
 from whetstone.trajectory import Task
 
+
 def recipe_of(source, *more):
     changes = ["ablations=null", "supervised=null", "reward=tests_small:parity", "evaluation.episodes=6", *more]
     return load_recipe("demo", [*SMALL, *changes, "reinforcement.steps=4"], tasks={"source": source})
@@ -46,7 +47,9 @@ def evaluated():
 def test_demonstrations_of_evaluation_tasks_are_found_in_their_file(tmp_path, evaluated):
     rows = conversations(5)
     rows.insert(2, {"messages": [{"role": "user", "content": evaluated[1].prompt}, *computed(3, 4)[1:]]})
-    rows.append({"messages": [{"role": "user", "content": f"Hi! {evaluated[3].prompt.upper()} ."}, *computed(3, 4)[1:]]})
+    rows.append(
+        {"messages": [{"role": "user", "content": f"Hi! {evaluated[3].prompt.upper()} ."}, *computed(3, 4)[1:]]}
+    )
     path = written(tmp_path / "chats.jsonl", rows)
     resolved = load_recipe("demo", [*SMALL, "ablations=null", f"supervised.data={path}"])
     assembly = assemble(resolved)
@@ -79,9 +82,9 @@ def test_train_reports_it_at_the_start_in_the_summary_and_in_the_report(tmp_path
     overrides += ["tasks={source: 'tests_overlap:Twice'}", "reinforcement.steps=4"]
     done = whetstone("train", "demo", *overrides, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = "tasks: 3 of 6 evaluation tasks are in the training data (1 by id, 1 by prompt, 1 by normalized prompt; "
-    assert said in done.stderr
-    assert said in done.stdout
+    sentence = "tasks: 3 of 6 evaluation tasks are in the training data (1 by id, 1 by prompt, 1 by normalized prompt; "
+    assert sentence in done.stderr
+    assert sentence in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["overlap"][0]["count"] == 3
     assert "3 of 6 evaluation tasks are in the training data" in (tmp_path / "run" / "report.html").read_text()

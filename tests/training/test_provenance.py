@@ -119,7 +119,7 @@ def test_edited_code_is_refused_in_one_line_and_accepted_on_request(shop, name):
     assert accepted.returncode == 0, accepted.stderr
     assert f"{name} was edited; the run continues with the new code" in accepted.stderr
     after = environment_of(shop)
-    assert after["modules"] == before["modules"]  # what the run started with
+    assert after["modules"] == before["modules"]  # the digests of its start
     (event,) = after["events"]
     assert event["event"] == "resumed"
     edited = next(each for path, each in event["modules"].items() if Path(path).name == name)
@@ -137,7 +137,9 @@ def test_unchanged_code_resumes_without_a_word(shop):
 
 def test_changes_are_told_by_path_and_across_a_move():
     def files(**digests):
-        return {f"/{path.replace('__', '/')}.py": {"key": "reward", "sha256": digest} for path, digest in digests.items()}
+        return {
+            f"/{path.replace('__', '/')}.py": {"key": "reward", "sha256": digest} for path, digest in digests.items()
+        }
 
     before = files(old__a="1", old__b="2")
     assert changed_custom_code(before, files(old__a="1", old__b="2")) == {}
@@ -159,8 +161,8 @@ def test_code_of_a_package_counts_with_relative_imports(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     resolved = load_recipe({"extends": "demo", "ablations": None, "advantage": "mine.deep.credit:mine"})
-    found = {str(Path(path).relative_to(tmp_path)) for path in digest_custom_code(resolved)}
-    assert found == set(texts) - {"mine/deep/apart.py"}
+    files = {str(Path(path).relative_to(tmp_path)) for path in digest_custom_code(resolved)}
+    assert files == set(texts) - {"mine/deep/apart.py"}
 
 
 def test_code_is_copied_on_request_except_files_with_secrets(tmp_path):

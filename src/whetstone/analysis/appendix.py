@@ -1,11 +1,11 @@
 """Export of a run or a comparison for the appendix of a paper: recipe, seeds, versions, curves and intervals.
 
-    appendix.md        what was run, on what, and a table of results
-    results.tex        the same table for LaTeX
-    evaluations.csv    one line per evaluation: success with its 95 % interval, episodes, tool calls
-    curves.csv         one line per step: every metric
-    pairs.csv          of a comparison: difference of two contenders, interval, p-values
-    recipes/, environments/    one file per contender and per run
+appendix.md        tasks, policy, method, versions, machine, and a table of results
+results.tex        the same table for LaTeX
+evaluations.csv    one line per evaluation: success with its 95 % interval, episodes, tool calls
+curves.csv         one line per step: every metric
+pairs.csv          of a comparison: difference of two contenders, interval, p-values
+recipes/, environments/    one file per contender and per run
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EVALUATED = ("success", "low", "high", "episodes", "invalid", "reward", "turns"
 class _Run:
     contender: str
     seed: int
-    shown: ShownRun
+    record: ShownRun
 
     @property
     def name(self) -> str:
@@ -58,10 +58,10 @@ def write_appendix(source: Path, output: Path) -> list[Path]:
     runs = _compared_runs(source, compared) if compared is not None else [_single_run(source)]
     with new_folder(output) as folder:
         for run in runs:
-            _write(folder / "environments" / f"{run.name}.json", to_json(_environment(run.shown), indent=1) + "\n")
+            _write(folder / "environments" / f"{run.name}.json", to_json(_environment(run.record), indent=1) + "\n")
         for contender in dict.fromkeys(run.contender for run in runs):
             run = next(run for run in runs if run.contender == contender)
-            text = (run.shown.run_dir / "recipe.yaml").read_text(encoding="utf-8")
+            text = (run.record.run_dir / "recipe.yaml").read_text(encoding="utf-8")
             _write(folder / "recipes" / f"{run.name.rpartition('-seed-')[0]}.yaml", mask_recipe_text(text))
         _write(folder / "evaluations.csv", _table(map(_with_run, _evaluations(runs))))
         _write(folder / "curves.csv", _table(_steps(runs)))
@@ -80,39 +80,39 @@ def _write(path: Path, text: str) -> None:
 def _single_run(source: Path) -> _Run:
     if not (source / "recipe.yaml").is_file():
         raise RunDirectoryError(f"{source}: neither a run (recipe.yaml) nor a comparison ({COMPARISON})")
-    shown = ShownRun(source)
-    if shown.summary is None:
+    record = ShownRun(source)
+    if record.summary is None:
         raise RunDirectoryError(f"{source}: the run has no end yet; an appendix is written of a finished run")
-    return _Run(str(shown.summary["recipe"]), int(shown.summary["seed"]), shown)
+    return _Run(str(record.summary["recipe"]), int(record.summary["seed"]), record)
 
 
 def _compared_runs(source: Path, compared: Mapping[str, Any]) -> list[_Run]:
-    found = []
+    runs = []
     for row in compared["contenders"]:
         for path in row["folders"]:
             folder = source / "runs" / Path(path).name  # also if the comparison was moved
-            shown = ShownRun(folder if folder.is_dir() else Path(path))
-            if shown.summary is not None:
-                found.append(_Run(row["name"], int(shown.summary["seed"]), shown))
-    if not found:
+            record = ShownRun(folder if folder.is_dir() else Path(path))
+            if record.summary is not None:
+                runs.append(_Run(row["name"], int(record.summary["seed"]), record))
+    if not runs:
         raise RunDirectoryError(f"{source}: none of its runs is here")
-    return found
+    return runs
 
 
-def _environment(shown: ShownRun) -> dict[str, Any]:
+def _environment(record: ShownRun) -> dict[str, Any]:
     """Return what produced a run, without paths of its machine."""
-    stored = read_json(shown.run_dir / ENVIRONMENT) or {}
+    stored = read_json(record.run_dir / ENVIRONMENT) or {}
     git = stored.get("git")
     modules = {Path(path).name: each["sha256"] for path, each in stored.get("modules", {}).items()}
-    kept = {key: value for key, value in stored.items() if key != "events"}
+    facts = {key: value for key, value in stored.items() if key != "events"}
     commit = {key: value for key, value in git.items() if key != "folder"} if git else None
-    return {**kept, "git": commit, "modules": modules}
+    return {**facts, "git": commit, "modules": modules}
 
 
 def _evaluations(runs: Iterable[_Run]) -> Iterable[tuple[_Run, str, dict[str, Any]]]:
     """Yield (run, name, result) of each evaluation."""
     for run in runs:
-        for name, result in run.shown.evaluations:
+        for name, result in run.record.evaluations:
             low, high = result["interval"]
             yield run, name, {**{key: result.get(key) for key in _EVALUATED}, "low": low, "high": high}
 
@@ -124,7 +124,7 @@ def _with_run(evaluation: tuple[_Run, str, dict[str, Any]]) -> dict[str, Any]:
 
 def _steps(runs: Iterable[_Run]) -> Iterable[dict[str, Any]]:
     for run in runs:
-        for row in run.shown.rows:
+        for row in run.record.rows:
             yield {"contender": run.contender, "seed": run.seed, "stage": row["stage"], "step": row["step"], **row}
 
 
@@ -172,11 +172,11 @@ def _latex(runs: Sequence[_Run]) -> str:
 
 
 def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
-    first = runs[0].shown
+    first = runs[0].record
     recipe, summary = first.recipe.recipe, first.summary or {}
     environment = _environment(first)
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(run.seed for run in runs))
-    minutes = sum(sum((run.shown.summary or {}).get("seconds", {}).values()) for run in runs) / 60
+    minutes = sum(sum((run.record.summary or {}).get("seconds", {}).values()) for run in runs) / 60
     processor = environment.get("processor", {})
     facts = {
         "tasks": f"{recipe.tasks.source}, {recipe.evaluation.episodes} held out",
@@ -199,7 +199,10 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
     for pair in compared["pairs"] if compared is not None else ():
         low, high = (f"{100 * end:+.1f}" if end is not None and end == end else "unknown" for end in pair["interval"])
         difference = f"{100 * pair['difference']:+.1f} points (95 % interval over seeds {low} to {high})"
-        lines += ["", f"{pair['one']} − {pair['other']}: {difference}, p over {pair['tasks']} tasks {pair['p_tasks']:.3g}."]
+        lines += [
+            "",
+            f"{pair['one']} − {pair['other']}: {difference}, p over {pair['tasks']} tasks {pair['p_tasks']:.3g}.",
+        ]
     overlap = [each["sentence"] for each in summary.get("overlap", [])]
     lines += ["", "Intervals of one run are over tasks.", *overlap]
     lines += ["", "Files: `recipes/` (all hyperparameters), `environments/` (versions and machine of each run),"]

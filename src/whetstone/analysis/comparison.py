@@ -323,7 +323,7 @@ def key_of(resolved: Resolved) -> str:
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             found.update(Path(spec.origin).read_bytes())
             read.add(Path(spec.origin).resolve())
-    for file in sorted(set(find_custom_code(resolved)) - read):  # what the named modules import
+    for file in sorted(set(find_custom_code(resolved)) - read):  # imports of the named modules
         found.update(file.read_bytes())
     for key, value in decisive_variables(resolved.keys).items():
         found.update(f"{key} {value}".encode())

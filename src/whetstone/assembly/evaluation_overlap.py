@@ -19,7 +19,15 @@ from whetstone.data.overlap import WORDS, overlaps
 from whetstone.data.rows import InvalidRow, read_rows
 from whetstone.data.sensitive import collect_texts
 from whetstone.plain_json import to_json
-from whetstone.recipe import DataSettings, Resolved, SupervisedSettings
+from whetstone.recipe import (
+    DataSettings,
+    DistillationSettings,
+    ReinforcementSettings,
+    Resolved,
+    SamplingSettings,
+    SupervisedSettings,
+)
+from whetstone.recipe.stage_settings import data_of
 from whetstone.tasks import Source
 from whetstone.tasks.protocol import Counted
 from whetstone.trajectory import Task
@@ -29,7 +37,7 @@ _MAX_TASKS = 10_000
 _MAX_GENERATED, _MAX_EVALUATED = 50, 100
 """Training and evaluation tasks of a source that makes them, which takes milliseconds for each."""
 _ANSWERS = ("answer", "answers", "solution", "target", "label", "expected", "reference")
-"""Private values that say what a task is about, whatever else is stored with it."""
+"""Private values that identify a task, regardless of the other ones."""
 _MAX_CHARACTERS = 10_000_000
 """Text of a data file that is searched."""
 _EXAMPLES = 3
@@ -39,9 +47,9 @@ _END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
 def find_overlap(assembly: Assembly, resolved: Resolved) -> list[dict[str, Any]]:
     """Return one entry per place of the recipe whose data contain evaluation tasks.
 
-    An entry has the recipe key (`where`), the number of evaluation tasks found (`count`) and compared (`held_out`), what
-    was searched (`searched`), the numbers by kind of match (`matches`), some `examples` and all of this as a line
-    (`sentence`).
+    An entry has the recipe key (`where`), the number of evaluation tasks that were found (`count`) and compared
+    (`held_out`), a description of the searched data (`searched`), the numbers by kind of match (`matches`), some
+    `examples`, and all of this as a line (`sentence`).
 
     Args:
         assembly: The components of the run; `check_data` has read the stored episodes.
@@ -53,19 +61,19 @@ def find_overlap(assembly: Assembly, resolved: Resolved) -> list[dict[str, Any]]
     held_out = assembly.source.held_out(count if is_list or stored or files else min(count, _MAX_EVALUATED))
     searched = {key: (f"{len(tasks)} training tasks", tasks) for key, tasks in _training_tasks(assembly, resolved)}
     searched |= {key: (f"{len(tasks)} stored tasks", tasks) for key, tasks in stored.items()}
-    found = [
+    entries = [
         _entry(key, what, _repeated(held_out, tasks, is_list=is_list), held_out)
         for key, (what, tasks) in searched.items()
     ]
     for key, settings in files.items():
         if key not in stored:
             rows, matches = _contained(settings, held_out)
-            found.append(_entry(key, f"{rows} rows of {settings.path}", matches, held_out))
-    return [entry for entry in found if entry["count"]]
+            entries.append(_entry(key, f"{rows} rows of {settings.path}", matches, held_out))
+    return [entry for entry in entries if entry["count"]]
 
 
 _Matches = dict[str, tuple[str, str]]
-"""Id of an evaluation task → (kind of match, where it was found)."""
+"""Id of an evaluation task → (kind of match, id of the training task or row)."""
 
 
 def _entry(where: str, searched: str, matches: _Matches, held_out: Sequence[Task]) -> dict[str, Any]:
@@ -96,8 +104,8 @@ def _training_tasks(assembly: Assembly, resolved: Resolved) -> Iterator[tuple[st
             if settings.data is None:
                 key = "tasks" if assembly.demonstrated is assembly.source else "supervised.tasks"
                 planned[key] = planned.get(key, 0) + settings.steps * settings.batch_size
-        elif (per_step := getattr(settings, "tasks_per_step", 0)) and not hasattr(settings, "data"):
-            planned["tasks"] = planned.get("tasks", 0) + settings.steps * per_step
+        elif isinstance(settings, ReinforcementSettings | SamplingSettings | DistillationSettings):
+            planned["tasks"] = planned.get("tasks", 0) + settings.steps * settings.tasks_per_step
     for key, count in planned.items():
         source: Source = assembly.source if key == "tasks" else assembly.demonstrated
         most = min(source.training_tasks, _MAX_TASKS) if isinstance(source, Counted) else _MAX_GENERATED
@@ -107,8 +115,8 @@ def _training_tasks(assembly: Assembly, resolved: Resolved) -> Iterator[tuple[st
 def _files(resolved: Resolved) -> Iterator[tuple[str, DataSettings]]:
     """Yield (recipe key, settings) of the data files of all stages."""
     for kind, settings in resolved.recipe.own_stages.items():
-        data = getattr(settings, "data", None)
-        if isinstance(data, DataSettings) and data.path:
+        data = data_of(settings)
+        if data is not None and data.path:
             yield f"{kind}.data", data
 
 
@@ -122,16 +130,16 @@ def _repeated(held_out: Sequence[Task], training: Iterable[Task], *, is_list: bo
     exact: dict[str, list[Task]] = {}
     for task in held_out:
         exact.setdefault(_normal(task.prompt), []).append(task)
-    found: _Matches = {}
+    matches: _Matches = {}
     for task in training:
         if task.id in ids:
-            found.setdefault(task.id, ("id", task.id))
+            matches.setdefault(task.id, ("id", task.id))
         text = _normal(task.prompt)
         for other in exact.get(text, ()) if text else ():
             if _is_about_the_same(other.private, task.private, is_list=is_list):
                 kind = "prompt" if other.prompt == task.prompt else "normalized prompt"
-                found.setdefault(other.id, (kind, task.id))
-    return found
+                matches.setdefault(other.id, (kind, task.id))
+    return matches
 
 
 def _is_about_the_same(one: Mapping[str, Any], other: Mapping[str, Any], *, is_list: bool) -> bool:
@@ -154,16 +162,16 @@ def _contained(settings: DataSettings, held_out: Sequence[Task]) -> tuple[int, _
             texts[f"row {row.number}"] = text = "\n".join(collect_texts(row.columns))
             room -= len(text)
     normal = {where: _normal(text) for where, text in texts.items()}
-    found: _Matches = {}
+    matches: _Matches = {}
     for where, id in overlaps(texts.items(), held_out):
         prompt = tasks[id].prompt
         if prompt in texts[where]:
-            found.setdefault(id, ("prompt", where))
+            matches.setdefault(id, ("prompt", where))
         elif _normal(prompt) in normal[where]:
-            found.setdefault(id, ("normalized prompt", where))
+            matches.setdefault(id, ("normalized prompt", where))
         elif len(re.findall(r"\w+", prompt)) >= WORDS:
-            found.setdefault(id, (f"{WORDS} words in a row", where))
-    return len(texts), found
+            matches.setdefault(id, (f"{WORDS} words in a row", where))
+    return len(texts), matches
 
 
 def _normal(text: str) -> str:

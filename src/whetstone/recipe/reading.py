@@ -266,8 +266,8 @@ def overrides_read(overrides: Sequence[str]) -> tuple[Keys, Places]:
         if not equals or not dotted:
             raise RecipeError(f"{override}: an override is written key=value, such as reinforcement.steps=30")
         changes[dotted] = yaml_value(text, override)
-    shown, _ = mask_literals(changes)
-    return changes, {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in shown.items()}
+    masked, _ = mask_literals(changes)
+    return changes, {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in masked.items()}
 
 
 def changed(

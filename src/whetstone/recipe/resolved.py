@@ -106,8 +106,8 @@ class Resolved:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the fields."""
-        for value, shown in state.pop("secrets").items():
-            remember_secret(value, shown)
+        for value, replacement in state.pop("secrets").items():
+            remember_secret(value, replacement)
         self.__dict__.update(state)
 
     def dump(self) -> str:
@@ -186,8 +186,8 @@ def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[s
 def _given(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
     """What is given in Python; mappings of sections are merged with what is there."""
     named: Mapping[str, Any] = with_names({**sections, **changes})
-    shown, _ = mask_literals(named)
-    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in shown.items()}
+    masked, _ = mask_literals(named)
+    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in masked.items()}
     return {key: _Section(value) if key in sections else value for key, value in named.items()}, said
 
 

@@ -1,6 +1,6 @@
 """References to environment variables in a recipe, `${NAME}`, and masks for secrets that a recipe holds literally.
 
-A recipe is used with the values of the variables. What is stored or shown of the recipe keeps `${NAME}`, and has
+A recipe is used with the values of the variables. The stored or displayed recipe keeps `${NAME}`, and has
 `${MASKED_KEY}` in place of a literal secret, so that a stored recipe works if that variable is set.
 """
 
@@ -43,8 +43,8 @@ def expand_variables(keys: Mapping[str, Any]) -> tuple[dict[str, Any], list[tupl
     def expand(path: tuple[str, ...], text: str) -> str:
         for name in variables_in(text):
             if not _NAME.fullmatch(name):
-                said = f"${{{name}}} is not an environment variable; write ${{NAME}}, or $${{ for a literal ${{"
-                raise OptionError(".".join(path), said)
+                problem = f"${{{name}}} is not an environment variable; write ${{NAME}}, or $${{ for a literal ${{"
+                raise OptionError(".".join(path), problem)
         if path[0] in _LATER or "${" not in text:
             return text
         expanded = _REFERENCE.sub(lambda match: value(path, match), text)
@@ -82,16 +82,16 @@ def variables_in(text: str) -> Iterator[str]:
 
 def decisive_variables(keys: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of variables that can decide a result, by `key ${NAME}`; those of credentials are left out."""
-    found: dict[str, str] = {}
+    values_by_key: dict[str, str] = {}
 
     def note(path: tuple[str, ...], text: str) -> str:
         for name in variables_in(text):
             if path[0] not in _LATER and name in os.environ and not is_credential(path, name):
-                found[f"{'.'.join(path)} ${{{name}}}"] = os.environ[name]
+                values_by_key[f"{'.'.join(path)} ${{{name}}}"] = os.environ[name]
         return text
 
     map_texts(keys, note)
-    return found
+    return values_by_key
 
 
 def with_references(values: Any, keys: Any) -> Any:
@@ -99,7 +99,7 @@ def with_references(values: Any, keys: Any) -> Any:
 
     Args:
         values: All values of the recipe, variables expanded.
-        keys: The keys as they were written; a part can be its name alone, and a list of one its only entry.
+        keys: The keys as they were written; a part can be only its name, and a list of one its only entry.
     """
     if isinstance(keys, str):
         if "${" in keys:
@@ -139,15 +139,15 @@ def mask_recipe_text(text: str) -> str:
         keys = yaml_document(text, "recipe.yaml", plain=True)
     except RecipeError:
         return mask_message(text)
-    found: dict[str, str] = {}
+    values_by_key: dict[str, str] = {}
 
     def note(path: tuple[str, ...], value: str) -> str:
-        found.update({value[start:end]: f"${{{MASK.rstrip('_')}}}" for start, end in secret_spans(path, value)})
+        values_by_key.update({value[start:end]: f"${{{MASK.rstrip('_')}}}" for start, end in secret_spans(path, value)})
         return value
 
     map_texts(keys, note)
-    for secret in sorted(found, key=len, reverse=True):
-        text = text.replace(secret, found[secret])
+    for secret in sorted(values_by_key, key=len, reverse=True):
+        text = text.replace(secret, values_by_key[secret])
     return text
 
 
@@ -172,4 +172,5 @@ def without_secrets(keys: Mapping[str, Any]) -> dict[str, Any]:
             plain = plain[:start] + _SECRET + plain[end:]
         return plain
 
-    return map_texts(keys, hide)
+    hidden: dict[str, Any] = map_texts(keys, hide)
+    return hidden

@@ -1,4 +1,4 @@
-"""Digests of the custom code of a recipe: the modules and scripts that it names, and what these import from their folder.
+"""Digests of the custom code of a recipe: modules and scripts that it names, and their imports from the same folder.
 
 No module is imported: files are found by name and their imports are read from the syntax tree.
 
@@ -26,23 +26,24 @@ from whetstone.python_syntax import parse_syntax
 from whetstone.recipe import Resolved
 
 _NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-_INSTALLED = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-) + (str(Path(whetstone.__file__).parent.resolve()),)
+_INSTALLED = (
+    *{str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(whetstone.__file__).parent.resolve()),
+)
 _MAX_FILES = 1000
 
 
 def find_custom_code(resolved: Resolved) -> dict[Path, str]:
     """Return the custom files of a recipe, each with the recipe key that names it or names a file that imports it."""
-    found: dict[Path, str] = {}
+    keys: dict[Path, str] = {}
     for key, file, root in _named_files(resolved.recipe.model_dump(mode="json")):
         waiting = [(file, root)]
-        while waiting and len(found) < _MAX_FILES:
+        while waiting and len(keys) < _MAX_FILES:
             path, folder = waiting.pop(0)
-            if path not in found:
-                found[path] = key
+            if path not in keys:
+                keys[path] = key
                 waiting += _imported_files(path, folder)
-    return found
+    return keys
 
 
 def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
@@ -63,11 +64,11 @@ def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
         now: The files of the recipe now.
     """
     moved = {(Path(path).name, each["sha256"]) for path, each in before.items() if path not in now}
-    kept = {(Path(path).name, each["sha256"]) for path, each in now.items() if path not in before}
+    moved_here = {(Path(path).name, each["sha256"]) for path, each in now.items() if path not in before}
     changed = {path: "edited" for path in now if path in before and now[path]["sha256"] != before[path]["sha256"]}
     changed |= {p: "added" for p in now if p not in before and (Path(p).name, now[p]["sha256"]) not in moved}
-    gone = {p: "removed" for p in before if p not in now and (Path(p).name, before[p]["sha256"]) not in kept}
-    for path in gone:  # a moved file that was edited is one change
+    removed = {p: "removed" for p in before if p not in now and (Path(p).name, before[p]["sha256"]) not in moved_here}
+    for path in removed:  # a moved file that was edited is one change
         other = next((p for p, how in changed.items() if how == "added" and Path(p).name == Path(path).name), None)
         if other is not None:
             changed[other] = "edited"
@@ -77,7 +78,7 @@ def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
 
 
 def secret_lines(path: Path) -> list[int]:
-    """Return the numbers of the lines of a Python file that hold a secret: a known key, or a text with a secret name."""
+    """Return the lines of a Python file that hold a secret: a known key, or a text with a secret name."""
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = {
         number
@@ -96,9 +97,8 @@ def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield (name, value) of an assignment, a keyword argument or the entries of a dictionary."""
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            name = getattr(target, "id", None) or getattr(target, "attr", None)
-            if isinstance(name, str):
-                yield name, node.value
+            if isinstance(target, ast.Name | ast.Attribute):
+                yield target.id if isinstance(target, ast.Name) else target.attr, node.value
     elif isinstance(node, ast.keyword) and node.arg is not None:
         yield node.arg, node.value
     elif isinstance(node, ast.Dict):

@@ -51,7 +51,9 @@ def changed_input(resolved: Resolved, before: Mapping[str, str]) -> str | None:
     """
     now = inputs_of(resolved)
     paths = dict(files_named(resolved.recipe.model_dump(exclude={"ablations"})))
-    return next((f"{paths[key]} ({key})" if key in paths else key for key in now if before.get(key, now[key]) != now[key]), None)
+    return next(
+        (f"{paths[key]} ({key})" if key in paths else key for key in now if before.get(key, now[key]) != now[key]), None
+    )
 
 
 def of_keys(inputs: Mapping[str, str], sections: frozenset[str]) -> dict[str, str]:

@@ -37,7 +37,9 @@ _SCALE = "scale."
 """What keys begin with that say which machines it runs on: it goes on on others."""
 ENVIRONMENT = "environment.json"
 """Versions, machine and custom code that produced it; see `training/provenance.py`."""
-_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ENVIRONMENT)
+OVERLAP = "overlap.json"
+"""Evaluation tasks in the training data; see `find_overlap`."""
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ENVIRONMENT, OVERLAP)
 
 
 @contextlib.contextmanager
@@ -60,13 +62,7 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
             yield
         except WhetstoneError:
             if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in _FIRST):
-                for name in (
-                    "metrics.jsonl",
-                    "recipe.yaml",
-                    _MODULES,
-                    _INPUTS,
-                    ENVIRONMENT,
-                ):  # refused before anything began: a better one may come
+                for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
 

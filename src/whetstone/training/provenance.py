@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -33,7 +34,20 @@ _PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "peft", "accelerate", "datasets", "pydantic",
     "ray", "vllm", "sglang", "mcp", "gymnasium", "openai", "wandb", "mlflow", "trackio", "tensorboard",
 )  # fmt: skip
-_INSTRUCTION_SETS = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "neon", "asimd", "bf16", "sve")
+_INSTRUCTION_SETS = (
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512",
+    "avx_vnni",
+    "amx",
+    "neon",
+    "asimd",
+    "bf16",
+    "sve",
+)
 _CODE = "code"
 """Folder of a run with copies of its custom code."""
 _SECONDS = 10.0
@@ -42,13 +56,13 @@ _FACTS = ("whetstone", "python", "packages", "system", "processor", "device", "t
 
 
 def record_environment(
-    run_dir: Path, resolved: Resolved, *, accept_changes: bool, say: Callable[[str], None]
+    run_dir: Path, resolved: Resolved, *, accept_changes: bool, report: Callable[[str], None]
 ) -> None:
-    """Write `environment.json` when a run starts; when it resumes, compare and store what is different.
+    """Write `environment.json` when a run starts; when it resumes, compare, and store the differences.
 
     Args:
         accept_changes: Whether a run resumes although its custom code changed.
-        say: Receives one line per change.
+        report: Receives one line per change.
 
     Raises:
         RunDirectoryError: The custom code changed.
@@ -57,9 +71,9 @@ def record_environment(
     before = read_json(path)
     if not isinstance(before, dict):
         if now["modules"] and (run_dir / "checkpoints").exists():
-            say(f"{run_dir}: an earlier release stored no digests of its code; the code is recorded as it is now")
+            report(f"{run_dir}: an earlier release stored no digests of its code; the code is recorded as it is now")
         write_json(path, {"started": _now(), **now, "events": []}, is_private=True)
-        _copy_code(run_dir, resolved, say)
+        _copy_code(run_dir, resolved, report)
         return
     changed = changed_custom_code(_last(before, "modules"), now["modules"])
     if changed and not accept_changes:
@@ -67,14 +81,14 @@ def record_environment(
         remedy = "resume with --accept-changes to continue with the new code, or choose another --run-dir"
         raise RunDirectoryError(f"{run_dir}: the code of this run changed: {files}; {remedy}")
     for file, how in changed.items():
-        say(f"{_short(file)} was {how}; the run continues with the new code (recorded in {ENVIRONMENT})")
+        report(f"{_short(file)} was {how}; the run continues with the new code (recorded in {ENVIRONMENT})")
     facts = {name: now[name] for name in _FACTS if now[name] != _last(before, name)}
     for name, value in facts.items():
-        say(f"{name} changed since the run started: {_difference(_last(before, name), value)}")
+        report(f"{name} changed since the run started: {_difference(_last(before, name), value)}")
     event = {"time": _now(), "event": "resumed", **facts, **({"modules": now["modules"]} if changed else {})}
     write_json(path, {**before, "events": [*before.get("events", []), event]}, is_private=True)
     if changed:
-        _copy_code(run_dir, resolved, say)
+        _copy_code(run_dir, resolved, report)
 
 
 def describe_environment(resolved: Resolved) -> dict[str, Any]:
@@ -89,7 +103,7 @@ def describe_environment(resolved: Resolved) -> dict[str, Any]:
             "name": name,
             "instruction_sets": instructions,
             "used_by_torch": torch.backends.cpu.get_cpu_capability(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         },
         "threads": num_threads(),
         "device": described(device_of(resolved)),
@@ -160,7 +174,7 @@ def _short(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _copy_code(run_dir: Path, resolved: Resolved, say: Callable[[str], None]) -> None:
+def _copy_code(run_dir: Path, resolved: Resolved, report: Callable[[str], None]) -> None:
     """Copy the custom code into the run directory if the recipe asks for it; files with secrets are left out."""
     if not resolved.recipe.store_code:
         return
@@ -170,8 +184,8 @@ def _copy_code(run_dir: Path, resolved: Resolved, say: Callable[[str], None]) ->
     common = Path(os.path.commonpath([file.parent for file in files]))
     for file in files:
         if lines := secret_lines(file):
-            said = f"line {lines[0]} holds a secret, so the file is not copied; read it from an environment variable"
-            say(f"store_code: {_short(str(file))}: {said}")
+            problem = f"line {lines[0]} holds a secret, so the file is not copied; read it from an environment variable"
+            report(f"store_code: {_short(str(file))}: {problem}")
             continue
         target = run_dir / _CODE / file.relative_to(common)
         target.parent.mkdir(parents=True, exist_ok=True)

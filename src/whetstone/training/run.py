@@ -98,10 +98,10 @@ def _trained(
     mirror: Mirror | None = None,
     accept_changes: bool | None = None,
 ) -> RunSummary:
-    """The run, told to trackers of the whole through `feed`.
+    """Run the stages and ablations; `feed` passes metrics to the trackers of the whole.
 
     Args:
-        accept_changes: As of `train`; None for a stage or an ablation, whose code is that of the whole run.
+        accept_changes: See `train`; None for a stage or an ablation, whose code is that of the whole run.
     """
     for note in resolved.notes:
         progress.say(note)
@@ -124,7 +124,7 @@ def _trained(
         elif resume:
             check_inputs(run_dir, resolved, say=progress.say)
         if accept_changes is not None and not is_finished:
-            record_environment(run_dir, resolved, accept_changes=accept_changes, say=progress.say)
+            record_environment(run_dir, resolved, accept_changes=accept_changes, report=progress.say)
         if summary is None:
             try:
                 if stages:
@@ -138,18 +138,18 @@ def _trained(
                 said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
                 raise Interrupted(said, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
-        shown = resolved.stored()["ablations"]
+        overrides = resolved.stored()["ablations"]
         for name, changes in resolved.recipe.ablations.items():
             if name in summary["ablations"]:
                 continue
-            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in shown[name].items())})")
+            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides[name].items())})")
             variant = resolved.with_changes({"ablations": None, **changes})
             there = run_dir / "ablations" / name
             resumed = (there / "recipe.yaml").is_file()
             untold = Feed({}, there, {}, say=progress.say)
             outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir]).written
             seconds = sum(outcome["seconds"].values())
-            summary["ablations"][name] = {"after": outcome["after"], "overrides": shown[name], "seconds": seconds}
+            summary["ablations"][name] = {"after": outcome["after"], "overrides": overrides[name], "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)

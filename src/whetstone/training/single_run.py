@@ -53,7 +53,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import read_json, write_json
+from whetstone.record.run_directory import OVERLAP, read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -78,7 +78,7 @@ from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import OVERLAP, SKIPPED_ROWS, WITHOUT_USE, headline, summary_of
+from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
@@ -174,10 +174,11 @@ class SingleRun:
         path = self.run_dir / OVERLAP
         if path.is_file():
             return
-        found = find_overlap(self.assembly, self.resolved)
-        for entry in found:
+        entries = find_overlap(self.assembly, self.resolved)
+        for entry in entries:
             self.progress.say(entry["sentence"])
-        write_json(path, found)
+        if entries:
+            write_json(path, entries)
 
     def _report_precision(self) -> None:
         """Log the precision of Muon's iteration when a run starts that measured it."""

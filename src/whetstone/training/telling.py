@@ -18,12 +18,11 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
+from whetstone.record.run_directory import OVERLAP
 from whetstone.training.ends import STEPS, end_of
 
 SKIPPED_ROWS = "skipped_rows.json"
 """File of a run with the number of invalid rows that were skipped, by the recipe key of their file."""
-OVERLAP = "overlap.json"
-"""File of a run with the evaluation tasks in its training data; see `find_overlap`."""
 WITHOUT_USE = {
     "supervised": "demonstrations taught nothing",
     "preference": "answers are left out",
