@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
 # a room may import the rooms before it, and the seam of any room: its protocol.py, and optional.py where it has one
 ORDER = [
-    "window", "errors", "extras", "ranges", "renames", "python_syntax",
+    "window", "masking", "errors", "extras", "ranges", "renames", "python_syntax",
     "plain_json", "stopping", "waiting", "seeding", "compute_thread",
     "atomic_write", "json_lines", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
     "chat", "notebook_html", "trajectory", "trajectory_json", "causes", "tools", "tasks", "environments",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whetstone.errors import SaveError
+from whetstone.masking import mask_secrets
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -24,8 +25,11 @@ _REASONS = {
 }
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text`, whole or not at all.
+def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
+    """Replace `path` by `text`, whole or not at all. Secrets that this process knows are masked.
+
+    Args:
+        is_private: Whether only the owner can read the file (mode 0600).
 
     Raises:
         SaveError: It could not be written; the previous content is untouched.
@@ -33,8 +37,8 @@ def write_text(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.partial")
     with saving(path, aside):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(aside, "w", encoding="utf-8", opener=_open_private if is_private else None) as file:
+            file.write(mask_secrets(text))
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
@@ -88,6 +92,12 @@ def saving(path: Path, aside: Path | None = None) -> Iterator[None]:
             said = "it could not be written whole, as on a full disk"
             raise SaveError(f"{path}: could not be saved: {said}; what was there before is kept") from error
         raise
+
+
+def _open_private(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)  # an unfinished file of a killed process keeps its mode
+    return descriptor
 
 
 def _sync_file(path: Path) -> None:

@@ -17,6 +17,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from whetstone.masking import mask_message
+
 _MOST_CHARACTERS = 2000
 
 
@@ -27,7 +29,9 @@ class WhetstoneError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split("\n")).encode(errors="replace").decode()  # halves of letters cannot be shown
+        line = (
+            " ".join(mask_message(message).split("\n")).encode(errors="replace").decode()
+        )  # halves of letters cannot be shown
         super().__init__(line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…")
 
 
@@ -143,7 +147,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def said_by(error: BaseException) -> str:
     """An exception's text, which is foreign code where the exception is: one that raises says so."""
     try:
-        return _SURROGATE.sub("\ufffd", str(error))  # half of a surrogate pair can be neither written nor printed
+        return _SURROGATE.sub(
+            "\ufffd", mask_message(str(error))
+        )  # half of a surrogate pair can be neither written nor printed
     except BaseException as another:  # whatever it is, it is only about a text
         return f"[its text cannot be had: {type(another).__name__}]"
 

@@ -30,6 +30,7 @@ from whetstone.contracts import check_spelling, fulfils
 from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
 from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
+from whetstone.masking import mask_secrets
 from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
 from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
 from whetstone.rollout.optional import KINDS, TrainsModel
@@ -297,7 +298,7 @@ def plain_problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     said = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
-    written = repr(problem["input"])
+    written = mask_secrets(repr(problem["input"]))
     return f"{said}, got {written if len(written) <= 60 else f'{written[:57]}…'}"
 
 

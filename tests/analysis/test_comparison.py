@@ -273,3 +273,24 @@ def test_the_command(tmp_path, rendered):
         refused = whetstone("compare", *wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert said in refused.stderr
+
+
+def test_a_run_of_other_variables_or_imported_code_is_another_run(tmp_path, monkeypatch):
+    (tmp_path / "swept_reward.py").write_text("from swept_prices import PRICE\n\ndef paid(): ...\n")
+    (tmp_path / "swept_prices.py").write_text("PRICE = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEPT_TITLE", "one")
+    monkeypatch.setenv("SWEPT_TOKEN", "first")
+    keys = {
+        "extends": "demo",
+        "title": "${SWEPT_TITLE}",
+        "reward": {"name": "swept_reward:paid", "token": "${SWEPT_TOKEN}"},
+    }
+    first = key_of(load_recipe(keys))
+    monkeypatch.setenv("SWEPT_TOKEN", "second")
+    assert key_of(load_recipe(keys)) == first
+    monkeypatch.setenv("SWEPT_TITLE", "two")
+    assert key_of(load_recipe(keys)) != first
+    monkeypatch.setenv("SWEPT_TITLE", "one")
+    (tmp_path / "swept_prices.py").write_text("PRICE = 2\n")
+    assert key_of(load_recipe(keys)) != first

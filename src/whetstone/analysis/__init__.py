@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.analysis.appendix import write_appendix
     from whetstone.analysis.comparison import check_contenders, compare, contenders_of, learning_curve
     from whetstone.analysis.offline import Advice, Look, advice, looks_of
     from whetstone.analysis.replay import Replay, ReplayCheck
@@ -32,4 +33,5 @@ __all__ = [
     "looks_of",
     "slowness_of",
     "waits_of",
+    "write_appendix",
 ]

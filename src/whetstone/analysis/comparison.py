@@ -35,7 +35,9 @@ from whetstone.errors import (
 from whetstone.evaluation.comparing import Paired, paired
 from whetstone.extras import release
 from whetstone.recipe import Recipe, Resolved, load_recipe
+from whetstone.recipe.variables import decisive_variables
 from whetstone.record import latest_checkpoint, read_json
+from whetstone.record.custom_code import find_custom_code
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.training.budget import UNITS, spent_in
 from whetstone.training.permission import Ask, permit_run, training_parts
@@ -346,6 +348,7 @@ def key_of(resolved: Resolved) -> str:
     written = _EMPTY.sub("", written)
     found = hashlib.sha256(written.encode())
     found.update(release().encode())
+    read = set()
     for module in sorted(set(_NAMED.findall(written))):
         try:
             spec = importlib.util.find_spec(module)
@@ -353,6 +356,11 @@ def key_of(resolved: Resolved) -> str:
             continue
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             found.update(Path(spec.origin).read_bytes())
+            read.add(Path(spec.origin).resolve())
+    for file in sorted(set(find_custom_code(resolved)) - read):  # imports of the named modules
+        found.update(file.read_bytes())
+    for key, value in decisive_variables(resolved.keys).items():
+        found.update(f"{key} {value}".encode())
     path = resolved.recipe.policy.path
     for file in sorted(Path(path).glob("*")) if path is not None else ():
         if file.is_file():

@@ -292,6 +292,7 @@ def assemble(
     Raises:
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
+    resolved.check_variables()
     recipe = resolved.recipe
     source: Source = source_of(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
@@ -416,6 +417,7 @@ def judged_parts(
     Raises:
         WhetstoneError: As `assemble`.
     """
+    resolved.check_variables()
     source = source_of(resolved, "tasks", resolved.recipe.tasks.options)
     return source, environment_of(resolved, calls), reward_of(resolved)
 

@@ -44,6 +44,7 @@ def environment_of(resolved: Resolved, calls: CallPolicy | None = None) -> Calla
     Raises:
         RecipeError: There is none of its name, or one cannot be made as it is to be.
     """
+    resolved.check_variables()
     settings, models = resolved.recipe.environment, _Taken(frozen_models(resolved))
     made = _made(resolved, "environment", settings.name, settings.options, models)
     seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}

@@ -19,7 +19,7 @@ from whetstone.data.stored_episodes import is_stored
 from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
 from whetstone.recipe import DataSettings, Resolved
-from whetstone.trajectory import Group
+from whetstone.trajectory import Group, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,16 @@ class StoredReader:
     """Number of invalid rows that were skipped, by the recipe key of their file."""
     say: Callable[[str], None] = lambda line: None
     """Receives the lines of a report on each file of a log."""
+    tasks: dict[str, list[Task]] = field(default_factory=dict)
+    """Tasks of the episodes that were read, by the recipe key of their file."""
 
     def groups(self, settings: DataSettings, key: str) -> list[Group]:
+        """Return the stored episodes that `data` names; raises what `_groups` raises."""
+        groups = self._groups(settings, key)
+        self.tasks[key] = list({group.task.id: group.task for group in groups}.values())
+        return groups
+
+    def _groups(self, settings: DataSettings, key: str) -> list[Group]:
         """The stored episodes `data` names.
 
         Args:

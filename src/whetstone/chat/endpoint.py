@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError
+from whetstone.masking import remember_secret
 from whetstone.network import asked
 
 _BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
@@ -47,6 +48,8 @@ def key_in(variable: str) -> str:
     """
     if variable and variable not in os.environ:
         raise RecipeError(f"api_key_env: the environment variable {variable} is not set")
+    if variable:
+        remember_secret(os.environ[variable], f"${{{variable}}}")
     return os.environ[variable] if variable else ""
 
 

@@ -12,6 +12,7 @@ import select
 import sys
 import traceback as traceback_module
 from importlib.abc import MetaPathFinder
+from types import TracebackType
 from typing import Any
 
 # its remarks on every model it opens; must be set before a subcommand imports it
@@ -24,6 +25,7 @@ from whetstone.cli.examples import with_examples
 from whetstone.cli.own_code import line_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.extras import release
+from whetstone.masking import mask_message
 from whetstone.training.interruption import Interrupted
 
 COMMANDS = {
@@ -185,6 +187,7 @@ def main() -> None:
             os._exit(2)  # functions that libraries run at exit would fail too, each with a traceback
         line = str(error) if isinstance(error, WhetstoneError) else outside or line_of(error)
         if line is None or options["traceback"]:
+            sys.excepthook = _print_masked
             raise
         own_code = not isinstance(error, WhetstoneError) and outside is None
         _complain(f"{line}; `whetstone --traceback …` shows all of it" if own_code else line)
@@ -193,10 +196,17 @@ def main() -> None:
         _release_output()
 
 
+def _print_masked(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print a traceback without the secrets of the recipe."""
+    text = "".join(traceback_module.format_exception(kind, error, traceback))
+    with contextlib.suppress(OSError, ValueError):
+        print(mask_message(text), end="", file=sys.stderr, flush=True)
+
+
 def _complain(line: str) -> None:
     """Print a line on standard error, if it can be written."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"whetstone: {line}", file=sys.stderr, flush=True)
+        print(f"whetstone: {mask_message(line)}", file=sys.stderr, flush=True)
 
 
 _LOST = {errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EDQUOT}

@@ -17,7 +17,7 @@ from whetstone import analysis, training
 from whetstone.causes import listed
 from whetstone.cli.completing import run_folders, trajectory_ids
 from whetstone.cli.shown import shown
-from whetstone.errors import WhetstoneError
+from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.reporting.dashboard import sparkline
 from whetstone.reporting.metric_names import described
@@ -43,9 +43,24 @@ _IDS = 4
 @click.option("--trajectory", "id", metavar="ID", shell_complete=trajectory_ids, help="Show this one, turn by turn.")
 @click.option("--credit/--no-credit", default=True, help="Compute each turn's advantage again.  [default: yes]")
 @click.option("--full", is_flag=True, help="Show long messages whole.")
+@click.option(
+    "--appendix",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write recipe, seeds, versions, curves (CSV) and intervals of the run, or of a comparison, into a new folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(run_dir: Path, id: str | None, credit: bool, full: bool, as_json: bool) -> None:
-    """Show RUN_DIR, over or still going on: what it is, how it goes, what it came to. Or one trajectory of it."""
+def show(run_dir: Path, id: str | None, credit: bool, full: bool, appendix: Path | None, as_json: bool) -> None:
+    """Show RUN_DIR, over or still going on: what it is, how it goes, what it came to. Or one trajectory of it.
+
+    With --appendix RUN_DIR can also be the output directory of `whetstone compare`.
+    """
+    if appendix is not None:
+        if id is not None:
+            raise RecipeError("--trajectory: has no effect with --appendix")
+        files = [str(path) for path in analysis.write_appendix(run_dir, appendix)]
+        click.echo(to_json({"files": files}) if as_json else "\n".join(files))
+        return
     run = analysis.ShownRun(run_dir)
     if id is None:
         _show_run(run, as_json)
@@ -62,7 +77,7 @@ def show(run_dir: Path, id: str | None, credit: bool, full: bool, as_json: bool)
 def _show_run(run: analysis.ShownRun, as_json: bool) -> None:
     recipe = run.recipe.recipe
     if as_json:
-        told = {"recipe": recipe.model_dump(mode="json"), "evaluations": dict(run.evaluations), "summary": run.summary}
+        told = {"recipe": run.recipe.stored(), "evaluations": dict(run.evaluations), "summary": run.summary}
         click.echo(to_json({**told, "last": run.rows[-1] if run.rows else None, "steps": len(run.rows)}))
         return
     state = "over" if run.summary is not None else "not over: it goes on, or was stopped"

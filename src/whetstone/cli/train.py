@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
 @allow_effects_option
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Resume although the run's own code (rewards, tools, estimators) was edited; recorded in environment.json.",
+)
 @click.option("--plain", "plain_lines", is_flag=True, help="Print lines, also where the terminal could show a panel.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
 def train(
@@ -39,6 +44,7 @@ def train(
     run_dir: Path | None,
     resume: bool,
     allow_effects: bool,
+    accept_changes: bool,
     plain_lines: bool,
     as_json: bool,
 ) -> None:
@@ -55,7 +61,9 @@ def train(
         progress: Progress = Dashboard(str(run_dir or resolved.name))
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
-    summary = training.train(resolved, run_dir, resume=resume, progress=progress, ask=ask_once())
+    summary = training.train(
+        resolved, run_dir, resume=resume, progress=progress, ask=ask_once(), accept_changes=accept_changes
+    )
     try:
         _show(summary, as_json)
     except OSError as error:
@@ -70,6 +78,8 @@ def _show(summary: RunSummary, as_json: bool) -> None:
         click.echo(f"{name:<14} {training.headline(evaluation.to_json())}")
     for name, ablation in summary.ablations.items():
         click.echo(f"{name:<14} {training.headline(ablation.after.to_json())}")
+    for entry in summary.written.get("overlap", []):
+        click.secho(entry["sentence"], fg="yellow")
     minutes, report = sum(summary.seconds.values()) / 60, summary.run_dir / "report.html"
     before, after = summary.before.success, summary.after.success
     click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {report}")

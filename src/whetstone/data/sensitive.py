@@ -17,33 +17,9 @@ from typing import Any
 from whetstone.data.redacting import Redact
 from whetstone.errors import DataError, RecipeError
 from whetstone.extras import install_command
+from whetstone.masking import PROVIDER_KEYS
 from whetstone.plugins import find_part
 
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "Anthropic API key": (r"sk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
-    "OpenRouter API key": (r"sk-or-v1-[A-Za-z0-9]{32,}", "sk-or-"),
-    "OpenAI API key": (r"sk-(?:proj-|svcacct-|admin-)?(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{32,}", "sk-"),
-    "Google API key": (r"AIza[A-Za-z0-9_-]{35}", "AIza"),
-    "Hugging Face token": (r"hf_[A-Za-z0-9]{30,}", "hf_"),
-    "GitHub token": (
-        r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
-        *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-    ),
-    "GitLab token": (r"glpat-[A-Za-z0-9_-]{20,}", "glpat-"),
-    "AWS access key": (r"(?:AKIA|ASIA)[A-Z0-9]{16}", "AKIA", "ASIA"),
-    "Slack token": (r"xox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
-    "Stripe key": (r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}", "k_live_", "k_test_"),
-    "Groq API key": (r"gsk_[A-Za-z0-9]{40,}", "gsk_"),
-    "xAI API key": (r"xai-[A-Za-z0-9]{40,}", "xai-"),
-    "NVIDIA API key": (r"nvapi-[A-Za-z0-9_-]{40,}", "nvapi-"),
-    "Perplexity API key": (r"pplx-[A-Za-z0-9]{40,}", "pplx-"),
-    "Replicate token": (r"r8_[A-Za-z0-9]{37,}", "r8_"),
-    "Weights & Biases key": (r"wandb_v1_[A-Za-z0-9_-]{40,}", "wandb_v1_"),
-    "npm token": (r"npm_[A-Za-z0-9]{36}", "npm_"),
-    "PyPI token": (r"pypi-[A-Za-z0-9_-]{60,}", "pypi-"),
-    "SendGrid API key": (r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,45}", "SG."),
-}
-"""Kind → its expression, and texts of which a value contains one."""
 _PRIVATE_KEY = (
     r"-----B[E]GIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r"(?:[^-]|-(?!----)){0,8000}(?:-----END [A-Z ]{0,60}-----)?"
@@ -76,7 +52,7 @@ _KINDS: Sequence[_Kind] = (
     _Kind("private key", re.compile(_PRIVATE_KEY), ("private key",)),
     *(
         _Kind(name, _delimited(expression), tuple(map(str.lower, markers)))
-        for name, (expression, *markers) in _KEYS.items()
+        for name, (expression, *markers) in PROVIDER_KEYS.items()
     ),
     _Kind("e-mail address", re.compile(_EMAIL), ("@",)),
     _Kind("phone number", re.compile(_PHONES[0]), ("+",)),

@@ -17,6 +17,7 @@ from ruamel.yaml.comments import CommentedMap
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import search_also
 from whetstone.recipe.locating import is_file, located
+from whetstone.recipe.variables import mask_literals
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.renames import RECIPES
 
@@ -265,7 +266,8 @@ def overrides_read(overrides: Sequence[str]) -> tuple[Keys, Places]:
         if not equals or not dotted:
             raise RecipeError(f"{override}: an override is written key=value, such as reinforcement.steps=30")
         changes[dotted] = yaml_value(text, override)
-    return changes, {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in changes.items()}
+    masked, _ = mask_literals(changes)
+    return changes, {dotted: f"command line ({dotted}={shortened(value)})" for dotted, value in masked.items()}
 
 
 def changed(

@@ -16,6 +16,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from whetstone.errors import RecipeError
+from whetstone.masking import known_secrets, remember_secret
 from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, remarks, without_effect
@@ -37,6 +38,7 @@ from whetstone.recipe.reading import (
 )
 from whetstone.recipe.settings import Recipe
 from whetstone.recipe.upgrade import upgrade_recipe
+from whetstone.recipe.variables import describe_unset, expand_variables, mask_literals, with_references
 
 _HALF = re.compile("[\ud800-\udfff]")
 _WITHOUT_BOUND = ("reinforcement.max_mismatch_kl",)
@@ -58,6 +60,8 @@ class Resolved:
     """Its name and those of what it extends, without methods."""
     notes: tuple[str, ...] = ()
     """What a person should know of how it came about, a line each."""
+    unset: tuple[tuple[str, str], ...] = ()
+    """(key, variable) of each `${NAME}` whose environment variable is not set."""
 
     def error(self, key: str, message: str) -> RecipeError:
         """An error that says where `key`, or the nearest key around it, was written."""
@@ -83,9 +87,32 @@ class Resolved:
         """
         return _built(self.name, Stack(self.worlds, dict(self.keys), dict(self.places)), [overrides_read(overrides)])
 
+    def check_variables(self) -> None:
+        """Check that the recipe can be used, not only shown.
+
+        Raises:
+            RecipeError: It names an environment variable that is not set.
+        """
+        for key, variable in self.unset:
+            raise self.error(key, describe_unset(variable))
+
+    def stored(self) -> dict[str, Any]:
+        """Return all values, as they are stored and shown: `${NAME}` is kept, and literal secrets are masked."""
+        return mask_literals(with_references(self.recipe.model_dump(mode="json"), self.keys))[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, and the secrets that the process that loads the recipe must mask."""
+        return {**self.__dict__, "secrets": known_secrets()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the fields."""
+        for value, replacement in state.pop("secrets").items():
+            remember_secret(value, replacement)
+        self.__dict__.update(state)
+
     def dump(self) -> str:
         """The recipe as YAML with every default written out; loading it gives the same recipe."""
-        written = self.recipe.model_dump(mode="json", exclude_none=False)
+        written = self.stored()
         for dotted, _ in without_effect(self.recipe):  # only defaults: what was set without effect is refused
             *above, last = dotted.split(".")
             section = written
@@ -159,7 +186,8 @@ def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[s
 def _given(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
     """What is given in Python; mappings of sections are merged with what is there."""
     named: Mapping[str, Any] = with_names({**sections, **changes})
-    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in named.items()}
+    masked, _ = mask_literals(named)
+    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in masked.items()}
     return {key: _Section(value) if key in sections else value for key, value in named.items()}, said
 
 
@@ -210,15 +238,29 @@ def _resolved(
     for wrong in (*renamed_keys(keys), *unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{place_of(places, wrong.key, name)}  {wrong}")
     keys = canonical(located(_without_nulls(keys), None))
+    try:
+        values, unset = expand_variables(keys)
+    except OptionError as error:
+        raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
+    values = canonical(located(values, None))
+    _, masked = mask_literals(keys)
+    secret = tuple(
+        f"{place_of(places, key, name)}  {key}: a secret in the recipe, masked in files, reports and trackers; write "
+        f"${{NAME}} here and export NAME"
+        for key in masked
+    )
     for dotted, said in _unsayable(keys, ""):
         raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}")
     for method, dotted, wanted in laid.unmet(keys):
         raise RecipeError(f"{name}: {method.name} needs {dotted}: {wanted}")
     try:
-        recipe = Recipe.model_validate(keys)
+        recipe = Recipe.model_validate(values)
     except OptionError as error:
+        for key, variable in unset:
+            if key == error.key:
+                raise RecipeError(f"{place_of(places, key, name)}  {key}: {describe_unset(variable)}") from None
         raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
-    resolved = Resolved(recipe, name, keys, places, worlds, (*notes, *remarks(recipe)))
+    resolved = Resolved(recipe, name, keys, places, worlds, (*notes, *secret, *remarks(recipe)), tuple(unset))
     for key, reason in without_effect(recipe):
         if _is_set(keys, key):
             raise resolved.error(key, f"has no effect: {reason}")

@@ -459,5 +459,8 @@ class Recipe(Settings):
     trackers: Annotated[list[Annotated[Part, named()]], listed()] = []
     """Who else is told the numbers of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or `package.module:Class`;
     see `docs/trackers.md`. They decide nothing, and a run may go on with others."""
+    store_code: bool = False
+    """Copy the custom code of the recipe (rewards, tools, estimators, environments, and their imports from the
+    same folder) into the run directory, as `code/`. Files with secrets are left out. Digests are always stored."""
     ablations: dict[str, dict[str, Any]] = {}
     """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""

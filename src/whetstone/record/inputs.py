@@ -16,12 +16,14 @@ from pathlib import Path
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Resolved
 from whetstone.recipe.locating import files_named
+from whetstone.recipe.variables import decisive_variables
 from whetstone.record.checkpoint import CHECKSUMS, checkpoints_in
 
 
 def inputs_of(resolved: Resolved) -> dict[str, str]:
     """By dotted key, the digest of each file and folder the recipe names there, in hexadecimal. Ablations are runs of
-    their own, whose keys are theirs; what is not there has none.
+    their own, whose keys are theirs; what is not there has none. Environment variables of the recipe have one, too
+    (`key ${NAME}`), except those of credentials.
 
     Of a run directory what it sampled and its last checkpoint are counted, of a checkpoint its checksums, of another
     folder every file that is not hidden.
@@ -35,6 +37,8 @@ def inputs_of(resolved: Resolved) -> dict[str, str]:
         digest = _digest(path)
         if digest is not None:
             found[key] = digest
+    for key, value in decisive_variables(resolved.keys).items():
+        found[key] = hashlib.sha256(value.encode()).hexdigest()
     return found
 
 
@@ -47,7 +51,9 @@ def changed_input(resolved: Resolved, before: Mapping[str, str]) -> str | None:
     """
     now = inputs_of(resolved)
     paths = dict(files_named(resolved.recipe.model_dump(exclude={"ablations"})))
-    return next((f"{paths[key]} ({key})" for key in now if before.get(key, now[key]) != now[key]), None)
+    return next(
+        (f"{paths[key]} ({key})" if key in paths else key for key in now if before.get(key, now[key]) != now[key]), None
+    )
 
 
 def of_keys(inputs: Mapping[str, str], sections: frozenset[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_stored_recipe
 from whetstone.recipe.upgrade import upgrade_key
+from whetstone.recipe.variables import without_secrets
 from whetstone.record.inputs import changed_input, inputs_of
 
 _MODULES = "modules.json"
@@ -36,7 +37,11 @@ _TOLD = "trackers"
 """The key of who is told of it, which decides nothing: a run goes on with others."""
 _SCALE = "scale."
 """What keys begin with that say which machines it runs on: it goes on on others."""
-_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS)
+ENVIRONMENT = "environment.json"
+"""Versions, machine and custom code that produced it; see `training/provenance.py`."""
+OVERLAP = "overlap.json"
+"""Evaluation tasks in the training data; see `find_overlap`."""
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ENVIRONMENT, OVERLAP)
 
 
 @contextlib.contextmanager
@@ -59,12 +64,7 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
             yield
         except WhetstoneError:
             if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in _FIRST):
-                for name in (
-                    "metrics.jsonl",
-                    "recipe.yaml",
-                    _MODULES,
-                    _INPUTS,
-                ):  # refused before anything began: a better one may come
+                for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
 
@@ -122,7 +122,7 @@ def check_inputs(run_dir: Path, resolved: Resolved, *, say: Callable[[str], None
     before = run_inputs(run_dir)
     if before is None:
         say(f"{run_dir}: was begun by a version that kept no digests of its data; what they are now is kept")
-        write_json(run_dir / _INPUTS, inputs_of(resolved))
+        write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
         return
     if (changed := changed_input(resolved, before)) is not None:
         said = "is not what this run began with; bring that back, or choose another --run-dir"
@@ -141,13 +141,16 @@ def read_json(path: Path) -> Any:
         raise RunDirectoryError(f"{path}: is damaged: {str(error)[:160]}") from None
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, *, is_private: bool = False) -> None:
     """Replace a JSON file, whole or not at all; NaN becomes null.
+
+    Args:
+        is_private: Whether only the owner can read the file.
 
     Raises:
         SaveError: It could not be written.
     """
-    write_text(path, to_json(content, indent=1) + "\n")
+    write_text(path, to_json(content, indent=1) + "\n", is_private=is_private)
 
 
 def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
@@ -160,15 +163,15 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
             raise RunDirectoryError(
                 f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
             )
-        write_json(run_dir / _MODULES, searched())
-        write_json(run_dir / _INPUTS, inputs_of(resolved))
-        write_text(recipe, resolved.dump())
+        write_json(run_dir / _MODULES, searched(), is_private=True)
+        write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
+        write_text(recipe, resolved.dump(), is_private=True)
         return
     if not resume:
         raise RunDirectoryError(
             f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
         )
-    held, asked = run_recipe(run_dir).recipe.model_dump(), resolved.recipe.model_dump()
+    held, asked = (without_secrets(each.stored()) for each in (run_recipe(run_dir), resolved))
     for key in lost_parts(held):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
     different = (said for key, said in _differences(held, asked, "") if not _decides_nothing(key))
@@ -177,7 +180,7 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
 
 
 def _decides_nothing(key: str) -> bool:
-    return key in (*_PLACES, *_EFFECTS, _TOLD) or key.startswith(_SCALE)
+    return key in (*_PLACES, *_EFFECTS, _TOLD, "store_code") or key.startswith(_SCALE)
 
 
 def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,8 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from whetstone.masking import mask_message
+
 _SECONDS_BETWEEN_LINES = 10.0
 _SHOWN = {
     "loss/total": "loss {:.3f}",
@@ -132,7 +134,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line between stages."""
-        self.write(lambda: self.console.print(text, highlight=False, markup=False, soft_wrap=True))
+        self.write(lambda: self.console.print(mask_message(text), highlight=False, markup=False, soft_wrap=True))
 
     def write(self, line: Callable[[], None]) -> None:
         """Call a function that writes; after an output error, call none."""

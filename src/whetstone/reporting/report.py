@@ -20,6 +20,7 @@ from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
+from whetstone.recipe.variables import mask_recipe_text
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
 from whetstone.reporting.learning import learned_from, learning_rows
@@ -133,7 +134,7 @@ def write_report(run_dir: Path) -> Path:
         stages=stages,
         verdict=verdict(summary),
         method=method_sentence(summary),
-        failed=failure_sentences(summary),
+        failed=[*failure_sentences(summary), *(each["sentence"] for each in summary.get("overlap", []))],
         compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),
@@ -146,7 +147,7 @@ def write_report(run_dir: Path) -> Path:
         learned_from=learned_from,
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
         mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
-        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        recipe=mask_recipe_text(recipe.read_text(encoding="utf-8")) if recipe.is_file() else "",
         lines=_lines,
     )
     write_text(run_dir / "report.html", html)

@@ -37,6 +37,7 @@ from whetstone.errors import (
     innermost,
     said_by,
 )
+from whetstone.masking import mask_secrets
 from whetstone.plain_json import MAX_VALUES
 from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
@@ -351,7 +352,7 @@ class Toolset:
                     kept.append(part)
                 truncated = truncated or images > _MOST_IMAGES
                 continue
-            text, cut = shortened(plain(part.text), room)
+            text, cut = shortened(plain(mask_secrets(part.text)), room)
             kept.append(replace(part, text=text))
             room, truncated = max(room - len(text), 0), truncated or cut
         return tuple(kept), truncated

@@ -186,7 +186,7 @@ def protocol_of(
     Args:
         who: Names the agent where it is not the policy.
     """
-    recipe, listed = assembly.resolved.recipe, list(tasks)
+    recipe, written, listed = assembly.resolved.recipe, assembly.resolved.stored(), list(tasks)
     specs = tools_shown(assembly.environment())
     return {
         "whetstone": release(),
@@ -194,10 +194,10 @@ def protocol_of(
         "chat_template": _digest(str(getattr(assembly.policy.tokenizer, "chat_template", ""))),
         "chat_format": recipe.chat.format,
         "tools": _digest(json.dumps([spec.to_openai() for spec in specs], sort_keys=True)),
-        "environment": recipe.environment.model_dump(mode="json", exclude={"effects", "allow_effects"}),
-        "task_source": recipe.tasks.model_dump(mode="json"),
-        "reward": recipe.reward.model_dump(mode="json"),
-        "strategy": recipe.evaluation.strategy.model_dump(mode="json") if recipe.evaluation.strategy else None,
+        "environment": {k: v for k, v in written["environment"].items() if k not in ("effects", "allow_effects")},
+        "task_source": written["tasks"],
+        "reward": written["reward"],
+        "strategy": written["evaluation"]["strategy"],
         "max_new_tokens": recipe.rollout.max_new_tokens,
         "cuts": {
             **{key: getattr(recipe.rollout, key) for key in ("top_k", "top_p", "min_p")},

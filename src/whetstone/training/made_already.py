@@ -19,6 +19,7 @@ from typing import Any
 from whetstone.atomic_write import new_folder, write_text
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved
+from whetstone.recipe.variables import without_secrets
 from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_recipe
 from whetstone.record.checkpoint import damage, position_of
 from whetstone.record.inputs import inputs_of, of_keys
@@ -141,6 +142,6 @@ def _decided_there(other: Path) -> dict[str, Any] | None:
 
 
 def _decided(resolved: Resolved) -> dict[str, Any]:
-    written = resolved.recipe.model_dump()
+    written = without_secrets(resolved.stored())
     rollout = {key: value for key, value in written["rollout"].items() if key not in _SAMPLING}
     return {**{key: written[key] for key in _DECIDE}, "rollout": rollout}

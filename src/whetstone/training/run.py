@@ -34,6 +34,7 @@ from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.permission import Ask, permit_run, training_parts
 from whetstone.training.pinned import pin_choices
+from whetstone.training.provenance import record_environment
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
@@ -51,6 +52,7 @@ def train(
     progress: Progress | None = None,
     reuse_from: Sequence[Path] = (),
     ask: Ask | None = None,
+    accept_changes: bool = False,
 ) -> RunSummary:
     """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
@@ -65,19 +67,24 @@ def train(
             was taken is said, and the run comes to the same.
         ask: Asks for permission to call tools that change something, if the recipe does not give it
             (`environment.allow_effects`); None refuses.
+        accept_changes: Resume although custom code of the run (rewards, tools, estimators) was edited; the change is
+            recorded in `environment.json`.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
     resolved = load_recipe(recipe)
+    resolved.check_variables()
     run_dir = Path(run_dir) if run_dir is not None else Path("runs") / resolved.name
     progress = progress or Progress()
-    feed = Feed(trackers_of(resolved), run_dir, resolved.recipe.model_dump(mode="json"), say=progress.say)
+    feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
     try:
         mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
         permit = partial(_permitted, ask=ask, say=progress.say)
-        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror, permit)
+        summary = _trained(
+            resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror, permit, accept_changes
+        )
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
         raise
@@ -98,8 +105,13 @@ def _trained(
     reuse_from: Sequence[Path],
     mirror: Mirror | None = None,
     permit: Callable[[Resolved, Path], Resolved] | None = None,
+    accept_changes: bool | None = None,
 ) -> RunSummary:
-    """The run, told to trackers of the whole through `feed`."""
+    """Run the stages and ablations; `feed` passes metrics to the trackers of the whole.
+
+    Args:
+        accept_changes: See `train`; None for a stage or an ablation, whose code is that of the whole run.
+    """
     for note in resolved.notes:
         progress.say(note)
     if resume and not (run_dir / "recipe.yaml").is_file():
@@ -116,12 +128,15 @@ def _trained(
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
     with claimed(run_dir, resolved, resume=resume), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
-        if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
+        is_finished = summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations)
+        if summary is not None and is_finished:
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
             for stage in summary.get("stages", [{"folder": ""}]):
                 feed.follow(run_dir / stage["folder"])
         elif resume:
             check_inputs(run_dir, resolved, say=progress.say)
+        if accept_changes is not None and not is_finished:
+            record_environment(run_dir, resolved, accept_changes=accept_changes, report=progress.say)
         if summary is None:
             try:
                 if stages:
@@ -135,17 +150,18 @@ def _trained(
                 said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
                 raise Interrupted(said, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
+        overrides = resolved.stored()["ablations"]
         for name, changes in resolved.recipe.ablations.items():
             if name in summary["ablations"]:
                 continue
-            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in changes.items())})")
+            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides[name].items())})")
             variant = resolved.with_changes({"ablations": None, **changes})
             there = run_dir / "ablations" / name
             resumed = (there / "recipe.yaml").is_file()
             untold = Feed({}, there, {}, say=progress.say)
             outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir]).written
             seconds = sum(outcome["seconds"].values())
-            summary["ablations"][name] = {"after": outcome["after"], "overrides": changes, "seconds": seconds}
+            summary["ablations"][name] = {"after": outcome["after"], "overrides": overrides[name], "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)

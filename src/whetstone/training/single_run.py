@@ -18,6 +18,7 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.evaluation_overlap import find_overlap
 from whetstone.assembly.own_data import check_data, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
@@ -52,7 +53,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import read_json, write_json
+from whetstone.record.run_directory import OVERLAP, read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -132,6 +133,7 @@ class SingleRun:
             self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
             self._store_skipped_rows()
+            await run_in_compute_thread(self._store_overlap)
             cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
             self.assembly = replace(self.assembly, cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
@@ -166,6 +168,17 @@ class SingleRun:
                 self.progress.say(f"{key}: {count} invalid rows are skipped ({key}.on_bad_row: skip)")
         if skipped:
             write_json(path, {**(read_json(path) or {}), **skipped})
+
+    def _store_overlap(self) -> None:
+        """Store and report evaluation tasks that are in the training data, once per run."""
+        path = self.run_dir / OVERLAP
+        if path.is_file():
+            return
+        entries = find_overlap(self.assembly, self.resolved)
+        for entry in entries:
+            self.progress.say(entry["sentence"])
+        if entries:
+            write_json(path, entries)
 
     def _report_precision(self) -> None:
         """Log the precision of Muon's iteration when a run starts that measured it."""

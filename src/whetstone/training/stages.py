@@ -188,6 +188,11 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for each in told
             for key, count in each["summary"].get("skipped_rows", {}).items()
         },
+        "overlap": [
+            {**entry, "sentence": f"{each['name']}: {entry['sentence']}"}
+            for each in told
+            for entry in each["summary"].get("overlap", [])
+        ],
         "ends": {each["name"]: end for each in told for end in each["summary"].get("ends", {}).values()},
         "seconds": {each["name"]: sum(each["summary"]["seconds"].values()) for each in told},
         "throughput": {each["name"]: value for each in told for value in each["summary"]["throughput"].values()},

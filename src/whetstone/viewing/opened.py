@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from whetstone.errors import RecipeError, RunDirectoryError, did_you_mean
 from whetstone.plain_json import plain as to_plain
+from whetstone.recipe.variables import mask_recipe_text
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.tools.plain_text import plain
 from whetstone.viewing.alerts import Change, alerts_of, change
@@ -96,9 +97,10 @@ class OpenedRun:
 
     @cached_property
     def recipe_text(self) -> str:
-        """As it is written."""
+        """The stored text, with literal secrets masked."""
         try:
-            return self.files.read(self.folder / "recipe.yaml", max_bytes=_MAX_RECIPE).decode(errors="replace")
+            text = self.files.read(self.folder / "recipe.yaml", max_bytes=_MAX_RECIPE).decode(errors="replace")
+            return mask_recipe_text(text)
         except OSError:
             return ""
 

@@ -1,0 +1,179 @@
+"""Search for evaluation tasks in the training data of a recipe: its tasks, demonstrations and stored episodes.
+
+Tasks are equal if their ids are, or their prompts without case, white space and final punctuation; if both have private
+values, these must be equal, too, since one question about two databases is two tasks. Of tasks from a list, which can
+have other columns, the answers must be equal. Rows of a file contain a task if they contain its prompt, or thirteen of
+its words in a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.data.overlap import WORDS, overlaps
+from whetstone.data.rows import InvalidRow, read_rows
+from whetstone.data.sensitive import collect_texts
+from whetstone.plain_json import to_json
+from whetstone.recipe import (
+    DataSettings,
+    DistillationSettings,
+    ReinforcementSettings,
+    Resolved,
+    SamplingSettings,
+    SupervisedSettings,
+)
+from whetstone.recipe.stage_settings import data_of
+from whetstone.tasks import Source
+from whetstone.tasks.protocol import Counted
+from whetstone.trajectory import Task
+
+_MAX_TASKS = 10_000
+"""Training tasks of a list that are compared."""
+_MAX_GENERATED, _MAX_EVALUATED = 50, 100
+"""Training and evaluation tasks of a source that makes them, which takes milliseconds for each."""
+_ANSWERS = ("answer", "answers", "solution", "target", "label", "expected", "reference")
+"""Private values that identify a task, regardless of the other ones."""
+_MAX_CHARACTERS = 10_000_000
+"""Text of a data file that is searched."""
+_EXAMPLES = 3
+_END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
+
+
+def find_overlap(assembly: Assembly, resolved: Resolved) -> list[dict[str, Any]]:
+    """Return one entry per place of the recipe whose data contain evaluation tasks.
+
+    An entry has the recipe key (`where`), the number of evaluation tasks that were found (`count`) and compared
+    (`held_out`), a description of the searched data (`searched`), the numbers by kind of match (`matches`), some
+    `examples`, and all of this as a line (`sentence`).
+
+    Args:
+        assembly: The components of the run; `check_data` has read the stored episodes.
+        resolved: The recipe with its stages.
+    """
+    stored, files = assembly.stored_reader.tasks, dict(_files(resolved))
+    is_list = isinstance(assembly.source, Counted)
+    count = resolved.recipe.evaluation.episodes
+    held_out = assembly.source.held_out(count if is_list or stored or files else min(count, _MAX_EVALUATED))
+    searched = {key: (f"{len(tasks)} training tasks", tasks) for key, tasks in _training_tasks(assembly, resolved)}
+    searched |= {key: (f"{len(tasks)} stored tasks", tasks) for key, tasks in stored.items()}
+    entries = [
+        _entry(key, what, _repeated(held_out, tasks, is_list=is_list), held_out)
+        for key, (what, tasks) in searched.items()
+    ]
+    for key, settings in files.items():
+        if key not in stored:
+            rows, matches = _contained(settings, held_out)
+            entries.append(_entry(key, f"{rows} rows of {settings.path}", matches, held_out))
+    return [entry for entry in entries if entry["count"]]
+
+
+_Matches = dict[str, tuple[str, str]]
+"""Id of an evaluation task → (kind of match, id of the training task or row)."""
+
+
+def _entry(where: str, searched: str, matches: _Matches, held_out: Sequence[Task]) -> dict[str, Any]:
+    by_kind = Counter(kind for kind, _ in matches.values())
+    examples = [f"{task} ({place})" for task, (_, place) in list(matches.items())[:_EXAMPLES]]
+    kinds = ", ".join(f"{count} by {kind}" for kind, count in by_kind.items())
+    sentence = (
+        f"{where}: {len(matches)} of {len(held_out)} evaluation tasks are in the training data ({kinds}; searched: "
+        f"{searched}), such as {', '.join(examples)}; success on them does not show that the agent generalizes: remove "
+        "them from the training data, or evaluate on other tasks"
+    )
+    return {
+        "where": where,
+        "count": len(matches),
+        "held_out": len(held_out),
+        "searched": searched,
+        "matches": dict(by_kind),
+        "examples": examples,
+        "sentence": sentence,
+    }
+
+
+def _training_tasks(assembly: Assembly, resolved: Resolved) -> Iterator[tuple[str, list[Task]]]:
+    """Yield (recipe key, tasks) of the sources that stages of a recipe sample from."""
+    planned: dict[str, int] = {}
+    for settings in resolved.recipe.own_stages.values():
+        if isinstance(settings, SupervisedSettings):
+            if settings.data is None:
+                key = "tasks" if assembly.demonstrated is assembly.source else "supervised.tasks"
+                planned[key] = planned.get(key, 0) + settings.steps * settings.batch_size
+        elif isinstance(settings, ReinforcementSettings | SamplingSettings | DistillationSettings):
+            planned["tasks"] = planned.get("tasks", 0) + settings.steps * settings.tasks_per_step
+    for key, count in planned.items():
+        source: Source = assembly.source if key == "tasks" else assembly.demonstrated
+        most = min(source.training_tasks, _MAX_TASKS) if isinstance(source, Counted) else _MAX_GENERATED
+        yield key, [source.task(index) for index in range(min(count, most))]
+
+
+def _files(resolved: Resolved) -> Iterator[tuple[str, DataSettings]]:
+    """Yield (recipe key, settings) of the data files of all stages."""
+    for kind, settings in resolved.recipe.own_stages.items():
+        data = data_of(settings)
+        if data is not None and data.path:
+            yield f"{kind}.data", data
+
+
+def _repeated(held_out: Sequence[Task], training: Iterable[Task], *, is_list: bool) -> _Matches:
+    """Return the evaluation tasks that are among training tasks.
+
+    Args:
+        is_list: Whether the tasks are rows of a list, of which only answers are compared.
+    """
+    ids = {task.id: task for task in held_out}
+    exact: dict[str, list[Task]] = {}
+    for task in held_out:
+        exact.setdefault(_normal(task.prompt), []).append(task)
+    matches: _Matches = {}
+    for task in training:
+        if task.id in ids:
+            matches.setdefault(task.id, ("id", task.id))
+        text = _normal(task.prompt)
+        for other in exact.get(text, ()) if text else ():
+            if _is_about_the_same(other.private, task.private, is_list=is_list):
+                kind = "prompt" if other.prompt == task.prompt else "normalized prompt"
+                matches.setdefault(other.id, (kind, task.id))
+    return matches
+
+
+def _is_about_the_same(one: Mapping[str, Any], other: Mapping[str, Any], *, is_list: bool) -> bool:
+    """Return whether the private values of two tasks with one prompt leave room for only one task."""
+    answers = [key for key in _ANSWERS if is_list and key in one and key in other]
+    if answers:
+        return all(to_json(one[key]) == to_json(other[key]) for key in answers)
+    return not one or not other or to_json(one) == to_json(other)
+
+
+def _contained(settings: DataSettings, held_out: Sequence[Task]) -> tuple[int, _Matches]:
+    """Return (number of rows searched, evaluation tasks that rows of a file contain)."""
+    tasks = {task.id: task for task in held_out}
+    texts: dict[str, str] = {}
+    room = _MAX_CHARACTERS
+    for row in read_rows(Path(settings.path), split=settings.split):
+        if room <= 0:
+            break
+        if not isinstance(row, InvalidRow):
+            texts[f"row {row.number}"] = text = "\n".join(collect_texts(row.columns))
+            room -= len(text)
+    normal = {where: _normal(text) for where, text in texts.items()}
+    matches: _Matches = {}
+    for where, id in overlaps(texts.items(), held_out):
+        prompt = tasks[id].prompt
+        if prompt in texts[where]:
+            matches.setdefault(id, ("prompt", where))
+        elif _normal(prompt) in normal[where]:
+            matches.setdefault(id, ("normalized prompt", where))
+        elif len(re.findall(r"\w+", prompt)) >= WORDS:
+            matches.setdefault(id, (f"{WORDS} words in a row", where))
+    return len(texts), matches
+
+
+def _normal(text: str) -> str:
+    """Return a prompt without case, white space at its ends or repeated, and punctuation at the ends of words."""
+    return " ".join(_END.sub("", text).casefold().split())

@@ -1,0 +1,210 @@
+"""Detection and masking of secrets in settings: keys and texts that hold them, and the secret values of this process.
+
+Values that `remember_secret` stores are replaced by `mask_secrets` in error messages, progress lines, results of tools
+and files of a run.
+
+Note:
+    Only values that no ordinary text contains are stored: the password `postgres` would be replaced in every sentence
+    about PostgreSQL. Such a value is masked in the recipe and in URLs.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
+    "Anthropic API key": (r"sk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
+    "OpenRouter API key": (r"sk-or-v1-[A-Za-z0-9]{32,}", "sk-or-"),
+    "OpenAI API key": (r"sk-(?:proj-|svcacct-|admin-)?(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{32,}", "sk-"),
+    "Google API key": (r"AIza[A-Za-z0-9_-]{35}", "AIza"),
+    "Hugging Face token": (r"hf_[A-Za-z0-9]{30,}", "hf_"),
+    "GitHub token": (
+        r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
+        *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
+    "GitLab token": (r"glpat-[A-Za-z0-9_-]{20,}", "glpat-"),
+    "AWS access key": (r"(?:AKIA|ASIA)[A-Z0-9]{16}", "AKIA", "ASIA"),
+    "Slack token": (r"xox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
+    "Stripe key": (r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}", "k_live_", "k_test_"),
+    "Groq API key": (r"gsk_[A-Za-z0-9]{40,}", "gsk_"),
+    "xAI API key": (r"xai-[A-Za-z0-9]{40,}", "xai-"),
+    "NVIDIA API key": (r"nvapi-[A-Za-z0-9_-]{40,}", "nvapi-"),
+    "Perplexity API key": (r"pplx-[A-Za-z0-9]{40,}", "pplx-"),
+    "Replicate token": (r"r8_[A-Za-z0-9]{37,}", "r8_"),
+    "Weights & Biases key": (r"wandb_v1_[A-Za-z0-9_-]{40,}", "wandb_v1_"),
+    "npm token": (r"npm_[A-Za-z0-9]{36}", "npm_"),
+    "PyPI token": (r"pypi-[A-Za-z0-9_-]{60,}", "pypi-"),
+    "SendGrid API key": (r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,45}", "SG."),
+}
+"""Kind → its expression, and texts of which a value contains one."""
+MASK = "MASKED_"
+"""Prefix of the variable that replaces a secret that was written into a recipe."""
+_WORDS = (
+    r"api_?keys?|access_?keys?|private_?key|secret(?:_?key)?s?|(?:access_|auth_|bearer_|api_|refresh_|session_)?token|"
+    r"password|passwd|passphrase|pwd|credentials?|authorization|cookies?|dsn|connection_string|pat"
+)
+_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS})$")
+_MODEL_TOKEN = re.compile(r"(?:^|_)(?:eos|bos|pad|unk|sep|cls|mask|stop|end|start|turn|image)_token$")
+"""Keys that name a token of a tokenizer."""
+_OPEN = frozenset({"headers", "environment", "variables", "env", "cookies"})
+"""Keys whose entries are headers or environment variables of a program."""
+_PLAIN_NAMES = frozenset({
+    "accept", "content_type", "user_agent", "path", "home", "lang", "language", "tz", "pwd", "shell", "term", "tmpdir",
+    "python_path", "pythonpath", "virtual_env", "host", "port", "model", "log_level",
+})  # fmt: skip
+"""Headers and variables that hold no secret, in snake case."""
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+_SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)\s+(?=\S)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?<=://)(?P<user>[^\s/:@?#]*):(?P<secret>[^\s/@?#]+)(?=@)")
+_IN_TEXTS = (
+    _URL_PASSWORD,
+    re.compile(
+        r"(?i)(?:^|(?<=[?&;\s])|(?<=--))(?:[a-z]+[_-])?(?:api[_-]?key|access[_-]?key|key|token|sig|signature|password|"
+        r"passwd|pwd|secret)=(?P<secret>[^&\s#;]+)"
+    ),
+    re.compile(r"(?i)\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=-]{8,})"),
+    *(
+        re.compile(rf"(?<![A-Za-z0-9_-])(?P<secret>{expression})(?![A-Za-z0-9_-])")
+        for expression, *_ in PROVIDER_KEYS.values()
+    ),
+)
+"""Expressions of secrets within a text; the group `secret` is masked."""
+_REFERENCE = "${"
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_MIN_LENGTH = 6
+_values: dict[str, str] = {}
+_longest_first: tuple[tuple[str, str], ...] = ()
+
+
+def secret_spans(path: Sequence[str], value: str) -> list[tuple[int, int]]:
+    """Return the places of secrets in a text of a recipe; a reference `${NAME}` is none.
+
+    Args:
+        path: Keys from the top of the recipe, such as `("environment", "tools", "0", "headers", "Authorization")`.
+        value: The text at this key.
+    """
+    if is_secret_key(path) or (_is_open(path) and not _is_plain(_without_numbers(path)[-1], value)):
+        start = scheme.end() if (scheme := _SCHEME.match(value)) else 0
+        return [] if not value.strip() or _REFERENCE in value else [(start, len(value))]
+    spans: list[tuple[int, int]] = []
+    for expression in _IN_TEXTS:
+        for match in expression.finditer(value):
+            start, end = match.span("secret")
+            if _REFERENCE not in match["secret"] and not any(start < last and first < end for first, last in spans):
+                spans.append((start, end))
+    return sorted(spans)
+
+
+def is_secret_key(path: Sequence[str]) -> bool:
+    """Return whether the name of a key, header, variable or command-line option is that of a secret."""
+    name = _snake(_without_numbers(path)[-1])
+    return _SECRET_NAME.search(name) is not None and _MODEL_TOKEN.search(name) is None
+
+
+def is_credential(path: Sequence[str], variable: str = "") -> bool:
+    """Return whether a key, or the environment variable that it names, is that of a credential."""
+    return is_secret_key(path) or is_secret_key((variable,)) or _is_open(path)
+
+
+def _is_open(path: Sequence[str]) -> bool:
+    """Return whether a key is an entry of `headers`, `variables` or the `environment` of a program."""
+    path = _without_numbers(path)
+    if len(path) > 2 and path[0] in ("stages", "ablations"):
+        path = path[2:]
+    return len(path) > 2 and path[-2] in _OPEN and tuple(path[:-1]) != ("chat", "variables")
+
+
+def _without_numbers(path: Sequence[str]) -> Sequence[str]:
+    """Return a path without the places in lists at its end."""
+    while len(path) > 1 and path[-1].isdigit():
+        path = path[:-1]
+    return path
+
+
+def _is_plain(name: str, value: str) -> bool:
+    """Return whether an entry of headers or variables holds no secret: a word, a number, a path, an address."""
+    text = value.strip()
+    if (
+        _snake(name) in _PLAIN_NAMES
+        or _snake(name).startswith("accept")
+        or len(text) < _MIN_LENGTH
+        or text.startswith(("/", "~", "./"))
+    ):
+        return True
+    return not _is_distinctive(text) or ("://" in text and not any(each.search(text) for each in _IN_TEXTS))
+
+
+def _is_distinctive(value: str) -> bool:
+    """Return whether an ordinary text is unlikely to contain a value."""
+    if len(value) < _MIN_LENGTH or any(map(str.isspace, value)):
+        return False
+    has_digits, has_letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
+    has_signs = any(not each.isalnum() and each not in "-_./:,;=+" for each in value)
+    is_long = len(value) >= 16 and ("-" in value or "_" in value or value.lower() != value != value.upper())
+    return (has_digits and has_letters) or has_signs or is_long
+
+
+def _snake(name: str) -> str:
+    return _WORD_BOUNDARY.sub("_", name).strip("_").lower()
+
+
+def remember_secret(value: str, replacement: str) -> None:
+    """Make `mask_secrets` replace a value in this process.
+
+    Args:
+        value: The secret; one that ordinary texts contain is not stored.
+        replacement: Its replacement, such as `${SHOP_TOKEN}`.
+    """
+    global _longest_first
+    value = _SCHEME.sub("", value.strip(), count=1) if _SCHEME.match(value) else value.strip()
+    if not _is_distinctive(value) or value in _values:
+        return
+    for form in (value, quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value)):
+        _values[form] = replacement
+    _longest_first = tuple(sorted(_values.items(), key=lambda each: -len(each[0])))
+
+
+def known_secrets() -> dict[str, str]:
+    """Return the stored values with their replacements."""
+    return dict(_values)
+
+
+def mask_secrets(text: str) -> str:
+    """Return a text without the secret values that this process stores."""
+    for value, replacement in _longest_first:
+        if value in text:
+            text = text.replace(value, replacement)
+    return text
+
+
+def mask_message(text: str) -> str:
+    """Return a message without the secret values that this process stores and without passwords of URLs."""
+    return _URL_PASSWORD.sub(r"\g<user>:***", mask_secrets(text)) if "://" in text else mask_secrets(text)
+
+
+def map_texts(value: Any, change: Callable[[tuple[str, ...], str], Any], path: tuple[str, ...] = ()) -> Any:
+    """Return nested mappings and lists with `change(path, text)` in place of each text.
+
+    Dotted keys count as several. The path of an entry of a list after a command-line option, such as `--token`, ends
+    with the option.
+    """
+    if isinstance(value, str):
+        return change(path, value)
+    if isinstance(value, Mapping):
+        return {key: map_texts(below, change, (*path, *str(key).split("."))) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [
+            map_texts(below, change, (*path, str(number), *_option_before(value, number)))
+            for number, below in enumerate(value)
+        ]
+    return value
+
+
+def _option_before(values: Sequence[object], number: int) -> tuple[str, ...]:
+    before = values[number - 1] if number else None
+    return (before,) if isinstance(before, str) and _OPTION.fullmatch(before) else ()

@@ -1,0 +1,193 @@
+"""Digests of the custom code of a recipe: modules and scripts that it names, and their imports from the same folder.
+
+No module is imported: files are found by name and their imports are read from the syntax tree.
+
+Note:
+    Installed packages and Whetstone itself are left out; `environment.json` has their versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import whetstone
+from whetstone.masking import is_secret_key, map_texts, mask_secrets, secret_spans
+from whetstone.plugins import searched
+from whetstone.python_syntax import parse_syntax
+from whetstone.recipe import Resolved
+
+_NAME = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+_INSTALLED = (
+    *{str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(whetstone.__file__).parent.resolve()),
+)
+_MAX_FILES = 1000
+
+
+def find_custom_code(resolved: Resolved) -> dict[Path, str]:
+    """Return the custom files of a recipe, each with the recipe key that names it or names a file that imports it."""
+    keys: dict[Path, str] = {}
+    for key, file, root in _named_files(resolved.recipe.model_dump(mode="json")):
+        waiting = [(file, root)]
+        while waiting and len(keys) < _MAX_FILES:
+            path, folder = waiting.pop(0)
+            if path not in keys:
+                keys[path] = key
+                waiting += _imported_files(path, folder)
+    return keys
+
+
+def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
+    """Return recipe key and SHA-256 of each custom file, by path."""
+    return {
+        str(path): {"key": key, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path, key in find_custom_code(resolved).items()
+    }
+
+
+def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Return what happened to each file that differs: `edited`, `added` or `removed`, by path.
+
+    Files are compared by path. If a run and its code were moved, files of one name and one digest are the same.
+
+    Args:
+        before: Same as `digest_custom_code`, when the run started.
+        now: The files of the recipe now.
+    """
+    moved = {(Path(path).name, each["sha256"]) for path, each in before.items() if path not in now}
+    moved_here = {(Path(path).name, each["sha256"]) for path, each in now.items() if path not in before}
+    changed = {path: "edited" for path in now if path in before and now[path]["sha256"] != before[path]["sha256"]}
+    changed |= {p: "added" for p in now if p not in before and (Path(p).name, now[p]["sha256"]) not in moved}
+    removed = {p: "removed" for p in before if p not in now and (Path(p).name, before[p]["sha256"]) not in moved_here}
+    for path in removed:  # a moved file that was edited is one change
+        other = next((p for p, how in changed.items() if how == "added" and Path(p).name == Path(path).name), None)
+        if other is not None:
+            changed[other] = "edited"
+        else:
+            changed[path] = "removed"
+    return changed
+
+
+def secret_lines(path: Path) -> list[int]:
+    """Return the lines of a Python file that hold a secret: a known key, or a text with a secret name."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = {
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if secret_spans(("code",), line) or mask_secrets(line) != line
+    }
+    for node in _nodes(text):
+        for name, value in _named_values(node):
+            is_text = isinstance(value, ast.Constant) and isinstance(value.value, str) and len(value.value) > 3
+            if is_text and is_secret_key((name,)):
+                lines.add(value.lineno)
+    return sorted(lines)
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name, value) of an assignment, a keyword argument or the entries of a dictionary."""
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name | ast.Attribute):
+                yield target.id if isinstance(target, ast.Name) else target.attr, node.value
+    elif isinstance(node, ast.keyword) and node.arg is not None:
+        yield node.arg, node.value
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value
+
+
+def _named_files(keys: Mapping[str, Any]) -> Iterator[tuple[str, Path, Path]]:
+    """Yield (key, file, folder of the modules) of each module and script that a recipe names."""
+    named: list[tuple[str, str]] = []
+
+    def note(path: tuple[str, ...], text: str) -> str:
+        named.append((".".join(path), text))
+        return text
+
+    map_texts(keys, note)
+    for key, text in named:
+        if match := _NAME.fullmatch(text):
+            for folder in dict.fromkeys([*searched(), str(Path.cwd()), *sys.path, *_installed_at(match["module"])]):
+                if (file := _module_file(match["module"], Path(folder))) is not None:
+                    yield key, file, Path(folder).resolve()
+                    break
+        elif ".py" in text and "\n" not in text:
+            for word in _words(text):
+                if word.endswith(".py") and (file := _own_file(Path(word))) is not None:
+                    yield key, file, file.parent
+
+
+def _installed_at(module: str) -> list[str]:
+    """Return the folder of a module that an editable installation finds by other means than `sys.path`."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None or not spec.origin:
+        return []
+    return [str(Path(spec.origin).parents[1 if spec.submodule_search_locations else 0])]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _module_file(module: str, folder: Path) -> Path | None:
+    """Return the custom file of a module below a folder, or None if there is none."""
+    below = folder.joinpath(*module.split("."))
+    for path in (below.with_suffix(".py"), below / "__init__.py"):
+        if (file := _own_file(path)) is not None:
+            return file
+    return None
+
+
+def _own_file(path: Path) -> Path | None:
+    """Return the path in full if it is a file that is neither installed nor part of Whetstone."""
+    path = path.resolve()
+    is_own = path.is_file() and not any(path.is_relative_to(place) for place in _INSTALLED)
+    return path if is_own and "site-packages" not in path.parts else None
+
+
+def _imported_files(path: Path, root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield (file, folder of the modules) of each custom module that a file imports from its folder or package."""
+    own = path.parent
+    for parent in path.relative_to(root).parents if path.is_relative_to(root) else ():
+        if (root / parent / "__init__.py").is_file() and str(parent) != ".":
+            yield root / parent / "__init__.py", root
+    for node in _nodes(path.read_text(encoding="utf-8", errors="replace")):
+        names: list[str] = []
+        places = [root, own]
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                places = [path.parents[node.level - 1]] if len(path.parents) >= node.level else []
+            names = [node.module] if node.module else []
+            names += [".".join(filter(None, (node.module, alias.name))) for alias in node.names]
+        for name in names:
+            for place in places:
+                file = _module_file(name, place)
+                if file is not None and (file.is_relative_to(root) or file.is_relative_to(own)):
+                    yield file, root
+                    break
+
+
+def _nodes(text: str) -> Iterator[ast.AST]:
+    try:
+        yield from ast.walk(parse_syntax(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return
