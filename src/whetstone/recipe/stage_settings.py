@@ -356,6 +356,9 @@ class ReinforcementSettings(OptimizerSettings):
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     consistency_regularization: SmoothnessSettings | None = None
     """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
+    measure_noise_scale: bool = True
+    """Whether the gradient noise scale is measured (`update/noise_scale`), at no more than 2 % of the cost of updates.
+    Does not change results."""
     max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
     the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.

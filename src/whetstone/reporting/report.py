@@ -22,7 +22,7 @@ from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
-from whetstone.reporting.learning import learned_from, learning_rows
+from whetstone.reporting.learning import learned_from, learning_rows, noise_advice
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
 from whetstone.trajectory import Trajectory
@@ -144,6 +144,7 @@ def write_report(run_dir: Path) -> Path:
         pairs=pairs,
         learning=learning_rows(rows, windows=_WINDOWS),
         learned_from=learned_from,
+        noise_advice=noise_advice(rows),
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
         mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",

@@ -60,6 +60,7 @@ from whetstone.reporting import (
     ProgressBar,
     learned_from,
     learning_rows,
+    noise_advice,
     write_trajectories,
 )
 from whetstone.reporting.trackers import Feed
@@ -238,6 +239,9 @@ class SingleRun:
             await self.checkpoints.written()
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
+            advice = noise_advice(self.journal.read()) if name == "reinforcement" else None
+            if advice is not None:
+                self.progress.say(f"{name}: {advice}")
             _, ended = self._standing(name, settings, work.done)
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
