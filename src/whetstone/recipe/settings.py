@@ -313,6 +313,9 @@ class EvaluationSettings(Settings):
     """Also evaluate beside reinforcement, each time so many updates are made; null: only before and after stages."""
     interval_episodes: int = Field(100, ge=1)
     """Held-out tasks of those evaluations."""
+    validation_episodes: int = Field(200, ge=1)
+    """Number of validation tasks of `reinforcement.keep: best`: the held-out tasks of the source that follow the test
+    tasks, the first `episodes`."""
 
 
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5

@@ -356,6 +356,10 @@ class ReinforcementSettings(OptimizerSettings):
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     consistency_regularization: SmoothnessSettings | None = None
     """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
+    keep: Literal["last", "best"] = "last"
+    """Checkpoint that the stage ends with: the `last` one, or the `best` on `evaluation.validation_episodes` tasks that
+    are neither trained on nor test tasks. Candidates are the start of the stage and its checkpoints
+    (`checkpoint_interval_steps`)."""
     measure_noise_scale: bool = True
     """Whether the gradient noise scale is measured (`update/noise_scale`), at no more than 2 % of the cost of updates.
     Does not change results."""

@@ -106,6 +106,21 @@ def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{size} (update/noise_scale); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
 
 
+def kept_sentence(kept: Mapping[str, Any]) -> str:
+    """Return one line on the checkpoint that `reinforcement.keep: best` kept, and the score of the last one.
+
+    Args:
+        kept: Content of `kept.json`.
+    """
+    success, last = kept["validation"]["success"], kept["last"]["success"]
+    other = "scored no episode" if last is None else f"{last:.1%}"
+    compared = "" if kept["step"] == kept["of"] else f", the last checkpoint {other}"
+    return (
+        f"reinforcement.keep: best kept step {kept['step']} of {kept['of']}: {success:.1%} of "
+        f"{kept['validation']['episodes']} validation episodes succeed{compared}"
+    )
+
+
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     values = [row[key] for row in rows if row.get(key) is not None]
     return fmean(values) if values else None

@@ -22,7 +22,7 @@ from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
-from whetstone.reporting.learning import learned_from, learning_rows, noise_advice
+from whetstone.reporting.learning import kept_sentence, learned_from, learning_rows, noise_advice
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
 from whetstone.trajectory import Trajectory
@@ -134,6 +134,7 @@ def write_report(run_dir: Path) -> Path:
         verdict=verdict(summary),
         method=method_sentence(summary),
         failed=failure_sentences(summary),
+        kept=kept_sentence(summary["kept"]) if summary.get("kept") else "",
         compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),

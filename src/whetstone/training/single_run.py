@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
 from whetstone.training.handed_on import gone_on
 from whetstone.training.interruption import Interrupted, Interruption
+from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
@@ -131,6 +133,7 @@ class SingleRun:
             self._report_precision()
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
+            await run_in_compute_thread(check_validation, self.assembly, self.resolved)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
             self._store_skipped_rows()
             cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
@@ -231,6 +234,9 @@ class SingleRun:
                     heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
                 )
                 try:
+                    if keeps_best(settings) and not done:
+                        await self._save(settings, learner, work)
+                        await beside.begin(name, 0, validates=True)
                     await self._steps(name, settings, learner, work, beside)
                     work.conclude()
                 finally:
@@ -245,6 +251,10 @@ class SingleRun:
             _, ended = self._standing(name, settings, work.done)
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
+        if keeps_best(settings):
+            select = partial(select_checkpoint, self.run_dir, self.assembly, self.position, say=self.progress.say)
+            if await run_in_compute_thread(select):
+                await self._publish(self.position.version + 1)
         if isinstance(settings, SamplingSettings):  # the policy is what it was
             copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
         else:
@@ -280,6 +290,8 @@ class SingleRun:
                 await beside.begin(name, work.done)
             share, ended = self._standing(name, settings, work.done)
             if work.done % settings.checkpoint_interval_steps == 0 or ended is not None:
+                if keeps_best(settings):
+                    await beside.begin(name, work.done, validates=True)
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -394,6 +406,9 @@ class SingleRun:
 
     async def _save(self, settings: OptimizerSettings, learner: Learner, work: Stage) -> Path:
         self.position = replace(self.position, sampling=work.state, memory=work.memory)
+        if keeps_best(settings):
+            always = {self.warmed_up} if self.warmed_up is not None else set()
+            self.checkpoints.keep = always | best_checkpoint(self.run_dir, self.position)
         return await self.checkpoints.save(
             self.assembly.policy,
             learner.state_dict(),

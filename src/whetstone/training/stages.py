@@ -25,7 +25,7 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.policies import Policy, export_policy, merged
 from whetstone.recipe import NamedStage, Resolved
 from whetstone.recipe.stages import REWARD_MODEL
-from whetstone.record import latest_checkpoint, read_json, write_json
+from whetstone.record import kept_checkpoint, read_json, write_json
 from whetstone.record.inputs import inputs_of, together
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
@@ -154,7 +154,7 @@ def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], ru
     read |= {f"{key}.path": str(made[name]) for key, name in stage.reads.items()}
     if before is None:
         return stage.resolved.with_changes(read)
-    checkpoint = latest_checkpoint(before)
+    checkpoint = kept_checkpoint(before)
     if checkpoint is None:
         raise RunDirectoryError(f"{before}: no checkpoint that can be read")
     if stage.new_adapters:
@@ -181,6 +181,7 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "after": last["after"],
         "evaluations": evaluations,
         "during": {},
+        "kept": last.get("kept"),
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
         "skipped_rows": {
