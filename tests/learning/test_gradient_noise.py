@@ -87,11 +87,25 @@ def test_averages_are_of_variance_and_signal_and_not_of_their_ratio():
         {"update/groups": 4, "update/gradient_variance": 8, "update/gradient_signal": 2, "update/noise_scale": 4}
     )
     second = noise.add(7.0, 1.0, part=1, count=4)  # 8 and (4 - 7) / 3 = -1
-    assert second["update/gradient_signal"] == pytest.approx((0.9 * 2 - 1) / 1.9)
-    assert second["update/noise_scale"] == pytest.approx(8 * 1.9 / 0.8)
-    third = noise.add(7.0, 1.0, part=1, count=4)
-    assert third["update/gradient_signal"] < 0
-    assert "update/noise_scale" not in third
+    assert second["update/gradient_signal"] == pytest.approx((0.95 * 2 - 1) / 1.95)
+    assert second["update/noise_scale"] == pytest.approx(8 * 1.95 / 0.9)
+    for _ in range(2):
+        last = noise.add(7.0, 1.0, part=1, count=4)
+    assert last["update/gradient_signal"] < 0
+    assert "update/noise_scale" not in last
+
+
+def test_the_lower_end_has_the_standard_error_of_the_signal():
+    # |G|² is (32 - 10) / 3 = 22/3 and (32.4 - 10.2) / 3 = 7.4, with weights 0.95 and 1
+    noise = GradientNoise()
+    noise.add(10.0, 8.0, part=1, count=4)
+    metrics = noise.add(10.2, 8.1, part=1, count=4)
+    weights, signals, norms = np.array([0.95, 1.0]) / 1.95, np.array([22 / 3, 7.4]), np.array([8.0, 8.1])
+    mean = weights @ signals
+    independent = 1 / (weights @ weights)
+    error = math.sqrt(weights @ (signals - mean) ** 2 / (independent - 1))
+    assert metrics["update/noise_scale_min"] > 0
+    assert metrics["update/noise_scale_min"] == pytest.approx(4 * ((weights @ norms) / (mean + 2 * error) - 1))
 
 
 def learned(*changes, steps=1, count=4):

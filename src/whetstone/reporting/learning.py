@@ -36,10 +36,10 @@ REASONS = (
 )
 
 
-_MEASUREMENTS = 3
+_MEASUREMENTS = 5
 """Minimum number of measurements of the noise scale for an advice."""
-_FAR = 10.0
-"""Ratio of noise scale and batch from which the batch is called too small: 9 % of a step is signal there."""
+_FAR = 2.0
+"""Ratio of noise scale and batch from which the batch is called too small: a third of a step is signal there."""
 _NOT_LOST = ("from", "to", "success", "age", "unmasked", "idle")
 
 
@@ -88,22 +88,22 @@ def learned_from(row: Mapping[str, Any]) -> str:
 
 
 def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a line of advice if the batch is far smaller than the gradient noise scale; None otherwise.
+    """Return a line of advice if the batch is certainly far smaller than the gradient noise scale; None otherwise.
 
     Args:
         rows: Of `metrics.jsonl`. Fewer than `_MEASUREMENTS` measurements give no advice.
     """
-    measured = [row for row in rows if row["stage"] == "reinforcement" and row.get("update/groups")]
+    steps = [row for row in rows if row["stage"] == "reinforcement"]
+    measured = [row for row in steps if row.get("update/noise_scale_min") is not None]
     if len(measured) < _MEASUREMENTS:
         return None
-    groups, scale = measured[-1]["update/groups"], measured[-1].get("update/noise_scale")
-    if scale is not None and scale < _FAR * groups:
+    groups, least = measured[-1]["update/groups"], measured[-1]["update/noise_scale_min"]
+    if least < _FAR * groups:
         return None
-    if scale is None:
-        size = f"the batch of {groups:.0f} groups is too small: its gradient cannot be distinguished from noise"
-    else:
-        size = f"the batch of {groups:.0f} groups is {scale / groups:.0f} times smaller than the gradient noise scale"
-    return f"{size} (update/noise_scale); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
+    return (
+        f"the batch of {groups:.0f} groups is at least {least / groups:.0f} times smaller than the gradient noise scale "
+        "(update/noise_scale_min); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
+    )
 
 
 def kept_sentence(kept: Mapping[str, Any]) -> str:

@@ -160,6 +160,8 @@ METRICS = _rows({
         ("update/noise_scale", "groups",
          "Gradient noise scale tr(Σ) / |G|² (McCandlish et al. 2018): the number of groups per update at which noise "
          "and signal of the gradient are equal. Ratio of two moving averages; absent while |G|² is not positive."),
+        ("update/noise_scale_min", "groups",
+         "Lower end of a 95 % interval of the noise scale, from the spread of the measurements of |G|²."),
         ("update/gradient_variance", "",
          "tr(Σ): variance of the gradient of one group. Moving average of an unbiased estimate."),
         ("update/gradient_signal", "",
