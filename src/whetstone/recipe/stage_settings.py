@@ -364,8 +364,8 @@ class ReinforcementSettings(OptimizerSettings):
     are neither trained on nor test tasks. Candidates are the start of the stage and its checkpoints
     (`checkpoint_interval_steps`)."""
     measure_noise_scale: bool = True
-    """Whether the gradient noise scale is measured (`update/noise_scale`), on at most 5 % of the tokens of updates. Does
-    not change results."""
+    """Whether the gradient noise scale (`update/noise_scale`) is measured, on at most 5 % of the tokens of updates.
+    Does not change results."""
     max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
     the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.

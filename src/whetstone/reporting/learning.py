@@ -101,8 +101,8 @@ def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if least < _FAR * groups:
         return None
     return (
-        f"the batch of {groups:.0f} groups is at least {least / groups:.0f} times smaller than the gradient noise scale "
-        "(update/noise_scale_min); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
+        f"the batch of {groups:.0f} groups is at least {least / groups:.0f} times smaller than the gradient noise "
+        "scale (update/noise_scale_min); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
     )
 
 
