@@ -173,11 +173,11 @@ def solved(path: Path) -> dict[str, float]:
 
 def recipe_of(name: str, seed: int, *, episodes: int, shipped: bool, changes: Sequence[str]) -> Resolved:
     """Load a recipe with default settings of reinforcement, or those it ships."""
-    given = load_recipe(RECIPES[name])
-    keys = given.keys["reinforcement"]
+    loaded = load_recipe(RECIPES[name])
+    keys = loaded.keys["reinforcement"]
     unset = {} if shipped else {f"reinforcement.{key}": None for key in OPTIMIZER_KEYS if key in keys}
     fixed = {"seed": seed, "ablations": None, "evaluation.episodes": episodes, **_SELECTION, **_CHANGES.get(name, {})}
-    return given.with_changes({**unset, **fixed}).with_overrides(list(changes))
+    return loaded.with_changes({**unset, **fixed}).with_overrides(list(changes))
 
 
 def run_one(name: str, seed: int, folder: Path, resolved: Resolved) -> Gain:
@@ -191,8 +191,8 @@ def run_one(name: str, seed: int, folder: Path, resolved: Resolved) -> Gain:
     run = train(resolved, run_dir, resume=(run_dir / "recipe.yaml").is_file(), progress=quiet, reuse_from=others)
     before = solved(run_dir / "trajectories" / "evaluation-supervised.jsonl")
     best = solved(run_dir / "trajectories" / "evaluation-reinforcement.jsonl")
-    kept, after = run.written["kept"], best
-    if kept is not None and kept["step"] != kept["of"]:
+    selected, after = run.written["kept"], best
+    if selected is not None and selected["step"] != selected["of"]:
         after = evaluate_last(resolved, run_dir)
     tasks = sorted(set(before) & set(after) & set(best))
     low, high = paired_interval([after[task] - before[task] for task in tasks])
@@ -208,7 +208,7 @@ def run_one(name: str, seed: int, folder: Path, resolved: Resolved) -> Gain:
         last=fmean(after[task] for task in tasks),
         low=low,
         high=high,
-        best=fmean(best[task] for task in tasks) if kept is not None else None,
+        best=fmean(best[task] for task in tasks) if selected is not None else None,
         seconds=sum(run.seconds.values()),
         noise_scale=scales[-1] if scales else None,
         batch=settings.tasks_per_step // settings.minibatches,
@@ -243,13 +243,13 @@ def table(gains: Sequence[Gain]) -> str:
 
 def by_recipe(gains: Sequence[Gain]) -> dict[str, tuple[float, float, float]]:
     """Compute the mean gain of each recipe and its 95 % interval: over seeds, or over tasks if there is one seed."""
-    found = {}
+    results = {}
     for name in dict.fromkeys(gain.recipe for gain in gains):
         runs = [gain for gain in gains if gain.recipe == name]
         gained = [gain.last - gain.start for gain in runs]
         low, high = paired_interval(gained) if len(runs) > 1 else (runs[0].low, runs[0].high)
-        found[name] = (fmean(gained), low, high)
-    return found
+        results[name] = (fmean(gained), low, high)
+    return results
 
 
 def summary(gains: Sequence[Gain]) -> str:
@@ -258,8 +258,8 @@ def summary(gains: Sequence[Gain]) -> str:
     for name, (gain, low, high) in by_recipe(gains).items():
         runs = [each for each in gains if each.recipe == name]
         start, last = fmean(each.start for each in runs), fmean(each.last for each in runs)
-        kept = [each.best for each in runs if each.best is not None]
-        best = f"{100 * fmean(kept):.1f} %" if kept else "–"
+        selected = [each.best for each in runs if each.best is not None]
+        best = f"{100 * fmean(selected):.1f} %" if selected else "–"
         lines.append(
             f"| {name} | {len(runs)} | {100 * start:.1f} % | {100 * last:.1f} % | {best} "
             f"| {100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) |"
@@ -276,7 +276,7 @@ def ratios_of(gains: Sequence[Gain]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run what is missing and print all results."""
+    """Run the missing runs and print all results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="recipe keys that differ in this variant")
     parser.add_argument("--folder", type=Path, default=Path("gains"), help="directory of runs and results")

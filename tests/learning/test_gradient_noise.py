@@ -42,9 +42,9 @@ def test_both_terms_are_unbiased_over_all_batches_and_parts(part):
         probability = math.prod(support[g] for g in batch)
         for chosen in parts:
             small, big = squared([batch[i] for i in chosen]), squared(batch)
-            found = gradient_noise(small, big, part=part, count=count)
+            terms = gradient_noise(small, big, part=part, count=count)
             for k in (0, 1):
-                expected[k] += probability * Fraction(found[k]).limit_denominator(10**9) / len(parts)
+                expected[k] += probability * Fraction(terms[k]).limit_denominator(10**9) / len(parts)
     assert [float(each) for each in expected] == pytest.approx([float(variance), float(signal)], abs=1e-6)
 
 
@@ -175,7 +175,7 @@ def test_the_result_does_not_depend_on_micro_batches(packing):
 
 def test_a_resumed_learner_continues_the_averages():
     steps = interval_steps(2) + 1
-    whole, rows = learned(steps=steps, count=2)
+    complete, rows = learned(steps=steps, count=2)
     learner, _ = learned(steps=1, count=2)
     state = learner.state_dict()
     resumed = alone(assembled(policy=learner.trainer.policy))
@@ -185,7 +185,7 @@ def test_a_resumed_learner_continues_the_averages():
         resumed.end_step()
     assert [name for name in rows[0] if name in NAMES]
     assert noise_of(metrics) == noise_of(rows[-1])
-    assert whole.state_dict()["gradient_noise"] == resumed.state_dict()["gradient_noise"]
+    assert complete.state_dict()["gradient_noise"] == resumed.state_dict()["gradient_noise"]
 
 
 def test_a_checkpoint_of_an_earlier_release_starts_new_averages():

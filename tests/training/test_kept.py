@@ -55,11 +55,11 @@ def test_the_best_checkpoint_counts_the_steps_of_earlier_stages(tmp_path):
 
 
 def test_the_line_has_the_score_of_the_last_checkpoint():
-    kept = {"step": 0, "of": 5, "validation": {"success": 0.8, "episodes": 9}, "last": {"success": 0.4}}
-    assert kept_sentence(kept) == (
+    selected = {"step": 0, "of": 5, "validation": {"success": 0.8, "episodes": 9}, "last": {"success": 0.4}}
+    assert kept_sentence(selected) == (
         "reinforcement.keep: best kept step 0 of 5: 80.0% of 9 validation episodes succeed, the last checkpoint 40.0%"
     )
-    assert "scored no episode" in kept_sentence({**kept, "last": {"success": None}})
+    assert "scored no episode" in kept_sentence({**selected, "last": {"success": None}})
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +70,19 @@ def run(tmp_path_factory):
 
 
 def test_a_run_ends_with_the_weights_of_its_best_validation(run):
-    kept = read_json(run / "kept.json")
+    selected = read_json(run / "kept.json")
     results = {int(path.stem[5:]): read_json(path) for path in (run / "validation").glob("*.json")}
     assert sorted(results) == [0, 1, 2, 3, 4]  # the start of the stage and each checkpoint
-    assert kept["step"] == max(results, key=lambda step: (results[step]["success"], results[step]["reward"], step))
-    assert kept["validation"]["success"] == results[kept["step"]]["success"]
-    assert kept["last"]["success"] == results[4]["success"]
-    expected = weights(checkpoint_path(run, 2 + kept["step"]))  # two supervised steps
+    assert selected["step"] == max(results, key=lambda step: (results[step]["success"], results[step]["reward"], step))
+    assert selected["validation"]["success"] == results[selected["step"]]["success"]
+    assert selected["last"]["success"] == results[4]["success"]
+    expected = weights(checkpoint_path(run, 2 + selected["step"]))  # two supervised steps
     for name, tensor in final_policy(run).model.state_dict().items():
         assert torch.equal(tensor, expected[name])
-    assert kept_checkpoint(run) == checkpoint_path(run, 2 + kept["step"])
+    assert kept_checkpoint(run) == checkpoint_path(run, 2 + selected["step"])
     assert latest_checkpoint(run) == checkpoint_path(run, 6)
-    assert read_json(run / "summary.json")["kept"] == kept
-    assert kept_sentence(kept) in (run / "report.html").read_text()
+    assert read_json(run / "summary.json")["kept"] == selected
+    assert kept_sentence(selected) in (run / "report.html").read_text()
 
 
 def test_validation_tasks_are_neither_test_tasks_nor_trained(run):
@@ -108,8 +108,8 @@ def test_a_killed_run_keeps_the_same_checkpoint(run, tmp_path, steps):
         train(recipe, tmp_path / "run", progress=StopAfter(steps, of="reinforcement"))
     train(recipe, tmp_path / "run", resume=True, progress=Progress(quiet=True))
     assert read_json(tmp_path / "run" / "kept.json") == read_json(run / "kept.json")
-    mine, theirs = (final_policy(folder).model.state_dict() for folder in (tmp_path / "run", run))
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    one, other = (final_policy(folder).model.state_dict() for folder in (tmp_path / "run", run))
+    assert all(torch.equal(one[name], other[name]) for name in other)
     one, other = (read_json(folder / "summary.json")["after"] for folder in (tmp_path / "run", run))
     assert one == other
 
@@ -117,8 +117,8 @@ def test_a_killed_run_keeps_the_same_checkpoint(run, tmp_path, steps):
 def test_the_start_is_a_candidate_without_a_supervised_stage(tmp_path):
     changes = [change for change in KEEP if not change.startswith("supervised.")]
     train(load_recipe("demo", [*changes, "supervised=null"]), tmp_path / "run", progress=Progress(quiet=True))
-    kept = read_json(tmp_path / "run" / "kept.json")
-    assert kept_checkpoint(tmp_path / "run") == checkpoint_path(tmp_path / "run", kept["step"])
+    selected = read_json(tmp_path / "run" / "kept.json")
+    assert kept_checkpoint(tmp_path / "run") == checkpoint_path(tmp_path / "run", selected["step"])
     assert validation_path(tmp_path / "run", 0).is_file()
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_selected_checkpoint_is_reported_and_not_replaced(run, tmp_pat
     folder = kept_checkpoint(tmp_path / "run")
     (folder / "trainer" / "position.json").write_text("{")
     lines = []
-    assert kept_checkpoint(tmp_path / "run", say=lines.append) is None
+    assert kept_checkpoint(tmp_path / "run", report=lines.append) is None
     assert "damaged" in lines[0]
 
 

@@ -3,7 +3,7 @@
     B_noise = tr(Σ) / |G|²      Σ: covariance of the gradient of one group, G: expected gradient
 
 Both terms are estimated without bias from the norms of two gradients: that of an update, over all of its groups, and
-that of a random part of them. The part has a forward and a backward pass of its own before the update, so the update
+that of a random part of them. The part has a separate forward and backward pass before the update, so the update
 computes the same numbers with and without the measurement. Updates are measured at intervals that keep the cost at
 `MAX_COST` of the computed tokens.
 

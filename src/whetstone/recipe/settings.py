@@ -324,7 +324,8 @@ _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 _IMITATION = 10
 """Imitation bears as many times the rate."""
 _TINY_MUON_RATE, _TINY_RATE, _TINY_DECAY, _TINY_GROUPS = 1e-3, 3e-4, 0.9, 32
-"""Of reinforcement of a tiny policy after a supervised stage; measured in `benchmarks/reinforcement_gain.py`."""
+"""Defaults of reinforcement for a tiny policy after a supervised stage: learning rate with Muon, learning rate with
+AdamW, fraction of the decay, and the groups per update from which the learning rate is not reduced."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 MEMORY_NEW = "new"
 """Value of `init_state_from` for components that start without state."""
@@ -338,13 +339,13 @@ SAMPLES = ("sampling", "distillation", "reinforcement")
 
 
 def _gentle(supervised: SupervisedSettings, reinforcement: ReinforcementSettings) -> dict[str, Any]:
-    """Return defaults of reinforcement that keep what the supervised stage of a tiny policy has gained.
+    """Return defaults of reinforcement that do not undo the supervised stage of a tiny policy.
 
     Adam and Muon normalize the gradient, so a step has its full length even if the gradient is mostly noise. The rate
     therefore shrinks with the groups of an update below `_TINY_GROUPS`.
     """
-    given = reinforcement.model_fields_set
-    optimizer = reinforcement.optimizer if "optimizer" in given else supervised.optimizer
+    is_set = "optimizer" in reinforcement.model_fields_set
+    optimizer = reinforcement.optimizer if is_set else supervised.optimizer
     rate = _TINY_MUON_RATE if optimizer.startswith("muon") else _TINY_RATE
     groups = reinforcement.tasks_per_step / reinforcement.minibatches
     return {

@@ -174,22 +174,22 @@ def latest_checkpoint(
     return None
 
 
-def kept_checkpoint(run_dir: Path, *, say: Callable[[str], None] = lambda line: None) -> Path | None:
+def kept_checkpoint(run_dir: Path, *, report: Callable[[str], None] = lambda line: None) -> Path | None:
     """Return the checkpoint whose weights are the result of a run: the selected one (`reinforcement.keep: best`), or
     the last one.
 
     Args:
-        say: Receives a line about each damaged one.
+        report: Callback for a line on each damaged one.
 
     Returns:
         None if there is none, or if the selected one is damaged.
     """
     if not (run_dir / KEPT).is_file():
-        return latest_checkpoint(run_dir, say=say)
+        return latest_checkpoint(run_dir, say=report)
     path = run_dir / "checkpoints" / str(json.loads((run_dir / KEPT).read_text())["checkpoint"])
     amiss = damage(path)
     if amiss is not None:
-        say(f"{path}: a damaged checkpoint ({amiss}); delete {KEPT} to use the last one")
+        report(f"{path}: a damaged checkpoint ({amiss}); delete {KEPT} to use the last one")
     return path if amiss is None else None
 
 

@@ -106,18 +106,18 @@ def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
-def kept_sentence(kept: Mapping[str, Any]) -> str:
+def kept_sentence(selection: Mapping[str, Any]) -> str:
     """Return one line on the checkpoint that `reinforcement.keep: best` kept, and the score of the last one.
 
     Args:
-        kept: Content of `kept.json`.
+        selection: Content of `kept.json`.
     """
-    success, last = kept["validation"]["success"], kept["last"]["success"]
+    validation, last = selection["validation"], selection["last"]["success"]
     other = "scored no episode" if last is None else f"{last:.1%}"
-    compared = "" if kept["step"] == kept["of"] else f", the last checkpoint {other}"
+    compared = "" if selection["step"] == selection["of"] else f", the last checkpoint {other}"
     return (
-        f"reinforcement.keep: best kept step {kept['step']} of {kept['of']}: {success:.1%} of "
-        f"{kept['validation']['episodes']} validation episodes succeed{compared}"
+        f"reinforcement.keep: best kept step {selection['step']} of {selection['of']}: {validation['success']:.1%} of "
+        f"{validation['episodes']} validation episodes succeed{compared}"
     )
 
 

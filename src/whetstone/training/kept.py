@@ -72,13 +72,13 @@ def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
     return set() if best is None else {checkpoint_path(run_dir, position.steps - done + best)}
 
 
-def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, say: Callable[[str], None]) -> bool:
+def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, report: Callable[[str], None]) -> bool:
     """Store which checkpoint a finished stage keeps, and load it if it is not the last one.
 
     Args:
         assembly: Receives the weights of the kept checkpoint and the state of the method's components.
         position: End of the stage.
-        say: Receives one line with the result.
+        report: Callback for one line with the result.
 
     Returns:
         Whether the weights have changed.
@@ -92,13 +92,13 @@ def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, 
         return False
     results = {step: read_json(validation_path(run_dir, step)) or {} for step in (best, done)}
     path = checkpoint_path(run_dir, position.steps - done + best)
-    kept: dict[str, Any] = {"step": best, "of": done, "checkpoint": path.name}
+    selected: dict[str, Any] = {"step": best, "of": done, "checkpoint": path.name}
     for name, step in {"validation": best, "last": done}.items():
-        kept[name] = {key: results[step].get(key) for key in ("success", "interval", "reward", "episodes")}
-    write_json(run_dir / KEPT, kept)
-    say(kept_sentence(kept))
+        selected[name] = {key: results[step].get(key) for key in ("success", "interval", "reward", "episodes")}
+    write_json(run_dir / KEPT, selected)
+    report(kept_sentence(selected))
     if best != done:
-        policy, _, there = load_checkpoint(path, trust_remote_code=assembly.resolved.recipe.policy.trust_remote_code)
+        policy, _, saved = load_checkpoint(path, trust_remote_code=assembly.resolved.recipe.policy.trust_remote_code)
         assembly.policy.model.load_state_dict(policy.model.state_dict())
-        assembly.method.load_state(there.memory or {})
+        assembly.method.load_state(saved.memory or {})
     return best != done

@@ -252,7 +252,7 @@ class SingleRun:
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
         if keeps_best(settings):
-            select = partial(select_checkpoint, self.run_dir, self.assembly, self.position, say=self.progress.say)
+            select = partial(select_checkpoint, self.run_dir, self.assembly, self.position, report=self.progress.say)
             if await run_in_compute_thread(select):
                 await self._publish(self.position.version + 1)
         if isinstance(settings, SamplingSettings):  # the policy is what it was
