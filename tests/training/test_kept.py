@@ -139,6 +139,21 @@ def test_too_few_held_out_tasks_are_rejected_before_training(tmp_path):
         train(load_recipe("demo", [*KEEP, "supervised=null", tasks]), tmp_path / "run", progress=Progress(quiet=True))
 
 
+def test_a_later_stage_with_too_few_held_out_tasks_is_rejected_before_the_first(tmp_path):
+    lines = "".join(json.dumps({"prompt": f"{k}+1", "answer": k + 1}) + "\n" for k in range(40))
+    (tmp_path / "tasks.jsonl").write_text(lines)
+    recipe = {
+        "policy": {"tiny": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}},
+        "tasks": {"source": "jsonl", "path": str(tmp_path / "tasks.jsonl")},
+        "reward": "exact_number",
+        "evaluation": {"episodes": 4},
+        "stages": [{"reinforcement": {"steps": 1}}, {"reinforcement": {"steps": 1, "keep": "best"}}],
+    }
+    with pytest.raises(RecipeError, match=r"validation_episodes.*has 4 held-out"):
+        train(recipe, tmp_path / "run", progress=Progress(quiet=True))
+    assert not (tmp_path / "run" / "stages").exists()
+
+
 def test_validation_episodes_without_selection_have_no_effect():
     with pytest.raises(RecipeError, match="keep is last"):
         load_recipe("demo", ["evaluation.validation_episodes=6"])

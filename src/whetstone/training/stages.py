@@ -30,6 +30,7 @@ from whetstone.record.inputs import inputs_of, together
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
 from whetstone.training.handed_on import remembering
+from whetstone.training.kept import check_validation
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reward_model import MODEL, fit_reward_model
 
@@ -212,6 +213,7 @@ def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved, Pol
         try:
             scorers = {key: "exact_match" for key in stage.reads if not key.endswith(".data")}  # nor are they
             made = assemble(with_learning(stage.resolved.with_changes(scorers)), policy)
+            check_validation(made, stage.resolved)
             loaded += [(decides, made.policy)] if policy is None else []
             if not any(key.endswith(".data") for key in stage.reads):  # else it is not there yet
                 check_data(made, stage.resolved)
