@@ -12,7 +12,7 @@ from whetstone.recipe import load_recipe
 @pytest.mark.parametrize(
     ("policy", "reinforcement", "supervised"),
     [
-        ({"tiny": {}}, 1e-3, 1e-3),
+        ({"tiny": {}}, 1.5e-4, 1e-3),
         ({"path": "/a/model"}, 1e-6, 1e-5),
         ({"path": "/a/model", "lora": {"rank": 4}}, 1e-5, 1e-4),
     ],

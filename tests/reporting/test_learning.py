@@ -2,7 +2,7 @@
 
 import pytest
 
-from whetstone.reporting import learned_from, learning_rows
+from whetstone.reporting import learned_from, learning_rows, noise_advice
 
 
 def step(number, **metrics):
@@ -46,3 +46,21 @@ def test_windows_hold_means():
 def test_a_run_without_reinforcement_has_no_rows():
     assert learning_rows(ROWS[:1]) == []
     assert learning_rows(ROWS[:1], windows=3) == []
+
+
+def measured(groups, least, count=6):
+    return [{"stage": "reinforcement", "update/groups": float(groups), "update/noise_scale_min": least}] * count
+
+
+def test_a_batch_far_below_the_noise_scale_gets_advice():
+    assert noise_advice(measured(32, 640.0)) == (
+        "the batch of 32 groups is at least 20 times smaller than the gradient noise scale (update/noise_scale_min); "
+        "increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
+    )
+
+
+def test_a_sufficient_batch_few_measurements_and_other_stages_get_no_advice():
+    assert noise_advice(measured(32, 60.0)) is None
+    assert noise_advice(measured(32, 640.0, count=4)) is None
+    assert noise_advice([row | {"stage": "supervised"} for row in measured(32, 640.0)]) is None
+    assert noise_advice([]) is None

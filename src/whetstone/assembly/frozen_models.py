@@ -20,7 +20,7 @@ from whetstone.inference import Engine, LocalEngine, Sampling
 from whetstone.plugins import find_part
 from whetstone.policies import Policy, found_model, load_policy
 from whetstone.recipe import ModelSettings, Resolved
-from whetstone.record import latest_checkpoint, run_recipe
+from whetstone.record import kept_checkpoint, run_recipe
 from whetstone.tools.models import FrozenModel, Said
 
 _Speaks = Callable[[Sequence[Message], Sequence[ToolSpec], int], Awaitable[Said] | Said]
@@ -92,7 +92,7 @@ class _Local:
         if (self.folder / "recipe.yaml").is_file():
             chat = run_recipe(self.folder).recipe.chat
             self.format, self.variables = chat.format, chat.variables
-            last = latest_checkpoint(self.folder)
+            last = kept_checkpoint(self.folder)
             if last is None:
                 raise RecipeError(f"path: {self.folder}: the run has no checkpoint yet")
             self.folder = last

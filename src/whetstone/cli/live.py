@@ -96,7 +96,7 @@ def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:
     run = Path(recipe)
     if not (run / "recipe.yaml").is_file():
         return load_recipe(recipe, overrides)
-    checkpoint = whetstone.record.latest_checkpoint(run)
+    checkpoint = whetstone.record.kept_checkpoint(run)
     if checkpoint is None:
         raise RunDirectoryError(f"{run}: no checkpoint that can be read")
     begins = {"policy.path": str(checkpoint.resolve()), "policy.tiny": None, "policy.revision": None}

@@ -19,7 +19,7 @@ from whetstone.causes import listed
 from whetstone.cli import completing
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
-from whetstone.reporting import Journal, learned_from, learning_rows
+from whetstone.reporting import Journal, learned_from, learning_rows, noise_advice
 from whetstone.serving.live.explaining import live_turns
 from whetstone.serving.recorded import recorded_episodes
 from whetstone.tools.plain_text import plain
@@ -153,7 +153,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
         told = {"trajectories": trajectories} if step is not None else {}
-        click.echo(to_json({"steps": shown, "failed": causes, **told}))
+        click.echo(to_json({"steps": shown, "failed": causes, "noise_advice": noise_advice(journal), **told}))
         return
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
@@ -170,6 +170,9 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
             f"up to {100 * unmasked:.0f} % of the tokens of a step were written by tools and TRAINED all the same: "
             "reinforcement.train_on_observations is on"
         )
+    advice = noise_advice(journal) if step is None else None
+    if advice is not None:
+        click.echo(advice)
     if causes and step is None:
         click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
     for name, reward, cause in trajectories:

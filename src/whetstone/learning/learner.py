@@ -6,6 +6,7 @@ log-probs; every later update needs those from before the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from whetstone.learning.agreement import check_agreement, disagreement, no_quest
 from whetstone.learning.columns import STATE_VALUES, Columns, by_name, kind_of_head
 from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
 from whetstone.learning.dynamics import dynamics_gaps
+from whetstone.learning.gradient_noise import interval_steps, sample_part
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
 from whetstone.learning.model_trainer import ModelTrainer
@@ -115,16 +117,24 @@ class LocalLearner:
             metrics |= trainer.process.learn(given.columns)
         reports: list[tuple[int, dict[str, float]]] = []
         entropies: dict[int, tuple[float, int]] = {}
+        groups = given.by_group[:: settings.minibatches]
         for epoch in range(settings.epochs):
             for i, each in enumerate(minibatches):
                 first = epoch == i == 0
                 loss = each.loss(spec, trainer, first=first, critic_only=warming)
                 said = {} if warming else self._with_objective(spec, given, each, loss)
                 agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
-                options = {"critic_only": warming, "agreed": agreed, "noise": next(noises)}
+                noise = next(noises)
+                measured = first and not warming and self._measures_noise(spec, batch, len(groups))
+                part = sample_part(len(groups), seed=spec.seed, step=trainer.optimizers.done) if measured else []
+                small = self._part_norm(each, loss, groups, part, noise)
+                options = {"critic_only": warming, "agreed": agreed, "noise": noise}
                 update = self._step(each, loss, flat=each.flat, **options)
                 _follow(critic, spec.critic)
                 _add(entropies, loss.entropy_by_turn)
+                if part and "update/grad_norm" in update and math.isfinite(small):
+                    squares = ((small * len(groups) / len(part)) ** 2, update["update/grad_norm"] ** 2)
+                    update |= trainer.gradient_noise.add(*squares, part=len(part), count=len(groups))
                 reports.append((each.own_tokens, update | said))
         if entropies:
             trainer.entropies.add(entropies)
@@ -178,6 +188,30 @@ class LocalLearner:
             return self.spec
         once = self.spec.settings.model_copy(update={"epochs": 1, "minibatches": 1})
         return replace(self.spec, settings=once, credit=CreditParts(advantage=_recorded))
+
+    def _measures_noise(self, spec: LearningSpec, batch: UpdateBatch, groups: int) -> bool:
+        """Return whether this step measures `gradient_noise`: now and then, if only groups make up its gradient."""
+        others = batch.demonstrations or batch.for_critic or batch.recorded_advantages
+        on = spec.settings.measure_noise_scale and groups > 1 and not others
+        return on and self.trainer.optimizers.done % interval_steps(groups) == 0
+
+    def _part_norm(
+        self,
+        batch: Minibatch,
+        loss: UpdateLoss,
+        groups: Sequence[Sequence[CreditedSegment]],
+        part: Sequence[int],
+        noise: EmbeddingNoise | None,
+    ) -> float:
+        """Return the norm of the sum of the gradients of some groups, in units of the update's gradient."""
+        owners = chain.from_iterable([number] * len(group) for number, group in enumerate(groups))
+        places = [i for i, owner in enumerate(owners) if owner in part and i not in batch.flat]
+        if not places:
+            return 0.0
+        segments, divisor = [batch.segments[i] for i in places], batch.divisor
+        return self.trainer.gradient_norm(
+            segments, loss.part(places), temperature=self.spec.temperature, divisor=divisor, noise=noise
+        )
 
     def _step(self, batch: Minibatch, loss: UpdateLoss, **options: Any) -> dict[str, float]:
         return self.trainer.step(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, usual_entropy
 from whetstone.errors import NonFiniteError
+from whetstone.learning.gradient_noise import GradientNoise
 from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.optimizer import Optimizers
 from whetstone.learning.packing import MicroBatch, pack
@@ -131,6 +132,7 @@ class ModelTrainer:
         self.watch: Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None] | None = None
         """Shown every micro-batch of an update before its backward pass, for whoever explains it."""
         self.entropies = PastEntropies()
+        self.gradient_noise = GradientNoise()
         self.layout = self._forward.way.layout
         """Layout of the segments in a forward pass: `tree`, `padded` or `sequential`."""
         self.shares = self._forward.shares
@@ -196,6 +198,28 @@ class ModelTrainer:
             "memory/peak_gib": self._peak_memory(),
             "memory/micro_batch_tokens": float(self.token_budget),
         }
+
+    def gradient_norm(
+        self,
+        segments: Sequence[Segment],
+        loss_of: LossOf,
+        *,
+        temperature: float = 1.0,
+        divisor: int,
+        noise: EmbeddingNoise | None = None,
+    ) -> float:
+        """Return the norm of the gradient of the loss over `segments`, and keep nothing of it; see `step`."""
+        watch, self.watch = self.watch, None
+        try:
+            self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, (), noise))
+            return self._norm() / self._scale
+        finally:
+            self.watch = watch
+            self._forget_gradient()
+
+    def _norm(self) -> float:
+        """Return the norm of the accumulated gradient."""
+        return self._clipped_norm(self.policy.trained(), math.inf)
 
     def _gradient(
         self,
@@ -296,6 +320,7 @@ class ModelTrainer:
         """The optimiser's state and what else is remembered; the weights are saved as a model folder."""
         process = self.process.state_dict() if self.process is not None else None
         found = self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
+        found["gradient_noise"] = self.gradient_noise.state_dict()
         if self.reference is not None and self.moved_reference:
             found["reference"] = {name: each.detach() for name, each in self.reference.named_parameters()}
         return found
@@ -304,6 +329,7 @@ class ModelTrainer:
         """Go on where `state_dict` was taken."""
         self.optimizers.load_state_dict(state)
         self.entropies.updates = list(state.get("entropies", ()))
+        self.gradient_noise.load_state_dict(state.get("gradient_noise"))
         if self.process is not None:
             self.process.load_state_dict(state["process"])
         if self.reference is not None and "reference" in state:
@@ -411,7 +437,7 @@ class ModelTrainer:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= self._scale
-        norm = self._clipped_norm(parameters)
+        norm = self._clipped_norm(parameters, self.settings.max_grad_norm)
         moves = math.isfinite(norm) and norm > 0
         metrics = {"update/grad_norm": norm} if math.isfinite(norm) else {}
         if moves:
@@ -440,9 +466,9 @@ class ModelTrainer:
     def _utilization(self, flops: int, seconds: float) -> float:
         return self._flops.utilization(flops, seconds)
 
-    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
-        """The norm of the gradient, which is cut to the one that is allowed."""
-        return torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm).item()
+    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter], most: float) -> float:
+        """Return the norm of the gradient, and scale a longer gradient down to the norm `most`."""
+        return torch.nn.utils.clip_grad_norm_(parameters, most).item()
 
     def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
         """Watches how far they move from here on."""

@@ -267,6 +267,8 @@ def _samples_need_temperature(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "evaluation.strategy", "at evaluation.temperature: 0 every try of a task is the same"
     if evaluation.strategy is not None and evaluation.samples > 1:
         yield "evaluation.samples", "evaluation.strategy says how often a task is tried"
+    if recipe.reinforcement is None or recipe.reinforcement.keep == "last":
+        yield "evaluation.validation_episodes", "reinforcement.keep is last, so no checkpoint is selected"
     if evaluation.interval_steps is None:
         yield (
             "evaluation.interval_episodes",

@@ -5,6 +5,7 @@ The file, the command line and Python read the same fields; an unknown key is an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -320,12 +321,18 @@ class EvaluationSettings(Settings):
     """Also evaluate beside reinforcement, each time so many updates are made; null: only before and after stages."""
     interval_episodes: int = Field(100, ge=1)
     """Held-out tasks of those evaluations."""
+    validation_episodes: int = Field(200, ge=1)
+    """Number of validation tasks of `reinforcement.keep: best`: the held-out tasks of the source that follow the test
+    tasks, the first `episodes`."""
 
 
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 """Of reinforcement, as in verl and TRL; adapters bear ten times the rate of all weights."""
 _IMITATION = 10
 """Imitation bears as many times the rate."""
+_TINY_MUON_RATE, _TINY_RATE, _TINY_DECAY, _TINY_GROUPS = 1e-3, 3e-4, 0.9, 32
+"""Defaults of reinforcement for a tiny policy after a supervised stage: learning rate with Muon, learning rate with
+AdamW, fraction of the decay, and the groups per update from which the learning rate is not reduced."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 MEMORY_NEW = "new"
 """Value of `init_state_from` for components that start without state."""
@@ -336,6 +343,23 @@ STAGE_KINDS = (
 """In the order in which a run goes through them that has several."""
 SAMPLES = ("sampling", "distillation", "reinforcement")
 """Those that sample episodes."""
+
+
+def _gentle(supervised: SupervisedSettings, reinforcement: ReinforcementSettings) -> dict[str, Any]:
+    """Return defaults of reinforcement that do not undo the supervised stage of a tiny policy.
+
+    Adam and Muon normalize the gradient, so a step has its full length even if the gradient is mostly noise. The rate
+    therefore shrinks with the groups of an update below `_TINY_GROUPS`.
+    """
+    is_set = "optimizer" in reinforcement.model_fields_set
+    optimizer = reinforcement.optimizer if is_set else supervised.optimizer
+    rate = _TINY_MUON_RATE if optimizer.startswith("muon") else _TINY_RATE
+    groups = reinforcement.tasks_per_step / reinforcement.minibatches
+    return {
+        "optimizer": optimizer,
+        "learning_rate": rate * min(1.0, groups / _TINY_GROUPS),
+        "decay_fraction": _TINY_DECAY,
+    }
 
 
 class Recipe(Settings):
@@ -354,15 +378,23 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _rates_suit_the_policy(self) -> Recipe:
         if self.policy.path is None:
+            if self.supervised is not None and self.reinforcement is not None:
+                self._suit("reinforcement", _gentle(self.supervised, self.reinforcement))
             return self
         rate = _PRETRAINED_RATE if self.policy.lora is None else _ADAPTERS_RATE
-        for key, stage in self.own_stages.items():
-            if key != "reward_model" and "learning_rate" not in stage.model_fields_set:
+        for key in self.own_stages:
+            if key != "reward_model":
                 suits = _IMITATION * rate if key in ("pretraining", "supervised") else rate
-                suited = stage.model_copy(update={"learning_rate": suits})
-                suited.model_fields_set.discard("learning_rate")  # it goes on being what suits, whatever changes
-                self.__dict__[key] = suited
+                self._suit(key, {"learning_rate": suits})
         return self
+
+    def _suit(self, key: str, defaults: Mapping[str, Any]) -> None:
+        """Give those keys of a stage that are not set other defaults; they stay unset, so they follow later changes."""
+        stage = getattr(self, key)
+        unset = {name: value for name, value in defaults.items() if name not in stage.model_fields_set}
+        suited = stage.model_copy(update=unset)
+        suited.model_fields_set.difference_update(unset)
+        self.__dict__[key] = suited
 
     @property
     def own_stages(self) -> dict[str, OptimizerSettings]:

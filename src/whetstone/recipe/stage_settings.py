@@ -45,15 +45,18 @@ class OptimizerSettings(Settings):
     optimizer: Literal["adamw", "muon", "muon_float32", "muon_bfloat16", "adamw_8bit"] = "adamw"
     """`muon`: Muon for the matrices inside the model, AdamW for the rest. Its Newton-Schulz iteration runs in the
     precision that is faster on the device, measured when the run starts; the run stores the choice as `muon_float32` or
-    `muon_bfloat16`, which can also be set. `adamw_8bit`: states in eight bits (GPU)."""
+    `muon_bfloat16`, which can also be set. Unless it is set, reinforcement of a tiny policy after a supervised stage
+    has the optimizer of that stage. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Unless it is set, what suits the policy: of a tiny one 1e-3; of a pretrained one 1e-6 (1e-5 with adapters) in
-    reinforcement, ten times that in the warm-up."""
+    """Unless it is set, what suits the policy. Of a pretrained one 1e-6 (1e-5 with adapters) in reinforcement and ten
+    times that in the warm-up. Of a tiny one 1e-3; in reinforcement after a supervised stage 1e-3 with Muon and 3e-4
+    with AdamW, times min(1, groups per update / 32): small batches have noisy gradients and get small steps."""
     warmup_fraction: float = Field(0.05, ge=0, le=1)
     """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
     decay_fraction: float = Field(0.0, ge=0, le=1)
     """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
-    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay."""
+    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay. Unless it is set,
+    0.9 in reinforcement of a tiny policy after a supervised stage, otherwise 0."""
     decay: Literal["linear", "cosine"] = "linear"
     """Along which curve it falls."""
     weight_decay: float = Field(0.0, ge=0)
@@ -357,6 +360,13 @@ class ReinforcementSettings(OptimizerSettings):
     how far sampler and learner disagree. They take the advantage of the turn that reads them."""
     consistency_regularization: SmoothnessSettings | None = None
     """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
+    keep: Literal["last", "best"] = "last"
+    """Checkpoint that the stage ends with: the `last` one, or the `best` on `evaluation.validation_episodes` tasks that
+    are neither trained on nor test tasks. Candidates are the start of the stage and its checkpoints
+    (`checkpoint_interval_steps`)."""
+    measure_noise_scale: bool = True
+    """Whether the gradient noise scale (`update/noise_scale`) is measured, on at most 5 % of the tokens of updates.
+    Does not change results."""
     max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
     the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.

@@ -31,6 +31,8 @@ from whetstone.learning.optimizer import SHARDS
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
 
 _NAME = re.compile(r"step-(\d{6,})")
+KEPT = "kept.json"
+"""In a run directory: the checkpoint that `reinforcement.keep: best` selected."""
 _SHARDS = Path("trainer") / "shards"
 """In a checkpoint of several learner processes: what each wrote of the optimiser's state."""
 CHECKSUMS = Path("trainer") / "checksums.json"
@@ -170,6 +172,25 @@ def latest_checkpoint(
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
     return None
+
+
+def kept_checkpoint(run_dir: Path, *, report: Callable[[str], None] = lambda line: None) -> Path | None:
+    """Return the checkpoint whose weights are the result of a run: the selected one (`reinforcement.keep: best`), or
+    the last one.
+
+    Args:
+        report: Callback for a line on each damaged one.
+
+    Returns:
+        None if there is none, or if the selected one is damaged.
+    """
+    if not (run_dir / KEPT).is_file():
+        return latest_checkpoint(run_dir, say=report)
+    path = run_dir / "checkpoints" / str(json.loads((run_dir / KEPT).read_text())["checkpoint"])
+    amiss = damage(path)
+    if amiss is not None:
+        report(f"{path}: a damaged checkpoint ({amiss}); delete {KEPT} to use the last one")
+    return path if amiss is None else None
 
 
 def damage(path: Path) -> str | None:

@@ -6,7 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.reporting.dashboard import Dashboard, shows_a_dashboard
-    from whetstone.reporting.learning import learned_from, learning_rows
+    from whetstone.reporting.learning import kept_sentence, learned_from, learning_rows, noise_advice
     from whetstone.reporting.metrics import Journal
     from whetstone.reporting.progress import Progress, ProgressBar
     from whetstone.reporting.report import write_report
@@ -19,8 +19,10 @@ __all__ = [
     "Journal",
     "Progress",
     "ProgressBar",
+    "kept_sentence",
     "learned_from",
     "learning_rows",
+    "noise_advice",
     "read_trajectories",
     "shows_a_dashboard",
     "write_report",

@@ -36,6 +36,10 @@ REASONS = (
 )
 
 
+_MEASUREMENTS = 5
+"""Minimum number of measurements of the noise scale for an advice."""
+_FAR = 2.0
+"""Ratio of noise scale and batch from which the batch is called too small: a third of a step is signal there."""
 _NOT_LOST = ("from", "to", "success", "age", "unmasked", "idle")
 
 
@@ -81,6 +85,40 @@ def learned_from(row: Mapping[str, Any]) -> str:
     if causes.keys() - {"no credit"}:  # which is what the others come to
         causes.pop("no credit", None)
     return f"most lost: {max(causes, key=lambda name: causes[name])}" if causes else "nearly everything"
+
+
+def noise_advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a line of advice if the batch is certainly far smaller than the gradient noise scale; None otherwise.
+
+    Args:
+        rows: Of `metrics.jsonl`. Fewer than `_MEASUREMENTS` measurements give no advice.
+    """
+    steps = [row for row in rows if row["stage"] == "reinforcement"]
+    measured = [row for row in steps if row.get("update/noise_scale_min") is not None]
+    if len(measured) < _MEASUREMENTS:
+        return None
+    groups, least = measured[-1]["update/groups"], measured[-1]["update/noise_scale_min"]
+    if least < _FAR * groups:
+        return None
+    return (
+        f"the batch of {groups:.0f} groups is at least {least / groups:.0f} times smaller than the gradient noise "
+        "scale (update/noise_scale_min); increase reinforcement.tasks_per_step or reduce reinforcement.learning_rate"
+    )
+
+
+def kept_sentence(selection: Mapping[str, Any]) -> str:
+    """Return one line on the checkpoint that `reinforcement.keep: best` kept, and the score of the last one.
+
+    Args:
+        selection: Content of `kept.json`.
+    """
+    validation, last = selection["validation"], selection["last"]["success"]
+    other = "scored no episode" if last is None else f"{last:.1%}"
+    compared = "" if selection["step"] == selection["of"] else f", the last checkpoint {other}"
+    return (
+        f"reinforcement.keep: best kept step {selection['step']} of {selection['of']}: {validation['success']:.1%} of "
+        f"{validation['episodes']} validation episodes succeed{compared}"
+    )
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -160,6 +160,18 @@ METRICS = _rows({
          "KL divergence between the policy before and after the updates of the step (k3)."),
         ("policy/log_ratio_clamped_fraction", "fraction", "Tokens whose log-ratio was clamped to avoid overflow."),
     ),
+    "`reinforcement.measure_noise_scale`, steps that measure": (
+        ("update/noise_scale", "groups",
+         "Gradient noise scale tr(Σ) / |G|² (McCandlish et al. 2018): the number of groups per update at which noise "
+         "and signal of the gradient are equal. Ratio of two moving averages; absent while |G|² is not positive."),
+        ("update/noise_scale_min", "groups",
+         "Lower end of a 95 % interval of the noise scale, from the spread of the measurements of |G|²."),
+        ("update/gradient_variance", "",
+         "tr(Σ): variance of the gradient of one group. Moving average of an unbiased estimate."),
+        ("update/gradient_signal", "",
+         "|G|²: squared norm of the expected gradient. Moving average of an unbiased estimate, which can be negative."),
+        ("update/groups", "groups", "Groups of the measured update."),
+    ),
     "`reinforcement.reference_kl`, objectives with a reference": (
         ("policy/reference_kl", "nats per token", "KL divergence from the reference policy (k3)."),
     ),

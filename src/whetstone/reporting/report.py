@@ -23,7 +23,7 @@ from whetstone.errors import RunDirectoryError
 from whetstone.recipe.variables import mask_recipe_text
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
-from whetstone.reporting.learning import learned_from, learning_rows
+from whetstone.reporting.learning import kept_sentence, learned_from, learning_rows, noise_advice
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
 from whetstone.trajectory import Trajectory
@@ -135,6 +135,7 @@ def write_report(run_dir: Path) -> Path:
         verdict=verdict(summary),
         method=method_sentence(summary),
         failed=[*failure_sentences(summary), *(each["sentence"] for each in summary.get("overlap", []))],
+        kept=kept_sentence(summary["kept"]) if summary.get("kept") else "",
         compared=_compared(list(stages)),
         ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),
@@ -145,6 +146,7 @@ def write_report(run_dir: Path) -> Path:
         pairs=pairs,
         learning=learning_rows(rows, windows=_WINDOWS),
         learned_from=learned_from,
+        noise_advice=noise_advice(rows),
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
         mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
         recipe=mask_recipe_text(recipe.read_text(encoding="utf-8")) if recipe.is_file() else "",

@@ -19,6 +19,7 @@ from whetstone.policies import clone_trainable
 from whetstone.record.run_directory import write_json
 from whetstone.reporting import write_trajectories
 from whetstone.training.evaluating import evaluate
+from whetstone.training.kept import validation_path
 
 _MOST_AT_ONCE = 2
 
@@ -41,12 +42,18 @@ class BackgroundEvaluations:
         heard: Callable[[str, int, Evaluation], None] = lambda stage, step, came_to: None,
     ) -> None:
         self.assembly, self.run_dir, self.say, self.heard = assembly, run_dir, say, heard
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[Path, asyncio.Task[None]] = {}
 
-    async def begin(self, stage: str, step: int) -> None:
+    async def begin(self, stage: str, step: int, *, validates: bool = False) -> None:
         """Evaluate the weights as they are now; returns at once unless two evaluations are behind already. One that was
-        made before is not made again."""
-        path = self.run_dir / "evaluations" / f"{stage}-{step:06d}.json"
+        made before is not made again.
+
+        Args:
+            validates: Whether to evaluate on validation tasks, for `kept.py`, instead of the first test tasks.
+        """
+        path = validation_path(self.run_dir, step)
+        if not validates:
+            path = self.run_dir / "evaluations" / f"{stage}-{step:06d}.json"
         if path.is_file():
             return
         while len(self._running) >= _MOST_AT_ONCE:
@@ -54,7 +61,8 @@ class BackgroundEvaluations:
             self._collect()
         model = await run_in_compute_thread(clone_trainable, self.assembly.policy.model)
         policy = replace(self.assembly.policy, model=model)
-        self._running[step] = asyncio.create_task(self._made(replace(self.assembly, policy=policy), path, stage, step))
+        evaluating = self._made(replace(self.assembly, policy=policy), path, stage, step, validates)
+        self._running[path] = asyncio.create_task(evaluating)
 
     async def settle(self) -> None:
         """Wait for those under way.
@@ -74,10 +82,10 @@ class BackgroundEvaluations:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _collect(self) -> None:
-        for step in [step for step, task in self._running.items() if task.done()]:
-            self._running.pop(step).result()
+        for path in [path for path, task in self._running.items() if task.done()]:
+            self._running.pop(path).result()
 
-    async def _made(self, assembly: Assembly, path: Path, stage: str, step: int) -> None:
+    async def _made(self, assembly: Assembly, path: Path, stage: str, step: int, validates: bool) -> None:
         recipe = assembly.resolved.recipe
         settings = recipe.evaluation
         policy = replace(assembly.policy, model=assembly.sampled_model())
@@ -86,7 +94,8 @@ class BackgroundEvaluations:
             came_to, groups = await evaluate(
                 assembly,
                 engine,
-                episodes=settings.interval_episodes,
+                episodes=settings.validation_episodes if validates else settings.interval_episodes,
+                first=settings.episodes if validates else 0,
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=recipe.seed,
@@ -94,7 +103,12 @@ class BackgroundEvaluations:
         finally:
             await engine.close()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{path.stem}.jsonl", trajectories)
+        folder, name = (
+            (path.parent, path.stem) if validates else (self.run_dir / "trajectories", f"evaluation-{path.stem}")
+        )
+        write_trajectories(folder / f"{name}.jsonl", trajectories)
         write_json(path, came_to.to_json())
-        self.heard(stage, step, came_to)
-        self.say(f"after step {step}: success {came_to.success:.1%} of {came_to.episodes} episodes")
+        if not validates:
+            self.heard(stage, step, came_to)
+        on = "validation success" if validates else "success"
+        self.say(f"after step {step}: {on} {came_to.success:.1%} of {came_to.episodes} episodes")

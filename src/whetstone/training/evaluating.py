@@ -134,6 +134,7 @@ async def evaluate(
     engine: Engine,
     *,
     episodes: int,
+    first: int = 0,
     samples: int,
     temperature: float,
     seed: int,
@@ -146,6 +147,7 @@ async def evaluate(
 
     Args:
         episodes: Tasks.
+        first: Number of held-out tasks that are skipped before them.
         samples: Episodes of each, or as many as `evaluation.strategy` takes.
         heard: Called with each group as it finishes.
         watched: Told of the collector before it begins, for whoever shows its status.
@@ -154,7 +156,7 @@ async def evaluate(
     """
     collector = assembly.collector(actor or assembly.policy_actor(engine, temperature=temperature))
     watched(collector)
-    tasks = await run_in_turn(lambda: list(assembly.source.held_out(episodes)))
+    tasks = await run_in_turn(lambda: list(assembly.source.held_out(first + episodes))[first:])
     strategy = evaluated_by(assembly, samples)
     plans = list(plans_of(tasks, seed=derive_seed(seed, "evaluation")))
     found = record.groups(plans) if record is not None else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import Policy
-from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
+from whetstone.record.checkpoint import kept_checkpoint, load_checkpoint
 from whetstone.record.run_directory import read_json
 
 
@@ -27,7 +27,7 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
         folders = [run_dir / stage["folder"] for stage in made["stages"]]  # of one another run made, whole
         trained = [folder for folder in folders if (folder / "checkpoints").is_dir()]
         return final_agent(trained[-1] if trained else folders[-1], trust_remote_code=trust_remote_code)
-    path = latest_checkpoint(run_dir, say=amiss.append)
+    path = kept_checkpoint(run_dir, report=amiss.append)
     if path is None:
         why = f": {amiss[0].partition(';')[0]}" if amiss else ""
         raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")

@@ -16,7 +16,7 @@ from typing import Any
 from whetstone.errors import RunDirectoryError
 from whetstone.recipe import Part, Recipe, Resolved
 from whetstone.recipe.settings import MEMORY_NEW
-from whetstone.record import latest_checkpoint, run_recipe
+from whetstone.record import kept_checkpoint, run_recipe
 from whetstone.record.checkpoint import Position, position_of
 from whetstone.renames import stored_name
 from whetstone.rollout import Method
@@ -49,7 +49,7 @@ def gone_on(
         if written == MEMORY_NEW:
             continue
         path = Path(written)
-        checkpoint = path if (path / "trainer").is_dir() else latest_checkpoint(path)
+        checkpoint = path if (path / "trainer").is_dir() else kept_checkpoint(path)
         if checkpoint is None:
             raise RunDirectoryError(f"{path}: no checkpoint that can be read")
         there = position_of(checkpoint)
@@ -67,7 +67,7 @@ def gone_on(
 def remembering(resolved: Resolved, before: Sequence[Path]) -> list[str]:
     """Of each part of a recipe, the last of these runs that holds the same: their checkpoints, the earliest first."""
     found: dict[str, Path] = {}
-    checkpoints = [path for path in map(latest_checkpoint, before) if path is not None]
+    checkpoints = [path for path in map(kept_checkpoint, before) if path is not None]
     for checkpoint in checkpoints:
         found |= dict.fromkeys(_the_same(checkpoint, position_of(checkpoint), resolved.recipe), checkpoint)
     return [str(checkpoint) for checkpoint in checkpoints if checkpoint in found.values()]

@@ -20,7 +20,7 @@ from whetstone.atomic_write import new_folder, write_text
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved
 from whetstone.recipe.variables import without_secrets
-from whetstone.record import checkpoint_path, latest_checkpoint, read_json, run_recipe
+from whetstone.record import checkpoint_path, kept_checkpoint, read_json, run_recipe
 from whetstone.record.checkpoint import damage, position_of
 from whetstone.record.inputs import inputs_of, of_keys
 from whetstone.record.run_directory import run_inputs
@@ -87,7 +87,7 @@ def take_first_evaluation(
     began = Path(resolved.recipe.policy.path)
     for other in reuse_from:
         summary = read_json(other / "summary.json")
-        if summary is None or began.parent != other / "checkpoints" or latest_checkpoint(other) != began:
+        if summary is None or began.parent != other / "checkpoints" or kept_checkpoint(other) != began:
             continue
         alike = _evaluated(run_recipe(other)) == _evaluated(resolved) and _remembers_alike(began, resolved)
         if alike and _read_the_same(other, resolved, _EVALUATED, f"the last evaluation of {other}", say):

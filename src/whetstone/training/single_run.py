@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ from whetstone.reporting import (
     ProgressBar,
     learned_from,
     learning_rows,
+    noise_advice,
     write_trajectories,
 )
 from whetstone.reporting.trackers import Feed
@@ -73,6 +75,7 @@ from whetstone.training.ends import STEPS, end_of
 from whetstone.training.evaluating import evaluate
 from whetstone.training.handed_on import gone_on
 from whetstone.training.interruption import Interrupted, Interruption
+from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
@@ -131,6 +134,7 @@ class SingleRun:
             self._report_precision()
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
+            await run_in_compute_thread(check_validation, self.assembly, self.resolved)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
             self._store_skipped_rows()
             await run_in_compute_thread(self._store_overlap)
@@ -243,6 +247,9 @@ class SingleRun:
                     heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
                 )
                 try:
+                    if keeps_best(settings) and not done:
+                        await self._save(settings, learner, work)
+                        await beside.begin(name, 0, validates=True)
                     await self._steps(name, settings, learner, work, beside)
                     work.conclude()
                 finally:
@@ -251,9 +258,16 @@ class SingleRun:
             await self.checkpoints.written()
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
+            advice = noise_advice(self.journal.read()) if name == "reinforcement" else None
+            if advice is not None:
+                self.progress.say(f"{name}: {advice}")
             _, ended = self._standing(name, settings, work.done)
             if ended != STEPS:
                 self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
+        if keeps_best(settings):
+            select = partial(select_checkpoint, self.run_dir, self.assembly, self.position, report=self.progress.say)
+            if await run_in_compute_thread(select):
+                await self._publish(self.position.version + 1)
         if isinstance(settings, SamplingSettings):  # the policy is what it was
             copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
         else:
@@ -289,6 +303,8 @@ class SingleRun:
                 await beside.begin(name, work.done)
             share, ended = self._standing(name, settings, work.done)
             if work.done % settings.checkpoint_interval_steps == 0 or ended is not None:
+                if keeps_best(settings):
+                    await beside.begin(name, work.done, validates=True)
                 try:
                     await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
                 except Interrupted:
@@ -403,6 +419,9 @@ class SingleRun:
 
     async def _save(self, settings: OptimizerSettings, learner: Learner, work: Stage) -> Path:
         self.position = replace(self.position, sampling=work.state, memory=work.memory)
+        if keeps_best(settings):
+            always = {self.warmed_up} if self.warmed_up is not None else set()
+            self.checkpoints.keep = always | best_checkpoint(self.run_dir, self.position)
         return await self.checkpoints.save(
             self.assembly.policy,
             learner.state_dict(),

@@ -25,11 +25,12 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.policies import Policy, export_policy, merged
 from whetstone.recipe import NamedStage, Resolved
 from whetstone.recipe.stages import REWARD_MODEL
-from whetstone.record import latest_checkpoint, read_json, write_json
+from whetstone.record import kept_checkpoint, read_json, write_json
 from whetstone.record.inputs import inputs_of, together
 from whetstone.reporting import Progress
 from whetstone.training.final import final_policy
 from whetstone.training.handed_on import remembering
+from whetstone.training.kept import check_validation
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reward_model import MODEL, fit_reward_model
 
@@ -154,7 +155,7 @@ def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], ru
     read |= {f"{key}.path": str(made[name]) for key, name in stage.reads.items()}
     if before is None:
         return stage.resolved.with_changes(read)
-    checkpoint = latest_checkpoint(before)
+    checkpoint = kept_checkpoint(before)
     if checkpoint is None:
         raise RunDirectoryError(f"{before}: no checkpoint that can be read")
     if stage.new_adapters:
@@ -181,6 +182,7 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "after": last["after"],
         "evaluations": evaluations,
         "during": {},
+        "kept": last.get("kept"),
         "ablations": {},
         "failed": {"episodes": sum(each["summary"]["failed"]["episodes"] for each in told), "causes": causes},
         "skipped_rows": {
@@ -216,6 +218,7 @@ def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved, Pol
         try:
             scorers = {key: "exact_match" for key in stage.reads if not key.endswith(".data")}  # nor are they
             made = assemble(with_learning(stage.resolved.with_changes(scorers)), policy)
+            check_validation(made, stage.resolved)
             loaded += [(decides, made.policy)] if policy is None else []
             if not any(key.endswith(".data") for key in stage.reads):  # else it is not there yet
                 check_data(made, stage.resolved)

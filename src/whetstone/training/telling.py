@@ -18,6 +18,7 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
+from whetstone.record.checkpoint import KEPT
 from whetstone.record.run_directory import OVERLAP
 from whetstone.training.ends import STEPS, end_of
 
@@ -126,6 +127,7 @@ def summary_of(
         "evaluations": made,
         "during": during,
         "ablations": {},
+        "kept": read_json(run_dir / KEPT),
         "ends": {name: end_of(rows, name, settings) or STEPS for name, settings in recipe.own_stages.items()},
         "failed": _failed(run_dir),
         "skipped_rows": read_json(run_dir / SKIPPED_ROWS) or {},

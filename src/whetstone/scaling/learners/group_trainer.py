@@ -282,6 +282,10 @@ class GroupTrainer(ModelTrainer):
                 "smaller ones"
             ) from None
 
+    def _norm(self) -> float:
+        norm: float = self.processes.ask("norm")[0]
+        return norm
+
     def _forget_gradient(self) -> None:
         if not self.processes.closed:
             self.processes.ask("forget")

@@ -154,6 +154,10 @@ class Rank:
         """See `ShardTrainer.gradients`."""
         return self._there.gradients()
 
+    def norm(self) -> float:
+        """See `ShardTrainer.norm`."""
+        return self._there.norm()
+
     def forget(self) -> None:
         """See `ShardTrainer.forget`."""
         self._there.forget()

@@ -227,6 +227,10 @@ class ShardTrainer(ModelTrainer):
         weights = None if found["update/skipped_fraction"] else self.weights()
         return Stepped(found, weights, self._peak_memory(), time.perf_counter() - began)
 
+    def norm(self) -> float:
+        """Return the norm of the gradient of all ranks."""
+        return self._norm()
+
     def forget(self) -> None:
         """Let go of a gradient that is not applied."""
         self._forget_gradient()
@@ -313,8 +317,8 @@ class ShardTrainer(ModelTrainer):
     def _note_finite(self, finite: bool) -> None:
         """The run counts them."""
 
-    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter]) -> float:
-        return clipped_norm(parameters, self.settings.max_grad_norm, self._mesh)
+    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter], most: float) -> float:
+        return clipped_norm(parameters, most, self._mesh)
 
     def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
         return DividedMovement(parameters, self._mesh)

@@ -1,0 +1,104 @@
+"""Selection of the checkpoint that reinforcement ends with on validation tasks (`reinforcement.keep: best`).
+
+Validation tasks are the held-out tasks of the source that follow the test tasks, so that neither training nor the
+final evaluation reads them. The weights at the start of the stage and at each checkpoint are candidates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from whetstone.assembly.assembly import Assembly
+from whetstone.recipe import OptimizerSettings, ReinforcementSettings, Resolved
+from whetstone.record.checkpoint import KEPT, Position, checkpoint_path, load_checkpoint
+from whetstone.record.run_directory import read_json, write_json
+from whetstone.reporting import kept_sentence
+
+_STAGE = "reinforcement"
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+def keeps_best(settings: OptimizerSettings) -> bool:
+    """Return whether a stage selects its checkpoint."""
+    return isinstance(settings, ReinforcementSettings) and settings.keep == "best"
+
+
+def check_validation(assembly: Assembly, resolved: Resolved) -> None:
+    """Check that the source has enough held-out tasks for validation.
+
+    Raises:
+        RecipeError: It has not.
+    """
+    settings, stage = resolved.recipe.evaluation, resolved.recipe.reinforcement
+    if stage is None or not keeps_best(stage):
+        return
+    wanted = settings.episodes + settings.validation_episodes
+    held_out = len(assembly.source.held_out(wanted))
+    if held_out < wanted:
+        raise resolved.error(
+            "evaluation.validation_episodes",
+            f"reinforcement.keep: best needs {settings.episodes} test tasks (evaluation.episodes) and "
+            f"{settings.validation_episodes} validation tasks, and the source has {held_out} held-out tasks; reduce "
+            "one of them, hold out more tasks, or use keep: last",
+        )
+
+
+def validation_path(run_dir: Path, step: int) -> Path:
+    """Return the file of the validation result after a step of reinforcement."""
+    return run_dir / "validation" / f"step-{step:06d}.json"
+
+
+def best_step(run_dir: Path, *, done: int) -> int | None:
+    """Return the validated step with the highest success, then reward, then step; None if none is validated.
+
+    Args:
+        done: Steps of the stage; results of later steps are ignored.
+    """
+    ranked = []
+    for path in (run_dir / "validation").glob("step-*.json"):
+        match, result = _NAME.fullmatch(path.stem), read_json(path)
+        if match is not None and result is not None and result["success"] is not None and int(match[1]) <= done:
+            ranked.append((result["success"], result["reward"] or 0.0, int(match[1])))
+    return max(ranked)[2] if ranked else None
+
+
+def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
+    """Return the best checkpoint up to a position of the run; an empty set if none is validated."""
+    done = position.done.get(_STAGE, 0)
+    best = best_step(run_dir, done=done)
+    return set() if best is None else {checkpoint_path(run_dir, position.steps - done + best)}
+
+
+def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, report: Callable[[str], None]) -> bool:
+    """Store which checkpoint a finished stage keeps, and load it if it is not the last one.
+
+    Args:
+        assembly: Receives the weights of the kept checkpoint and the state of the method's components.
+        position: End of the stage.
+        report: Callback for one line with the result.
+
+    Returns:
+        Whether the weights have changed.
+
+    Raises:
+        RunDirectoryError: The checkpoint is damaged.
+    """
+    done = position.done[_STAGE]
+    best = best_step(run_dir, done=done)
+    if best is None:  # no validation episode was scored
+        return False
+    results = {step: read_json(validation_path(run_dir, step)) or {} for step in (best, done)}
+    path = checkpoint_path(run_dir, position.steps - done + best)
+    selected: dict[str, Any] = {"step": best, "of": done, "checkpoint": path.name}
+    for name, step in {"validation": best, "last": done}.items():
+        selected[name] = {key: results[step].get(key) for key in ("success", "interval", "reward", "episodes")}
+    write_json(run_dir / KEPT, selected)
+    report(kept_sentence(selected))
+    if best != done:
+        policy, _, saved = load_checkpoint(path, trust_remote_code=assembly.resolved.recipe.policy.trust_remote_code)
+        assembly.policy.model.load_state_dict(policy.model.state_dict())
+        assembly.method.load_state(saved.memory or {})
+    return best != done
