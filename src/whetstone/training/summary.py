@@ -91,14 +91,7 @@ class RunSummary:
         minutes = f"{sum(self.seconds.values()) / 60:.1f}"
         facts = {"recipe": self.recipe, "seed": str(self.seed), "minutes of training": minutes}
         report = {"report": str(self.run_dir / "report.html")}
-        judged = [
-            (
-                stage.name,
-                f"{format_percent(stage.before['success'])} → {format_percent(stage.after['success'])} %",
-                stage.statement,
-            )
-            for stage in self.stages
-        ]
+        judged = [(stage.name, stage.rates, stage.statement) for stage in self.stages]
         stages = notebook_html.table(("stage", "success", "compared with its start"), judged) if judged else ""
         return notebook_html.box(self.title, facts | report, stages + notebook_html.table(names, rows) + curve)
 
