@@ -15,7 +15,7 @@ from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
-from whetstone.reporting.comparison import table_lines, write_comparison
+from whetstone.reporting.comparison import table_lines, verdict_of, write_comparison
 from whetstone.training.budget import UNITS
 
 _KEY = re.compile(r"[\w.]+=")
@@ -63,6 +63,7 @@ def compare_command(
         progress=Progress(quiet=as_json),
     )
     told = found.to_json()
+    told["sentence"] = verdict_of(told)
     unit = next(iter(limits), "sampled_tokens")
     curves = {name: [analysis.learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
     page = output_dir / "comparison.html"
