@@ -1,4 +1,4 @@
-"""A run compares each stage with its own start, and reports alarms while it runs, in every place alike."""
+"""A run compares each stage with its own start, and reports alarms while it runs, in every place the same ones."""
 
 import json
 
@@ -55,8 +55,8 @@ def test_alarms_are_stored_and_every_reader_finds_the_same(constant):
     page = (run.run_dir / "report.html").read_text()
     assert all(f"Alarm, {name}:" in page for name in raised)
     for command in ("why", "show"):
-        told = json.loads(whetstone(command, run.run_dir, "--json").stdout)
-        assert [alarm["name"] for alarm in told["alarms"]] == raised
+        answer = json.loads(whetstone(command, run.run_dir, "--json").stdout)
+        assert [alarm["name"] for alarm in answer["alarms"]] == raised
         text = whetstone(command, run.run_dir).stdout
         assert all(f"ALARM {name}:" in text for name in raised)
         assert "reinforcement: 100 → 100 %, cannot be distinguished from its start" in text
