@@ -221,6 +221,8 @@ def test_a_curriculum_is_named_as_another_cause_of_a_fall():
 
 
 def test_the_mismatch_has_one_limit_that_depends_on_the_precision_of_the_sampler():
+    assert mismatch_limit("torch.float32") == MISMATCH_LIMITS["float32"]
+    assert mismatch_limit("float32", engine="vllm") == MISMATCH_LIMITS["bfloat16"]
     assert MISMATCH_LIMITS["float32"] < MISMATCH_LIMITS["float16"] < MISMATCH_LIMITS["bfloat16"]
     for dtype, limit in MISMATCH_LIMITS.items():
         below, above = (

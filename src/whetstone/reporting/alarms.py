@@ -120,13 +120,15 @@ def stored_alarms(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     return steps
 
 
-def mismatch_limit(dtype: str) -> float:
+def mismatch_limit(dtype: object, *, engine: str = "local") -> float:
     """Return the maximum KL divergence between sampler and learner that rounding explains, in nats per token (k3).
 
     Args:
-        dtype: Precision of the sampler, such as `bfloat16`; an unknown one has the limit of `bfloat16`.
+        dtype: Precision of the policy, such as `torch.bfloat16`; the local engine samples in it.
+        engine: Name of the engine. The precision of a server is unknown, so its limit is that of bfloat16.
     """
-    return MISMATCH_LIMITS.get(dtype, MISMATCH_LIMITS["bfloat16"])
+    precision = str(dtype).removeprefix("torch.") if engine == "local" else ""
+    return MISMATCH_LIMITS.get(precision, MISMATCH_LIMITS["bfloat16"])
 
 
 def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
