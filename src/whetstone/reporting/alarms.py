@@ -23,13 +23,13 @@ from typing import Any
 
 Row = Mapping[str, Any]
 MIN_STEPS = 15
-"""Steps with a value from which `find_change` compares a metric; success is compared from 10 steps."""
-CLEAR = 4.0
+"""Steps with a value from which `find_change` compares a metric; success is compared from 6 steps."""
+CLEAR = 4.2
 """Standard errors from which a change counts. Calibrated by simulation: many pairs of windows are compared."""
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
 """Maximum `sampler/mismatch_kl` (nats per token, k3) by precision of the sampler. Rounding of SmolLM2-135M in bfloat16
 gives about 1e-3; the error of a log-prob is proportional to the precision, and k3 to its square."""
-_FIRST, _LAST = (5, 10, 20), (5, 10, 20, 40)
+_FIRST, _LAST = (3, 5, 10, 20), (3, 5, 10, 20, 40)
 """Sizes of the windows that `find_change` compares, in steps."""
 _PRIOR_STEPS = 10
 _MIN_FALL = 0.05
@@ -137,7 +137,7 @@ def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.
         z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
         v = (10 b + sum of (x_t+1 - x_t)^2 / 2) / (10 + number of differences)
 
-    Every k in 5, 10, 20 is compared with every m in 5, 10, 20, 40, as far as there are steps. b is the binomial
+    Every k in 3, 5, 10, 20 is compared with every m in 3, 5, 10, 20, 40, as far as there are steps. b is the binomial
     variance of the success of a step with its effective number of episodes; it counts as ten steps. Other metrics have
     no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without their trend.
 
@@ -211,6 +211,19 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             f"{seen}; success is {success:.0%}: the tasks are solved",
             "success on held-out tasks, by kind of task",
             "harder tasks, or end the stage (reinforcement.until): nothing is left to learn here",
+            key,
+            _SUCCESS,
+        )
+    peak = max(_values(rows, _SUCCESS), default=0.0)
+    if success is not None and success <= _UNSOLVED and peak >= 2 * _UNSOLVED:
+        lost = next(row["step"] for row in rows if row.get(_SUCCESS) == peak)
+        return _alarm(
+            rows,
+            "all groups wrong",
+            f"{seen}; success is {success:.0%}, and was {peak:.0%} at step {lost}: updates destroyed the policy",
+            "policy/kl, policy/entropy and update/relative_norm since that step",
+            f"a checkpoint before step {lost + 1} with a lower learning rate, more episodes per step "
+            "(reinforcement.tasks_per_step, rollout.group_size), reinforcement.reference_kl",
             key,
             _SUCCESS,
         )
