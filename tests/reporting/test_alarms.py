@@ -8,15 +8,14 @@ import pytest
 
 from whetstone.reporting.alarms import (
     ALARMS,
-    MIN_STEPS,
     MISMATCH_LIMITS,
     falling_success,
     find_alarms,
-    find_change,
     mismatch_limit,
     select_rows,
     stored_alarms,
 )
+from whetstone.reporting.change_detection import MIN_STEPS, find_change
 
 
 def rows(count=40, **keys):
