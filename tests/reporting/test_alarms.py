@@ -186,6 +186,19 @@ def test_a_change_without_scatter_is_clear_and_none_is_none():
     assert find_change(flat[:14], "x", 1) is None
 
 
+@pytest.mark.parametrize("value", [1e308, -1e308, 10**400, math.nan, math.inf, True, None])
+def test_any_number_in_a_file_is_read(value):
+    keys = {key for row in rows(**HEALTHY) for key in row if "/" in key} | {
+        "episode/effective_samples",
+        "episode/reward_min",
+    }
+    steps = [
+        {"stage": "reinforcement", "step": k + 1, **dict.fromkeys(keys, value if k % 2 else 0.5)} for k in range(40)
+    ]
+    for alarm in find_alarms(steps):
+        assert alarm.message
+
+
 def runs_of(rate, count, *, episodes, steps=100, seed=0):
     """Return `count` simulated runs whose sampled success at step t is binomial with probability `rate(t)`."""
     draw = np.random.default_rng(seed)

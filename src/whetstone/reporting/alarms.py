@@ -197,7 +197,7 @@ def failing_episodes(rows: Sequence[Row]) -> Alarm | None:
 def full_contexts(rows: Sequence[Row]) -> Alarm | None:
     """More than 10 % of the episodes of the last five steps ended because the context was full; three or more."""
     recent = [row for row in rows[-5:] if is_number(row, "episode/invalid_fraction")]
-    fraction = fmean(float(row.get("end_reason/context_full") or 0.0) for row in recent) if recent else 0.0
+    fraction = sum(read_values(recent, "end_reason/context_full")) / max(1, len(recent))  # 0 is not stored
     if len(recent) < _IN_A_ROW or fraction <= 0.1:
         return None
     return _alarm(

@@ -22,6 +22,7 @@ CLEAR = 4.2
 _FIRST, _LAST = (3, 5, 10, 20), (3, 5, 10, 20, 40)
 """Sizes of the windows that `find_change` compares, in steps."""
 _PRIOR_STEPS = 10
+_LARGEST = 1e150
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,9 @@ def _binomial_variance(rows: Sequence[Row]) -> float | None:
     variances = []
     for row in rows:
         if is_number(row, SUCCESS):
-            count = row.get("episode/effective_samples")
-            if not isinstance(count, int | float) or not math.isfinite(count):
+            if not is_number(row, "episode/effective_samples"):
                 return None
-            count = max(1.0, count)
+            count = max(1.0, row["episode/effective_samples"])
             rate = min(max(float(row[SUCCESS]), 0.5 / count), 1 - 0.5 / count)
             variances.append(rate * (1 - rate) / count)
     return fmean(variances) if variances else None
@@ -101,6 +101,6 @@ def read_values(rows: Sequence[Row], key: str) -> list[float]:
 
 
 def is_number(row: Row, key: str) -> bool:
-    """Return whether a row has a finite number for this metric."""
+    """Return whether a row has a number for this metric that is finite and whose square is too."""
     value = row.get(key)
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < _LARGEST
