@@ -304,9 +304,11 @@ def sampler_mismatch(rows: Sequence[Row]) -> Alarm | None:
 
 
 def idle_updates(rows: Sequence[Row]) -> Alarm | None:
-    """At least half of the last ten updates changed nothing, and equal groups do not explain it; three or more."""
-    skipped = read_values(rows[-10:], "update/skipped_fraction")
-    if len(skipped) < _IN_A_ROW or fmean(skipped) < 0.5 or equal_groups(rows) is not None:
+    """At least half of the last ten updates changed nothing although groups differed; three or more updates."""
+    equal = "group/zero_variance_fraction"
+    recent = [row for row in rows[-10:] if is_number(row, "update/skipped_fraction")]
+    skipped = [0.0 if row.get(equal) == 1 else float(row["update/skipped_fraction"]) for row in recent]
+    if len(skipped) < _IN_A_ROW or fmean(skipped) < 0.5:
         return None
     return _alarm(
         rows,

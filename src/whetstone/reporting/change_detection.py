@@ -16,10 +16,10 @@ from typing import Any
 Row = Mapping[str, Any]
 SUCCESS = "episode/success"
 MIN_STEPS = 15
-"""Steps with a value from which `find_change` compares a metric; success is compared from 6 steps."""
+"""Steps with a value from which `find_change` compares a metric; success is compared from 4 steps."""
 CLEAR = 4.2
 """Standard errors from which a change counts. Calibrated by simulation: many pairs of windows are compared."""
-_FIRST, _LAST = (3, 5, 10, 20), (3, 5, 10, 20, 40)
+_FIRST, _LAST = (1, 3, 5, 10, 20), (3, 5, 10, 20, 40)
 """Sizes of the windows that `find_change` compares, in steps."""
 _PRIOR_STEPS = 10
 _LARGEST = 1e150
@@ -39,7 +39,7 @@ class Change:
     def describe(self, form: str) -> str:
         """Return `from EARLY (first N steps) to LATE (last M steps)`."""
         early, late = form.format(self.early), form.format(self.late)
-        return f"from {early} (first {self.first_steps} steps) to {late} (last {self.last_steps} steps)"
+        return f"from {early} (first {_count(self.first_steps)}) to {late} (last {_count(self.last_steps)})"
 
 
 def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
@@ -48,9 +48,10 @@ def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.
         z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
         v = (10 b + sum of (x_t+1 - x_t)^2 / 2) / (10 + number of differences)
 
-    Every k in 3, 5, 10, 20 is compared with every m in 3, 5, 10, 20, 40, as far as there are steps. b is the binomial
-    variance of the success of a step with its effective number of episodes; it counts as ten steps. Other metrics have
-    no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without their trend.
+    Every k in 1, 3, 5, 10, 20 is compared with every m in 3, 5, 10, 20, 40, as far as there are steps. b is the
+    binomial variance of the success of a step with its effective number of episodes; it counts as ten steps. Other
+    metrics have no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without
+    their trend.
 
     Args:
         sign: 1 for a rise, -1 for a fall.
@@ -104,3 +105,7 @@ def is_number(row: Row, key: str) -> bool:
     """Return whether a row has a number for this metric that is finite and whose square is too."""
     value = row.get(key)
     return isinstance(value, int | float) and abs(value) < _LARGEST
+
+
+def _count(steps: int) -> str:
+    return f"{steps} steps" if steps > 1 else "step"
