@@ -52,12 +52,12 @@ def test_the_state_says_how_far_each_run_is(runs):
     assert other["trajectories"] == 4
 
 
-def test_an_overview_has_verdict_alerts_recipe_and_evaluations(runs):
+def test_an_overview_has_verdict_alarms_recipe_and_evaluations(runs):
     found = told(runs, "/api/runs/0/overview")
     assert found["title"] == "Sums with a tool"
     assert found["recipe"]["reinforcement.learning_rate"] == "0.001"
     assert found["evaluations"][0]["success"] == 0.25
-    assert found["alerts"] == []
+    assert (found["alarms"], found["results"], found["stored_alarms"]) == ([], [], {})
 
 
 def test_curves_trajectories_and_one_of_them(runs):
@@ -81,6 +81,17 @@ def test_tools_steps_episodes_trace_and_comparison(runs):
     assert compared["comparison"] is None
 
 
+def test_a_comparison_of_runs_has_the_result_of_each_stage(tmp_path):
+    folder = made_run(tmp_path / "run")
+    ends = {"before": {"success": 0.7, "interval": [0.65, 0.75]}, "after": {"success": 0.4, "interval": [0.35, 0.45]}}
+    (folder / "summary.json").write_text(json.dumps(ends))
+    opened = opened_runs([folder], cache=tmp_path / "cache")
+    (compared,) = Viewer(opened).compare()["runs"]
+    opened[0].close()
+    assert [result["outcome"] for result in compared["results"]] == ["worse"]
+    assert compared["verdict"]["word"] == "worse"
+
+
 def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):
     viewer = Viewer(runs, folders=[tmp_path])
     assert got(viewer, "/api/compare").json()["comparison"] is None
@@ -88,7 +99,7 @@ def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):
     pair = {"one": "a", "other": "b", "difference": 0.25, "p_seeds": None}
     (tmp_path / "comparison.json").write_text(json.dumps({"contenders": rows, "pairs": [pair]}))
     found = got(viewer, "/api/compare").json()["comparison"]
-    assert found["sentence"] == "a has the highest success, 75.0 %; over 1 seeds it cannot be told from any other."
+    assert found["sentence"] == "a has the highest success, 75.0 %; over 1 seed it cannot be distinguished from b."
     (tmp_path / "comparison.json").write_text('{"contenders": [{}]}')
     assert got(viewer, "/api/compare").json()["comparison"]["sentence"] == ""
 

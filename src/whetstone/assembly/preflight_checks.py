@@ -36,6 +36,7 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
 from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
+from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.tools import CallPolicy, Effect
@@ -64,8 +65,6 @@ _NO_RESPONSE = ("timeout", "stopped")
 """Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
 _PROMPT_SECONDS = 2.0
 """After which those that were measured are enough."""
-_AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""How far a log-prob of sampler and learner may be apart, by what the policy is computed in."""
 
 
 async def preflight(
@@ -392,9 +391,11 @@ class _Probe:
         apart = mismatch(found, torch.tensor(drawn, device=found.device))
         most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
         message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        limit = mismatch_limit(self.assembly.policy.dtype, engine=self.recipe.engine.name)
+        message += f" (limit {limit:.0e})"
         if not learner.shares:
             message += f"; the layout of the forward pass is {learner.layout}, not tree: prefixes are not shared"
-        if most > _AGREEMENT[self.assembly.policy.dtype]:
+        if kl > limit:
             return Check(
                 "",
                 CheckStatus.FAIL,

@@ -1,9 +1,16 @@
-"""How does a message look in a terminal? What it says, what it calls, what could not be read; no escape in it."""
+"""Text of a message, and of the results and alarms of a run, for the terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from whetstone.evaluation.stage_results import StageResult, read_stage_results
+from whetstone.json_lines import UNREADABLE
+from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -15,3 +22,37 @@ def shown(message: Message) -> str:
     calls = "".join(f"  → {call.name}({call.arguments})" for call in message.tool_calls)
     unread = "".join(f"  ✗ {what}" for what in message.malformed)
     return plain(f"  {message.role:<10} {message.text}{calls}{unread}")
+
+
+def _stage_results(summary: Mapping[str, Any] | None) -> list[StageResult]:
+    try:
+        return read_stage_results(summary or {})
+    except UNREADABLE as error:
+        reason = f"{type(error).__name__}: {error}"
+        click.echo(plain(f"summary.json: is damaged, its stages are not compared: {reason}"), err=True)
+        return []
+
+
+def judgment_of(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results of the stages and the alarms of a run as JSON.
+
+    Args:
+        summary: None if the run is not finished.
+        rows: Rows of `metrics.jsonl`.
+    """
+    stages = [result.to_json() for result in _stage_results(summary)]
+    alarms = [asdict(alarm) for alarm in find_alarms(rows)]
+    return {"stages": stages, "alarms": alarms, "stored_alarms": stored_alarms(rows)}
+
+
+def show_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the result of each stage, and the alarms; the arguments are those of `judgment_of`."""
+    for result in _stage_results(summary):
+        click.secho(plain(result.sentence), fg={"better": "green", "worse": "red"}.get(result.outcome))
+    alarms = find_alarms(rows)
+    for alarm in alarms:
+        click.secho(plain(f"ALARM {alarm.line}; check: {alarm.check}"), fg="yellow")
+    raised = {alarm.name for alarm in alarms}
+    for name, (first, last) in stored_alarms(rows).items():
+        if name not in raised:
+            click.echo(f"alarm during the run: {name}, steps {first} to {last}")

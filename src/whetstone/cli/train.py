@@ -81,5 +81,6 @@ def _show(summary: RunSummary, as_json: bool) -> None:
     for entry in summary.written.get("overlap", []):
         click.secho(entry["sentence"], fg="yellow")
     minutes, report = sum(summary.seconds.values()) / 60, summary.run_dir / "report.html"
-    before, after = summary.before.success, summary.after.success
-    click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {report}")
+    for stage in summary.stages:
+        click.secho(stage.sentence, fg={"better": "green", "worse": "red"}.get(stage.outcome))
+    click.echo(f"{minutes:.1f} minutes of training   {report}")

@@ -17,6 +17,7 @@ import whetstone.analysis
 from whetstone import record
 from whetstone.causes import listed
 from whetstone.cli import completing
+from whetstone.cli.shown import judgment_of, show_judgment
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows, noise_advice
@@ -150,11 +151,14 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes = explainer.causes()
+    summary = record.read_json(run_dir / "summary.json")
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
-        told = {"trajectories": trajectories} if step is not None else {}
+        told = {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
         click.echo(to_json({"steps": shown, "failed": causes, "noise_advice": noise_advice(journal), **told}))
         return
+    if step is None:
+        show_judgment(summary, journal)
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
     for name in ("step", *names, "learned from"):

@@ -1,4 +1,4 @@
-"""How is what a run came to said? Its success, what it learned by, how fast it was; in a line and as a summary."""
+"""Builds the one-line headline of an evaluation and the summary of a finished run: success, method and throughput."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.causes import counted_causes, listed
+from whetstone.evaluation.stage_results import StageResult, compare_stage, numbers_of
 from whetstone.recipe import (
     DistillationSettings,
     OfflineSettings,
@@ -20,6 +21,7 @@ from whetstone.recipe import (
 from whetstone.record import RunRecord, read_json
 from whetstone.record.checkpoint import KEPT
 from whetstone.record.run_directory import OVERLAP
+from whetstone.reporting.trajectories import read_task_outcomes
 from whetstone.training.ends import STEPS, end_of
 
 SKIPPED_ROWS = "skipped_rows.json"
@@ -100,11 +102,11 @@ def summary_of(
     seconds: Mapping[str, float],
     parameters: int,
 ) -> dict[str, Any]:
-    """What a run came to, as `summary.json` holds it.
+    """Build the content of `summary.json`.
 
     Args:
         rows: Of its metrics.
-        seconds: By stage, of training alone.
+        seconds: Training time of each stage.
         parameters: Of its policy.
     """
     recipe = resolved.recipe
@@ -113,7 +115,6 @@ def summary_of(
         found = read_json(run_dir / "evaluations" / f"{name}.json")
         if found is not None:
             made[name] = found
-    first, last = next(iter(made.values())), list(made.values())[-1]
     during = {
         int(path.stem.rpartition("-")[2]): read_json(path)
         for path in sorted((run_dir / "evaluations").glob("reinforcement-*.json"))
@@ -122,8 +123,8 @@ def summary_of(
         "recipe": resolved.name,
         "title": recipe.title or resolved.name,
         "seed": recipe.seed,
-        "before": first,
-        "after": last,
+        "untrained": numbers_of(next(iter(made.values()))),
+        "stages": [result.to_json() for result in stage_results_of(recipe, run_dir)],
         "evaluations": made,
         "during": during,
         "ablations": {},
@@ -138,6 +139,23 @@ def summary_of(
         "policy": recipe.policy.path or "tiny, built from nothing",
         "method": method_of(recipe),
     }
+
+
+def stage_results_of(recipe: Recipe, run_dir: Path) -> list[StageResult]:
+    """Compare each stage of a run that is evaluated so far with its own start, paired over tasks."""
+    results: list[StageResult] = []
+    before = "untrained"
+    for name, settings in recipe.own_stages.items():
+        if isinstance(settings, SamplingSettings):
+            continue  # the policy is unchanged
+        paths = [run_dir / "evaluations" / f"{stage}.json" for stage in (before, name)]
+        evaluations = [evaluation for path in paths if (evaluation := read_json(path)) is not None]
+        if len(evaluations) == 2:
+            files = [run_dir / "trajectories" / f"evaluation-{stage}.jsonl" for stage in (before, name)]
+            first, second = (read_task_outcomes(file) if file.is_file() else {} for file in files)
+            results.append(compare_stage(name, evaluations[0], evaluations[1], (first, second)))
+        before = name
+    return results
 
 
 def _failed(run_dir: Path) -> dict[str, Any]:
