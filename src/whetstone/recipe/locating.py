@@ -73,6 +73,22 @@ def files_named(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
         yield from files_named(value, f"{dotted}.{key}".lstrip("."))
 
 
+def relocated(keys: Any, moved: Mapping[str, Path], dotted: str = "") -> Any:
+    """Return keys with each path that does not exist replaced by that of `moved`, if it exists.
+
+    Args:
+        keys: Nested as in the file.
+        moved: Dotted key → path.
+        dotted: Key of `keys`.
+    """
+    if isinstance(keys, Mapping):
+        return {key: relocated(value, moved, f"{dotted}.{key}".lstrip(".")) for key, value in keys.items()}
+    if isinstance(keys, list):
+        return [relocated(value, moved, f"{dotted}.{number}") for number, value in enumerate(keys)]
+    other = moved.get(dotted)
+    return str(other) if other is not None and other.exists() and not Path(keys).exists() else keys
+
+
 def is_file(path: Path) -> bool:
     """Whether there is a file of this name; of one that no file can have there is none."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -12,6 +12,8 @@ class Settings(BaseModel):
     """Keys of a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    CHANGES: ClassVar[Mapping[str, str]] = {}
+    """Fields that can change when a run continues, with the effect; see `recipe.continuing`."""
 
 
 class Part(BaseModel):
@@ -26,6 +28,11 @@ class Part(BaseModel):
     def options(self) -> dict[str, Any]:
         """Everything but the name."""
         return dict(self.model_extra or {})
+
+
+def changeable(**fields: str) -> dict[str, str]:
+    """Return effect by field, from the fields of each effect: `changeable(update="learning_rate max_grad_norm")`."""
+    return {field: effect for effect, listed in fields.items() for field in listed.split()}
 
 
 def named(default: str | None = None) -> BeforeValidator:

@@ -19,7 +19,7 @@ from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, remarks, without_effect
-from whetstone.recipe.locating import located
+from whetstone.recipe.locating import located, relocated
 from whetstone.recipe.methods import Laid, with_methods
 from whetstone.recipe.problems import renamed_keys, unknown_nulls
 from whetstone.recipe.reading import (
@@ -132,13 +132,16 @@ def load_recipe(
     return _built(name, stack, [given, overrides_read(overrides)])
 
 
-def load_stored_recipe(path: Path) -> Resolved:
+def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyType({})) -> Resolved:
     """Return the recipe that a run has stored; names of earlier releases are converted.
+
+    Args:
+        moved: Dotted key → path of an input that is used if the stored path no longer exists.
 
     Raises:
         RecipeError: Same as `load_recipe`.
     """
-    return _built(path.stem, read(path, convert=upgrade_recipe), [])
+    return _built(path.stem, read(path, convert=lambda keys: relocated(upgrade_recipe(keys), moved)), [])
 
 
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from whetstone.recipe.parts import Part, Settings, named
+from whetstone.recipe.parts import Part, Settings, changeable, named
 
 
 def _data() -> BeforeValidator:
@@ -36,6 +36,15 @@ class UntilSettings(Settings):
 
 class OptimizerSettings(Settings):
     """What all stages share."""
+
+    CHANGES: ClassVar = changeable(
+        none="optimizer_offload checkpoint_interval_steps keep_last keep_interval_steps",
+        schedule="steps until warmup_fraction decay_fraction decay",
+        update=(
+            "learning_rate max_grad_norm max_nonfinite_updates micro_batch_tokens prefix_sharing "
+            "logits_memory_mb activation_checkpointing"
+        ),
+    )
 
     steps: int = Field(100, ge=1)
     """Steps of the stage; schedules are laid out over them."""
@@ -154,6 +163,8 @@ class SupervisedSettings(OptimizerSettings):
 class SamplingSettings(OptimizerSettings):
     """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
 
+    CHANGES: ClassVar = changeable(none="max_failures", sampling="tasks_per_step")
+
     steps: int = Field(1, ge=1)
     """How often tasks are sampled."""
     tasks_per_step: int = Field(64, ge=1)
@@ -175,6 +186,8 @@ class PretrainingSettings(OptimizerSettings):
 
 class PreferenceSettings(OptimizerSettings):
     """Pairs of a better and a worse answer, or single ones that were rated."""
+
+    CHANGES: ClassVar = changeable(none="reference_device reference_offload")
 
     data: Annotated[DataSettings, _data()]
     """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes,
@@ -205,6 +218,12 @@ class SmoothnessSettings(Settings):
 
 class OfflineSettings(OptimizerSettings):
     """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
+
+    CHANGES: ClassVar = changeable(
+        none="reference_device reference_offload",
+        update="reference_kl consistency_regularization",
+        evaluation="held_out_interval_steps",
+    )
 
     data: Annotated[DataSettings, _data()]
     """A run directory, or a file of trajectories as runs write them."""
@@ -287,6 +306,12 @@ class DistillationSettings(OptimizerSettings):
     """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
     from."""
 
+    CHANGES: ClassVar = changeable(
+        none="max_mismatch_kl max_failures",
+        update="minibatches objective",
+        sampling="tasks_per_step",
+    )
+
     tasks_per_step: int = Field(16, ge=1)
     """Groups of episodes a step."""
     minibatches: int = Field(1, ge=1)
@@ -309,6 +334,16 @@ def data_of(settings: OptimizerSettings) -> DataSettings | None:
 
 class ReinforcementSettings(OptimizerSettings):
     """Reinforcement."""
+
+    CHANGES: ClassVar = changeable(
+        none="reference_device reference_offload max_mismatch_kl max_failures",
+        schedule="budget",
+        update=(
+            "minibatches epochs reference_kl first_attempt_kl reference_estimator entropy train_on_observations "
+            "consistency_regularization imitation"
+        ),
+        sampling="tasks_per_step max_staleness in_flight step_timeout_seconds",
+    )
 
     tasks_per_step: int = Field(16, ge=1)
     """Groups of episodes a step; each has `rollout.group_size` of one task."""
