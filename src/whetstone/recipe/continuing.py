@@ -6,14 +6,13 @@ not declared decide what a run is (model, tokenizer, tasks, environment, reward,
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
 
-from whetstone.recipe.parts import Part
+from whetstone.recipe.parts import section_of
 from whetstone.recipe.resolved import Resolved
 from whetstone.recipe.settings import STAGE_KINDS, Recipe
 
@@ -120,7 +119,7 @@ def effect_of(key: str) -> str:
         effect = next((declared[part] for declared in map(_declared, model.__mro__) if part in declared), None)
         if effect is not None:
             return effect
-        model = _section(model.model_fields[part].annotation)
+        model = section_of(model.model_fields[part].annotation)
     return FIXED
 
 
@@ -133,13 +132,6 @@ def stage_of(key: str) -> str | None:
 def _declared(cls: type) -> Mapping[str, str]:
     declared: Mapping[str, str] = cls.__dict__.get("CHANGES", {})
     return declared
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings class that a field holds, also inside a mapping or an optional."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return None if annotation is Part else annotation
-    return next((found for inner in typing.get_args(annotation) if (found := _section(inner)) is not None), None)
 
 
 def _differences(before: Any, after: Any, key: str) -> Iterator[tuple[str, tuple[Any, Any]]]:

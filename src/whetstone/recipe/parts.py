@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -28,6 +28,13 @@ class Part(BaseModel):
     def options(self) -> dict[str, Any]:
         """Everything but the name."""
         return dict(self.model_extra or {})
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings class that a field holds, also inside a mapping or an optional; None: it holds a value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return None if annotation is Part else annotation
+    return next((found for inner in get_args(annotation) if (found := section_of(inner)) is not None), None)
 
 
 def changeable(**fields: str) -> dict[str, str]:

@@ -28,13 +28,13 @@ _NO_START = frozenset({"policy", "chat"})
 
 
 def change_run(
-    run_dir: Path, stored: Resolved, resolved: Resolved, different: Differences, *, say: Callable[[str], None]
+    run_dir: Path, resolved: Resolved, stored: Resolved, different: Differences, *, say: Callable[[str], None]
 ) -> None:
     """Record another recipe for the steps of a run that are not made yet.
 
     Args:
-        stored: The recipe of the run.
-        resolved: The recipe with which it continues.
+        resolved: The recipe with which the run continues.
+        stored: The recipe that it had.
         different: The keys that differ and affect results.
         say: Receives a line that describes the change.
 

@@ -141,7 +141,7 @@ def _trained(
     if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
-    change = partial(change_run, run_dir, resolved=resolved, say=progress.say) if continues else None
+    change = partial(change_run, run_dir, resolved, say=progress.say) if continues else None
     with claimed(run_dir, resolved, resume=resume, change=change), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
