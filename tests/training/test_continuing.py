@@ -1,5 +1,6 @@
 """A run continues with its own recipe, and with another one from its last checkpoint on."""
 
+import asyncio
 import json
 import shutil
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests_cli import whetstone
 from tests_small import SMALL
+from whetstone.analysis import Replay
 from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.recipe import load_recipe
 from whetstone.recipe.continuing import EFFECTS, RecipeChange, effect_of, eras_of, find_differences
@@ -159,6 +161,22 @@ def test_a_stopped_run_changes_after_its_checkpoint_and_discards_unused_groups(t
         next(e["groups"] for e in events if e["event"] == "consumed" and e["update"] == 2)
     )
     assert [row["cost_per_step/episodes"] for row in numbers(run)] == [4, 4, 6, 6]
+
+
+def test_replay_repeats_the_updates_before_and_after_a_change(run):
+    changes = ["reinforcement.steps=5", "reinforcement.learning_rate=1e-4", "advantage=rloo", "rollout.temperature=0.8"]
+    train(run, resume=True, changes=changes, progress=quiet())
+    (run / "summary.json").unlink()
+    checks = asyncio.run(_replayed(run))
+    assert {check.what: check.changed for check in checks} == dict.fromkeys((check.what for check in checks), 0)
+    assert "updates 1 to 5" in {check.what for check in checks}
+    # with the recipe of today alone, the updates before the change would come out differently
+    (run / "changes.json").unlink()
+    assert any(check.changed for check in asyncio.run(_replayed(run)) if check.what.startswith(("updates", "credit")))
+
+
+async def _replayed(run_dir):
+    return [check async for check in Replay(run_dir).everything(updates=True)]
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,10 @@ class Era:
     """The change that ends them; None: the recipe is the current one."""
 
     def contains(self, stage: str, done: int) -> bool:
-        """Return whether the step after `done` steps of a stage of a finished or later era has this recipe."""
-        return self.end is None or self.end.stage != stage or done < self.end.step
+        """Return whether the step after `done` steps of a stage was made before the change that ends the era."""
+        if self.end is None or stage != self.end.stage:
+            return self.end is None or STAGE_KINDS.index(stage) < STAGE_KINDS.index(self.end.stage)
+        return done < self.end.step
 
 
 def eras_of(current: Resolved, changes: Sequence[RecipeChange]) -> list[Era]:
