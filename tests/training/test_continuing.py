@@ -21,6 +21,7 @@ from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import read_changes
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
+from whetstone.viewing.opened import OpenedRun
 
 ALTERNATING = [
     "reward=tests_small:alternating",
@@ -114,6 +115,16 @@ def test_more_steps_and_another_rate_are_recorded_and_applied(run):
     recipe = run_recipe(run).recipe
     assert recipe.reinforcement.steps == 5
     assert (run / "evaluations" / "reinforcement-000003.json").is_file()
+
+
+def test_a_change_is_shown_by_why_the_report_the_viewer_and_the_summary_of_a_run(run):
+    train(run, resume=True, changes=["reinforcement.steps=4"], progress=quiet())
+    line = "after step 3 of reinforcement: reinforcement.steps 3 → 4"
+    assert line in whetstone("why", run).stdout
+    assert line in whetstone("show", run).stdout
+    assert line in (run / "report.html").read_text()
+    assert json.loads(whetstone("why", run, "--json").stdout)["changes"][0]["step"] == 3
+    assert OpenedRun(run, run.name).overview()["changes"] == [line]
 
 
 CHANGES = {

@@ -209,7 +209,9 @@ class Replay:
         return ReplayCheck(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
 
     def _loaded(self, path: Path) -> tuple[Policy, dict[str, Any], Position]:
-        return load_checkpoint(path, trust_remote_code=self.recorded.recipe.policy.trust_remote_code)
+        settings = self.recorded.recipe.policy
+        base = Path(settings.path) if settings.path is not None else None
+        return load_checkpoint(path, trust_remote_code=settings.trust_remote_code, base_path=base)
 
     async def from_checkpoint(self, *, before: int | None = None) -> UpdateReplayer:
         """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.

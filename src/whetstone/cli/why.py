@@ -149,11 +149,11 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
-    causes = explainer.causes()
+    causes, changes = explainer.causes(), record.read_changes(run_dir)
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
         told = {"trajectories": trajectories} if step is not None else {}
-        click.echo(to_json({"steps": shown, "failed": causes, **told}))
+        click.echo(to_json({"steps": shown, "failed": causes, "changes": [each.to_json() for each in changes], **told}))
         return
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
@@ -164,6 +164,8 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         cells = [_share(name, row[name]) for name in names]
         table.add_row(str(row["from"]), *cells, learned_from(row))
     Console().print(table)
+    for change in changes:
+        click.echo(plain(f"the recipe changed {change}"))
     unmasked = max((row.get("unmasked") or 0.0 for row in wanted), default=0.0)
     if unmasked:
         click.echo(

@@ -95,6 +95,18 @@ class Era:
         return done < self.end.step
 
 
+def parse_changes(stored: Any) -> list[RecipeChange]:
+    """Return the changes that the content of `changes.json` holds, earliest first; None: none.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    try:
+        return [RecipeChange.from_json(each) for each in stored or []]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
 def eras_of(current: Resolved, changes: Sequence[RecipeChange]) -> list[Era]:
     """Return the recipes that a run has had, earliest first; the last one is the current recipe."""
     eras = [Era(current, tuple(changes))]

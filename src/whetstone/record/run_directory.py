@@ -20,7 +20,7 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_stored_recipe
-from whetstone.recipe.continuing import Era, RecipeChange, effect_of, eras_of, find_differences
+from whetstone.recipe.continuing import Era, RecipeChange, effect_of, eras_of, find_differences, parse_changes
 from whetstone.recipe.locating import files_named
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.record.inputs import changed_input, inputs_of
@@ -113,9 +113,9 @@ def read_changes(run_dir: Path) -> list[RecipeChange]:
     """
     path = run_dir / _CHANGES
     try:
-        return [RecipeChange.from_json(each) for each in read_json(path) or []]
-    except (LookupError, TypeError, AttributeError) as error:
-        raise RunDirectoryError(f"{path}: is damaged: {type(error).__name__}: {error}") from None
+        return parse_changes(read_json(path))
+    except ValueError as error:
+        raise RunDirectoryError(f"{path}: is damaged: {error}") from None
 
 
 def run_eras(run_dir: Path) -> list[Era]:

@@ -209,8 +209,11 @@ class SingleRun:
         path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
+            settings = self.recipe.policy
             policy, self.optimizer, self.position = load_checkpoint(
-                path, trust_remote_code=self.recipe.policy.trust_remote_code
+                path,
+                trust_remote_code=settings.trust_remote_code,
+                base_path=Path(settings.path) if settings.path is not None else None,
             )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
         self.journal.rewind(self.position.done)

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from whetstone.errors import RecipeError, RunDirectoryError, did_you_mean
 from whetstone.plain_json import plain as to_plain
+from whetstone.recipe.continuing import parse_changes
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.tools.plain_text import plain
 from whetstone.viewing.alerts import Change, alerts_of, change
@@ -198,6 +199,14 @@ class OpenedRun:
         said = f"The loss of {stage} {'fell' if falls else 'did not fall'}: {values[0]:.3g} → {values[-1]:.3g}."
         return {"word": "learning" if falls else "flat", "said": said}
 
+    def changes(self) -> list[str]:
+        """Changes of the recipe since the run started, one line each."""
+        try:
+            stored = json.loads(self.files.read(self.folder / "changes.json", max_bytes=_MAX_RECIPE))
+            return [plain(str(change)) for change in parse_changes(stored)]
+        except (OSError, ValueError):
+            return []
+
     def overview(self) -> dict[str, Any]:
         """All of that, with alerts and what cannot be read, as JSON."""
         return {
@@ -210,6 +219,7 @@ class OpenedRun:
             "evaluations": self.evaluations(),
             "recipe": flat(self.recipe),
             "recipe_text": plain(self.recipe_text),
+            "changes": self.changes(),
             "remarks": self.remarks(),
         }
 
