@@ -35,6 +35,9 @@ def located(keys: Any, folder: Path | None) -> Any:
 
 
 def _value(key: str, value: Any, folder: Path | None) -> Any:
+    if key == "start_from" and isinstance(value, str):
+        path, step = split_start(value)
+        return _found(path, folder) + ("" if step is None else f"@{step}")
     if isinstance(value, str):
         return _found(value, folder) if key in _KEYS else value
     if key in _KEYS and isinstance(value, list):
@@ -53,6 +56,12 @@ def _found(written: str, folder: Path | None) -> str:
             if there.exists():
                 return str(there)
     return written
+
+
+def split_start(written: str) -> tuple[str, int | None]:
+    """Return path and step of `RUN` or `RUN@STEP`."""
+    path, _, step = written.rpartition("@")
+    return (path, int(step)) if path and step.isdecimal() else (written, None)
 
 
 def files_named(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:

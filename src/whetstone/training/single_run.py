@@ -45,6 +45,7 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.recipe.continuing import Era
+from whetstone.recipe.settings import StartSettings
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -52,7 +53,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import read_json, write_json
+from whetstone.record.run_directory import read_json, run_recipe, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -216,7 +217,26 @@ class SingleRun:
                 base_path=Path(settings.path) if settings.path is not None else None,
             )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
+        elif self.recipe.start_from is not None:
+            policy = self._started_policy(self.recipe.start_from)
         self.journal.rewind(self.position.done)
+        return policy
+
+    def _started_policy(self, start: StartSettings) -> Policy | None:
+        """Return the policy of the checkpoint that the run starts from if its whole state is used."""
+        self.progress.say(f"start: {start.what} of {start.path}")
+        if start.what == "weights":
+            return None
+        checkpoint = Path(start.path)
+        policy, state, there = load_checkpoint(checkpoint, trust_remote_code=self.recipe.policy.trust_remote_code)
+        stage, settings = next(iter(self.recipe.own_stages.items()))
+        before = run_recipe(checkpoint.parent.parent).recipe.own_stages.get(there.stage)
+        optimizer = before.optimizer if before is not None else None
+        if (there.stage, optimizer) != (stage, settings.optimizer):
+            problem = f"the checkpoint is of {there.stage} with {optimizer}"
+            said = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
+            raise self.resolved.error("start_from.what", said)
+        self.optimizer = {key: value for key, value in state.items() if key != "reference"} | {"done": 0, "share": 0.0}
         return policy
 
     async def _stage(self, name: str, settings: OptimizerSettings) -> None:
@@ -229,7 +249,7 @@ class SingleRun:
             with contextlib.ExitStack() as held:
                 if fulfils(learner, Closes):
                     held.callback(learner.close)
-                if done and self.optimizer is not None:
+                if self.optimizer is not None and (done or not self.position.done):
                     learner.load_state_dict(self.optimizer)
                 work = self._work(name, settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
