@@ -123,7 +123,7 @@ class Replay:
         if groups:
             rescored = [await self.rescored(group) for group in groups]
             yield _rewards(groups, rescored)
-            if all(_without_models(part) for update in self.record.consumed for part in self.assemblies_at(update)):
+            if all(is_credit_on_record(part) for update in self.record.consumed for part in self.assemblies_at(update)):
                 yield self._credit(groups, rescored)
         folder = self.run_dir / "evaluations"
         evaluations = sorted(folder.glob("*.json")) if folder.is_dir() else []
@@ -157,8 +157,8 @@ class Replay:
         for update in sorted(self.record.consumed):
             held = [by_number[number] for number in self.record.consumed[update]]
             recorded, changed_parts = self.assemblies_at(update)
-            before = _advantages(recorded, [old for old, _ in held])
-            after = _advantages(changed_parts, [new for _, new in held])
+            before = advantages_of(recorded, [old for old, _ in held])
+            after = advantages_of(changed_parts, [new for _, new in held])
             for name, old in before.items():
                 new = after.get(name, (0.0,) * len(old))
                 apart = max((abs(b - a) for a, b in zip(old, new, strict=True)), default=0.0)
@@ -313,8 +313,8 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
     return ReplayCheck("rewards of training", len(pairs) - failed, len(different), examples, change, failed)
 
 
-def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
-    """The advantages of each trajectory that is trained on, token by token."""
+def advantages_of(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
+    """Return the advantages of each trajectory that is trained on, token by token."""
     settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
@@ -328,8 +328,8 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
     return found
 
 
-def _without_models(assembly: Assembly) -> bool:
-    """Whether credit can be given from the record alone."""
+def is_credit_on_record(assembly: Assembly) -> bool:
+    """Return whether advantages can be computed from the record, without forward passes of a model."""
     reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
     return from_record(reads, by_name(assembly.columns))
 
