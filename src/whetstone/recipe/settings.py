@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
-from whetstone.recipe.locating import split_start
+from whetstone.recipe.live_settings import LiveSettings
 from whetstone.recipe.parts import Part, Settings, changeable, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
-    LiveSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -27,6 +26,7 @@ from whetstone.recipe.stage_settings import (
     SupervisedSettings,
     several,
 )
+from whetstone.recipe.start_settings import StartSettings, start_alone
 
 
 class TinySettings(Settings):
@@ -339,29 +339,6 @@ class EvaluationSettings(Settings):
     """Held-out tasks of those evaluations."""
 
 
-class StartSettings(Settings):
-    """Checkpoint of another run from which a new run starts. `RUN` or `RUN@STEP` alone is enough."""
-
-    path: str
-    """Run directory, or a checkpoint directory in it. The run stores the checkpoint that it started from."""
-    step: int | None = Field(None, ge=0)
-    """Number of the checkpoint, as in `checkpoints/step-000050`; null: the latest one."""
-    what: Literal["weights", "all"] = "weights"
-    """`weights`: only the weights. `all`: also the state of optimizer, critics and stateful components (replay buffers,
-    curriculum); requires that the first stage has the kind and optimizer of the checkpoint's stage. Steps, schedules
-    and tasks start from the beginning in both cases."""
-
-
-def _start() -> BeforeValidator:
-    def read(given: Any) -> Any:
-        if not isinstance(given, str):
-            return given
-        path, step = split_start(given)
-        return {"path": path, "step": step}
-
-    return BeforeValidator(read)
-
-
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
 """Of reinforcement, as in verl and TRL; adapters bear ten times the rate of all weights."""
 _IMITATION = 10
@@ -464,7 +441,7 @@ class Recipe(Settings):
     """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
-    start_from: Annotated[StartSettings | None, _start()] = None
+    start_from: Annotated[StartSettings | None, start_alone()] = None
     """Checkpoint of another run from which this run starts instead of `policy.path` or `policy.tiny`, such as
     `runs/shop@50`; see `docs/continuing.md`."""
     init_state_from: Annotated[list[str], several()] = []

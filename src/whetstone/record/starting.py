@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from whetstone.policies import Policy
 from whetstone.recipe import Resolved
-from whetstone.record.checkpoint import checkpoint_path, checkpoints_in, latest_checkpoint
+from whetstone.record.checkpoint import checkpoint_path, checkpoints_in, latest_checkpoint, load_checkpoint
+from whetstone.record.run_directory import run_recipe
 
 
 def resolve_start(resolved: Resolved) -> Resolved:
@@ -37,3 +41,32 @@ def resolve_start(resolved: Resolved) -> Resolved:
     policy = {"policy.path": path, "policy.tiny": None, "policy.revision": None}
     place = {"path": path, "step": int(checkpoint.name.removeprefix("step-")), "what": start.what}
     return resolved.with_changes({**policy, **rates, "start_from": place})
+
+
+def load_start(resolved: Resolved, *, say: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:
+    """Return policy and learner state with which a run starts if `start_from.what` is `all`; else (None, None).
+
+    The state has the optimizer of the checkpoint and the schedule of a new stage.
+
+    Args:
+        resolved: A recipe that `resolve_start` returned, with `start_from`.
+        say: Receives a line that names the checkpoint.
+
+    Raises:
+        RecipeError: The checkpoint is of a stage or optimizer other than the first stage's.
+    """
+    start = resolved.recipe.start_from
+    assert start is not None
+    say(f"start: {start.what} of {start.path}")
+    if start.what == "weights":
+        return None, None
+    checkpoint = Path(start.path)
+    policy, state, position = load_checkpoint(checkpoint, trust_remote_code=resolved.recipe.policy.trust_remote_code)
+    stage, settings = next(iter(resolved.recipe.own_stages.items()))
+    before = run_recipe(checkpoint.parent.parent).recipe.own_stages.get(position.stage)
+    optimizer = before.optimizer if before is not None else None
+    if (position.stage, optimizer) != (stage, settings.optimizer):
+        problem = f"the checkpoint is of {position.stage} with {optimizer}"
+        said = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
+        raise resolved.error("start_from.what", said)
+    return policy, {key: value for key, value in state.items() if key != "reference"} | {"done": 0, "share": 0.0}

@@ -45,7 +45,6 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.recipe.continuing import Era
-from whetstone.recipe.settings import StartSettings
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -53,7 +52,8 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import read_json, run_recipe, write_json
+from whetstone.record.run_directory import read_json, write_json
+from whetstone.record.starting import load_start
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -218,25 +218,8 @@ class SingleRun:
             )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
         elif self.recipe.start_from is not None:
-            policy = self._started_policy(self.recipe.start_from)
+            policy, self.optimizer = load_start(self.resolved, say=self.progress.say)
         self.journal.rewind(self.position.done)
-        return policy
-
-    def _started_policy(self, start: StartSettings) -> Policy | None:
-        """Return the policy of the checkpoint that the run starts from if its whole state is used."""
-        self.progress.say(f"start: {start.what} of {start.path}")
-        if start.what == "weights":
-            return None
-        checkpoint = Path(start.path)
-        policy, state, there = load_checkpoint(checkpoint, trust_remote_code=self.recipe.policy.trust_remote_code)
-        stage, settings = next(iter(self.recipe.own_stages.items()))
-        before = run_recipe(checkpoint.parent.parent).recipe.own_stages.get(there.stage)
-        optimizer = before.optimizer if before is not None else None
-        if (there.stage, optimizer) != (stage, settings.optimizer):
-            problem = f"the checkpoint is of {there.stage} with {optimizer}"
-            said = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
-            raise self.resolved.error("start_from.what", said)
-        self.optimizer = {key: value for key, value in state.items() if key != "reference"} | {"done": 0, "share": 0.0}
         return policy
 
     async def _stage(self, name: str, settings: OptimizerSettings) -> None:

@@ -1,0 +1,35 @@
+"""Settings of `start_from`: the checkpoint of another run from which a new run starts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from whetstone.recipe.locating import split_start
+from whetstone.recipe.parts import Settings
+
+
+class StartSettings(Settings):
+    """Checkpoint of another run from which a new run starts. `RUN` or `RUN@STEP` alone is enough."""
+
+    path: str
+    """Run directory, or a checkpoint directory in it. The run stores the checkpoint that it started from."""
+    step: int | None = Field(None, ge=0)
+    """Number of the checkpoint, as in `checkpoints/step-000050`; null: the latest one."""
+    what: Literal["weights", "all"] = "weights"
+    """`weights`: only the weights. `all`: also the state of optimizer, critics and stateful components (replay buffers,
+    curriculum); requires that the first stage has the kind and optimizer of the checkpoint's stage. Steps, schedules
+    and tasks start from the beginning in both cases."""
+
+
+def start_alone() -> BeforeValidator:
+    """Return the validator that reads `RUN` or `RUN@STEP`."""
+
+    def read(given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        path, step = split_start(given)
+        return {"path": path, "step": step}
+
+    return BeforeValidator(read)
