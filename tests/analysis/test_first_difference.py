@@ -141,35 +141,35 @@ def test_a_weight_that_differs_is_named(original, copy):
     ],
 )
 def test_a_key_and_the_first_result_that_it_changes_are_reported(original, tmp_path, override, level, key):
-    found = compare_runs(original, trained(tmp_path / "b", override))
-    assert [name for name, *_ in found.inputs] == [key]
-    assert (found.first.level, found.first.step) == (level, 1)
+    comparison = compare_runs(original, trained(tmp_path / "b", override))
+    assert [name for name, *_ in comparison.inputs] == [key]
+    assert (comparison.first.level, comparison.first.step) == (level, 1)
 
 
 def test_another_seed_samples_other_tokens_or_tasks_in_the_first_step(original, tmp_path):
-    found = compare_runs(original, trained(tmp_path / "b", "seed=1"))
-    assert [name for name, *_ in found.inputs] == ["seed"]
-    assert found.first.step <= 1
-    assert found.first.level in ("task", "context", "log-prob", "sampled token")
+    comparison = compare_runs(original, trained(tmp_path / "b", "seed=1"))
+    assert [name for name, *_ in comparison.inputs] == ["seed"]
+    assert comparison.first.step <= 1
+    assert comparison.first.level in ("task", "context", "log-prob", "sampled token")
 
 
 def test_equal_runs_have_no_difference(original, tmp_path):
-    again = trained(tmp_path / "b", "title=another", "reinforcement.keep_last=4")
-    found = compare_runs(original, again)
-    assert found.first is None
-    assert not found.inputs
-    said = whetstone("bisect", original, again)
-    assert said.returncode == 0
-    assert "no difference through step 3 of reinforcement" in said.stdout
+    second = trained(tmp_path / "b", "title=another", "reinforcement.keep_last=4")
+    comparison = compare_runs(original, second)
+    assert comparison.first is None
+    assert not comparison.inputs
+    result = whetstone("bisect", original, second)
+    assert result.returncode == 0
+    assert "no difference through step 3 of reinforcement" in result.stdout
 
 
 def test_a_longer_run_is_compared_as_far_as_both_go(original, copy):
     train(copy, resume=True, changes=["reinforcement.steps=4"], progress=Progress(quiet=True))
-    said = whetstone("bisect", original, copy)
-    assert said.returncode == 1  # the recipes differ
-    assert "reinforcement.steps: 3 | 4" in said.stdout
-    assert "no difference through step 3 of reinforcement" in said.stdout
-    assert "3 steps in A, 4 in B" in said.stdout
+    result = whetstone("bisect", original, copy)
+    assert result.returncode == 1  # the recipes differ
+    assert "reinforcement.steps: 3 | 4" in result.stdout
+    assert "no difference through step 3 of reinforcement" in result.stdout
+    assert "3 steps in A, 4 in B" in result.stdout
 
 
 def test_the_environment_of_two_runs_is_compared(original, copy):
@@ -183,10 +183,10 @@ def test_the_environment_of_two_runs_is_compared(original, copy):
 
 def test_the_command_shows_place_text_and_both_values(original, copy):
     planted(copy, 1, other_token)
-    said = whetstone("bisect", original, copy)
-    assert said.returncode == 1
-    assert "first difference: sampled token" in said.stdout
-    assert "step 2, group 0" in said.stdout
-    assert "  after " in said.stdout
-    shown = json.loads(whetstone("bisect", original, copy, "--json").stdout)
-    assert (shown["first"]["level"], shown["first"]["token"]) == ("sampled token", 1)
+    result = whetstone("bisect", original, copy)
+    assert result.returncode == 1
+    assert "first difference: sampled token" in result.stdout
+    assert "step 2, group 0" in result.stdout
+    assert "  after " in result.stdout
+    printed = json.loads(whetstone("bisect", original, copy, "--json").stdout)
+    assert (printed["first"]["level"], printed["first"]["token"]) == ("sampled token", 1)

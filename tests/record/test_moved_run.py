@@ -54,31 +54,31 @@ def project(tmp_path):
 
 
 def test_a_folder_with_run_and_data_is_moved(project):
-    whole = weights(project / "runs" / "shop")
+    expected = weights(project / "runs" / "shop")
     moved = project.rename(project.with_name("elsewhere"))
     run = moved / "runs" / "shop"
     cut_back(run)
     train(run, resume=True, progress=quiet())
-    assert weights(run) == whole
+    assert weights(run) == expected
     assert run_recipe(run).recipe.supervised.data.path == str(moved / "chats.jsonl")
     assert not read_changes(run)
 
 
 def test_a_run_directory_alone_is_moved(project, tmp_path):
-    whole = weights(project / "runs" / "shop")
+    expected = weights(project / "runs" / "shop")
     run = (project / "runs" / "shop").rename(tmp_path / "shop")
     cut_back(run)
     train(run, resume=True, progress=quiet())
-    assert weights(run) == whole
+    assert weights(run) == expected
 
 
 def test_data_is_moved_and_named(project):
     run = project / "runs" / "shop"
-    whole = weights(run)
+    expected = weights(run)
     cut_back(run)
     data = (project / "chats.jsonl").rename(project / "other.jsonl")
     train(run, resume=True, changes=[f"supervised.data.path={data}"], progress=quiet())
-    assert weights(run) == whole
+    assert weights(run) == expected
     assert not read_changes(run)
     assert run_recipe(run).recipe.supervised.data.path == str(data)  # the next time it is known
 
@@ -86,10 +86,10 @@ def test_data_is_moved_and_named(project):
 def test_the_recipe_file_continues_the_run_after_both_were_moved(project):
     moved = project.rename(project.with_name("elsewhere"))
     run = moved / "runs" / "shop"
-    whole = weights(run)
+    expected = weights(run)
     cut_back(run)
     train(load_recipe(moved / "shop.yaml", [*TINY, *STAGES]), run, resume=True, progress=quiet())
-    assert weights(run) == whole
+    assert weights(run) == expected
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -101,7 +101,7 @@ def test_content_that_changed_is_reported_with_the_file(project, named):
     if named:
         data = data.rename(moved / "other.jsonl")
     data.write_text(data.read_text() + "\n")
-    with pytest.raises(RunDirectoryError, match=rf"{data} \(supervised\.data\.path\) is not what this run began with"):
+    with pytest.raises(RunDirectoryError, match=rf"{data} \(supervised\.data\.path\) is not what this run"):
         train(run, resume=True, changes=[f"supervised.data.path={data}"] if named else [], progress=quiet())
 
 
@@ -116,14 +116,14 @@ def test_a_model_is_moved(tmp_path, lora):
     recipe = load_recipe("demo", [*STAGES, "policy.tiny=null", f"policy.path={model}", *lora])
     run = tmp_path / "run"
     train(recipe, run, progress=quiet())
-    whole = weights(run)
+    expected = weights(run)
     cut_back(run)
     other = model.rename(tmp_path / "models-elsewhere")
     train(run, resume=True, changes=[f"policy.path={other}"], progress=quiet())
-    assert weights(run) == whole
+    assert weights(run) == expected
     assert run_inputs(run) == inputs_of(run_recipe(run))
     cut_back(run)
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "note": "changed"}))
-    with pytest.raises(RunDirectoryError, match=r"models-elsewhere \(policy\.path\) is not what this run began with"):
+    with pytest.raises(RunDirectoryError, match=r"models-elsewhere \(policy\.path\) is not what this run"):
         train(run, resume=True, progress=quiet())

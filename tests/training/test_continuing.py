@@ -61,7 +61,7 @@ def numbers(run_dir):
 
 
 def cut_back(run_dir, steps):
-    """Leave what a kill after the checkpoint of that step leaves: no later checkpoint, and no summary."""
+    """Restore the state after a kill at the checkpoint of that step: no later checkpoint, and no summary."""
     for path in (run_dir / "checkpoints").glob("step-*"):
         if int(path.name.removeprefix("step-")) > steps:
             shutil.rmtree(path)
@@ -143,17 +143,17 @@ CHANGES = {
 @pytest.mark.parametrize("mode", ["synchronous", "ahead"])
 def test_killed_at_each_checkpoint_after_a_change_equals_not_killed(tmp_path, name, mode):
     ahead = ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=1", "reinforcement.deterministic=true"]
-    whole = tmp_path / "whole"
-    train(small("reinforcement.steps=2", *(ahead if mode == "ahead" else [])), whole, progress=quiet())
-    cut_back(whole, 1)  # the change then applies after update 2, which is made again with the first recipe
-    train(whole, resume=True, changes=["reinforcement.steps=4", *CHANGES[name]], progress=quiet())
-    assert read_changes(whole)[0].step == 2
+    expected = tmp_path / "unstopped"
+    train(small("reinforcement.steps=2", *(ahead if mode == "ahead" else [])), expected, progress=quiet())
+    cut_back(expected, 1)  # the change then applies after update 2, which is repeated with the first recipe
+    train(expected, resume=True, changes=["reinforcement.steps=4", *CHANGES[name]], progress=quiet())
+    assert read_changes(expected)[0].step == 2
     for step in (1, 2, 3):
-        killed = shutil.copytree(whole, tmp_path / f"killed-{step}")
+        killed = shutil.copytree(expected, tmp_path / f"killed-{step}")
         cut_back(killed, step)
         train(killed, resume=True, progress=quiet())
-        assert numbers(killed) == numbers(whole), step
-        assert weights(killed)[1] == weights(whole)[1], step
+        assert numbers(killed) == numbers(expected), step
+        assert weights(killed)[1] == weights(expected)[1], step
 
 
 def test_a_stopped_run_changes_after_its_checkpoint_and_discards_unused_groups(tmp_path):
@@ -181,7 +181,7 @@ def test_replay_repeats_the_updates_before_and_after_a_change(run):
     checks = asyncio.run(_replayed(run))
     assert {check.what: check.changed for check in checks} == dict.fromkeys((check.what for check in checks), 0)
     assert "updates 1 to 5" in {check.what for check in checks}
-    # with the recipe of today alone, the updates before the change would come out differently
+    # with only the current recipe, the updates before the change would come out differently
     (run / "changes.json").unlink()
     assert any(check.changed for check in asyncio.run(_replayed(run)) if check.what.startswith(("updates", "credit")))
 
@@ -191,7 +191,7 @@ async def _replayed(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("seed=1", r"seed cannot change in a run \(from 0 to 1\); a new run from this checkpoint: whetstone train "),
         ("policy.tiny.hidden_size=32", "a new run with it: whetstone train"),
@@ -201,9 +201,9 @@ async def _replayed(run_dir):
         ("reinforcement.learning_rate=1e-5", "no effect, since reinforcement ended after step 3"),
     ],
 )
-def test_a_key_that_cannot_change_is_refused_and_nothing_is_written(run, change, said):
+def test_a_key_that_cannot_change_is_refused_and_nothing_is_written(run, change, message):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(WhetstoneError, match=said) as error:
+    with pytest.raises(WhetstoneError, match=message) as error:
         train(run, resume=True, changes=[change], progress=quiet())
     assert len(str(error.value).splitlines()) == 1
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

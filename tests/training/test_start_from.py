@@ -94,7 +94,7 @@ def test_a_chain_of_stages_starts_from_a_checkpoint(source, tmp_path):
 @pytest.mark.parametrize("what", ["weights", "all"])
 def test_a_started_run_that_is_killed_resumes_to_the_same_weights(source, tmp_path, what):
     start = f"start_from={{path: {source}, what: {what}}}"
-    train(small(start, "reinforcement.steps=2"), tmp_path / "whole", progress=quiet())
+    train(small(start, "reinforcement.steps=2"), tmp_path / "unstopped", progress=quiet())
     stopped = load_recipe("demo", [*OVERRIDES, start, "reinforcement.steps=2"])
     rows = []
 
@@ -105,12 +105,12 @@ def test_a_started_run_that_is_killed_resumes_to_the_same_weights(source, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         train(stopped, tmp_path / "killed", progress=quiet(), on_metrics=stop)
     train(stopped, tmp_path / "killed", resume=True, progress=quiet())
-    whole, killed = (weights(checkpoint_path(tmp_path / name, 2)) for name in ("whole", "killed"))
-    assert same(whole, killed)
+    expected, killed = (weights(checkpoint_path(tmp_path / name, 2)) for name in ("unstopped", "killed"))
+    assert same(expected, killed)
 
 
 @pytest.mark.parametrize(
-    ("start", "said"),
+    ("start", "message"),
     [
         ("SOURCE@7", "has no checkpoint 7; it has 1, 2, 3"),
         ("/nowhere", "has no checkpoint; it has none"),
@@ -120,10 +120,10 @@ def test_a_started_run_that_is_killed_resumes_to_the_same_weights(source, tmp_pa
         ),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_one_line(source, tmp_path, start, said):
+def test_a_checkpoint_that_does_not_fit_is_one_line(source, tmp_path, start, message):
     fitting = ["reinforcement.optimizer=adamw"] if "all" in start else []
     recipe = small(f"start_from={start.replace('SOURCE', str(source))}", *fitting)
-    with pytest.raises(RecipeError, match=f"start_from.*{said}"):
+    with pytest.raises(RecipeError, match=f"start_from.*{message}"):
         train(recipe, tmp_path / "new", progress=quiet())
 
 

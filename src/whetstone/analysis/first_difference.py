@@ -32,7 +32,7 @@ from whetstone.trajectory import Group, Task, Trajectory, Turn
 
 _BY_THE_CLOCK = ("time/", "throughput/", "memory/", "scale/")
 _CONTEXT_TOKENS = 24
-"""Tokens before a difference that are shown as text."""
+"""Tokens before a difference that are values as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """What two runs have in common, and where they differ first."""
+    """What two runs have in common, and their first difference."""
 
     inputs: tuple[tuple[str, str, str], ...]
     """Keys, files, recipe changes and parts of the environment that differ: (name, value in A, value in B)."""
@@ -139,11 +139,11 @@ class _Pair:
     def steps(self) -> dict[str, tuple[int, int]]:
         """By stage, the number of steps of both runs."""
         stages = dict.fromkeys(stage for rows in self.rows for stage, _ in rows)
-        found = {}
+        difference = {}
         for stage in stages:
             a, b = (max((step for kind, step in rows if kind == stage), default=0) for rows in self.rows)
-            found[stage] = (a, b)
-        return found
+            difference[stage] = (a, b)
+        return difference
 
     def find_first(self) -> FirstDifference | None:
         """Return the first difference; None: there is none in the common steps."""
@@ -154,10 +154,10 @@ class _Pair:
         for stage, counts in self.steps.items():
             for step in range(1, min(counts) + 1):
                 checkpoints = (done[0] + step, done[1] + step)
-                found = self._sampling(stage, step) or self._update(stage, step)
-                found = found or self._weights(stage, step, checkpoints)
-                if found is not None:
-                    return found
+                difference = self._sampling(stage, step) or self._update(stage, step)
+                difference = difference or self._weights(stage, step, checkpoints)
+                if difference is not None:
+                    return difference
             done = (done[0] + counts[0], done[1] + counts[1])
         return None
 
@@ -196,18 +196,18 @@ class _Pair:
             for one, other in zip(group.trajectories, equal.trajectories, strict=False)
         ]
         for place, one, other in pairs:
-            found = self._trajectory(one, other)
-            if found is not None:
+            difference = self._trajectory(one, other)
+            if difference is not None:
                 where: dict[str, Any] = {"group": place, "task": one.task_id, "trajectory": one.id}
-                return FirstDifference(stage=stage, step=step, **where, **found)
+                return FirstDifference(stage=stage, step=step, **where, **difference)
         for place, (group, equal) in enumerate(zip(ones, others, strict=True)):
             a, b = (f"{len(each.trajectories)} trajectories" for each in (group, equal))
             if a != b:
                 return FirstDifference("task", stage, step, a, b, "group size", place, _task_id(group))
         for place, one, other in pairs:
             for name, (value, new) in _rewards(one, other).items():
-                said = (_value(value), _value(new))
-                return FirstDifference("reward", stage, step, *said, name, place, one.task_id, one.id)
+                values = (_value(value), _value(new))
+                return FirstDifference("reward", stage, step, *values, name, place, one.task_id, one.id)
         return None
 
     def _trajectory(self, one: Trajectory, other: Trajectory) -> dict[str, Any] | None:
@@ -217,9 +217,9 @@ class _Pair:
                 break
             turn, equal = one.turns[number], other.turns[number]
             before = [] if turn.opens_segment else before
-            found = self._tokens(turn, equal, before)
-            if found is not None:
-                return {**found, "turn": number}
+            difference = self._tokens(turn, equal, before)
+            if difference is not None:
+                return {**difference, "turn": number}
             before += [*turn.context.ids, *turn.action.ids]
             seen = [[(m.role, m.text) for m in each.observation] for each in (turn, equal)]
             if seen[0] != seen[1]:
@@ -242,8 +242,8 @@ class _Pair:
                     return {"level": level, "a": texts[0], "b": texts[1], **known}
                 logprobs = [tokens.logprobs[place] for tokens in (one, other)]
                 if not _equal(*logprobs):
-                    shown = [f"{value:.9g} of {self._text([ids[0]])!r}" for value in logprobs]
-                    return {"level": "log-prob", "a": shown[0], "b": shown[1], **known}
+                    values = [f"{value:.9g} of {self._text([ids[0]])!r}" for value in logprobs]
+                    return {"level": "log-prob", "a": values[0], "b": values[1], **known}
             before = [*before, *one.ids]
         return None
 
@@ -264,33 +264,33 @@ class _Pair:
 
     def _advantage(self, stage: str, step: int) -> FirstDifference | None:
         """Compare advantages that are computed again; nothing is compared if they depend on models."""
-        given = []
+        advantages = []
         for replay, record in zip(self.replays, self.records, strict=True):
             assembly, _ = replay.assemblies_at(step - 1)
             if not is_credit_on_record(assembly):
                 return None
-            given.append(advantages_of(assembly, [replay.group(number) for number in record.consumed[step - 1]]))
-        for (id, one), other in zip(given[0].items(), given[1].values(), strict=False):
+            advantages.append(advantages_of(assembly, [replay.group(number) for number in record.consumed[step - 1]]))
+        for (id, one), other in zip(advantages[0].items(), advantages[1].values(), strict=False):
             for token, (value, new) in enumerate(zip(one, other, strict=False)):
                 if not _equal(value, new):
-                    said = (_value(value), _value(new))
-                    return FirstDifference("advantage", stage, step, *said, trajectory=id, token=token)
+                    values = (_value(value), _value(new))
+                    return FirstDifference("advantage", stage, step, *values, trajectory=id, token=token)
         return None
 
     def _weights(self, stage: str, step: int, numbers: tuple[int, int]) -> FirstDifference | None:
         """Compare the checkpoints after a step, if both runs have one."""
-        found = [checkpoint_path(run, number) for run, number in zip(self.runs, numbers, strict=True)]
-        if not all((path / CHECKSUMS).is_file() for path in found):
+        difference = [checkpoint_path(run, number) for run, number in zip(self.runs, numbers, strict=True)]
+        if not all((path / CHECKSUMS).is_file() for path in difference):
             return None
-        digests = [json.loads((path / CHECKSUMS).read_text()) for path in found]
+        digests = [json.loads((path / CHECKSUMS).read_text()) for path in difference]
         for name in sorted(digests[0].keys() & digests[1].keys()):
             if name.endswith(".safetensors") and digests[0][name] != digests[1][name]:
-                for key, one, other in _tensors(found[0] / name, found[1] / name):
+                for key, one, other in _tensors(difference[0] / name, difference[1] / name):
                     if one.shape != other.shape:
                         return FirstDifference("weight", stage, step, str(one.shape), str(other.shape), name=key)
                     if not torch.equal(one, other):
-                        apart = (one.double() - other.double()).abs().flatten()
-                        place = int(apart.argmax())
+                        distances = (one.double() - other.double()).abs().flatten()
+                        place = int(distances.argmax())
                         a, b = (f"{float(each.flatten()[place]):.9g}" for each in (one, other))
                         return FirstDifference("weight", stage, step, a, b, f"{key}[{place}]")
         return None
@@ -305,8 +305,8 @@ class _Pair:
     def _tokenizer(self) -> Tokenizer | None:
         """The tokenizer of a checkpoint of either run; None: no checkpoint has one."""
         files = [path / "tokenizer.json" for run in self.runs for path in checkpoints_in(run)]
-        found = next((path for path in files if path.is_file()), None)
-        return Tokenizer.from_file(str(found)) if found is not None else None
+        difference = next((path for path in files if path.is_file()), None)
+        return Tokenizer.from_file(str(difference)) if difference is not None else None
 
 
 def _tensors(a: Path, b: Path) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -345,10 +345,10 @@ def _equal(one: Any, other: Any) -> bool:
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {key: value}
-    found: dict[str, Any] = {}
+    difference: dict[str, Any] = {}
     for part, below in value.items():
-        found |= _flat(below, f"{key}.{part}".lstrip("."))
-    return found
+        difference |= _flat(below, f"{key}.{part}".lstrip("."))
+    return difference
 
 
 def _value(value: Any) -> str:

@@ -30,22 +30,22 @@ def bisect(run_a: Path, run_b: Path, as_json: bool) -> None:
     Inputs first: recipe keys, files, environment. Then, step by step: task, context, log-prob, sampled token,
     observation, reward, advantage, update, weight. The exit code is 1 if the runs differ, 0 if they do not.
     """
-    found = analysis.compare_runs(run_a, run_b)
+    comparison = analysis.compare_runs(run_a, run_b)
     if as_json:
-        click.echo(to_json(asdict(found)))
+        click.echo(to_json(asdict(comparison)))
     else:
-        for name, a, b in found.inputs[:_INPUTS_SHOWN]:
+        for name, a, b in comparison.inputs[:_INPUTS_SHOWN]:
             click.echo(plain(f"input  {name}: {a} | {b}"))
-        if len(found.inputs) > _INPUTS_SHOWN:
-            click.echo(f"input  {len(found.inputs) - _INPUTS_SHOWN} more (--json lists them)")
-        _show(found.first)
-        if found.first is None:
-            through = ", ".join(f"step {min(counts)} of {stage}" for stage, counts in found.steps.items())
+        if len(comparison.inputs) > _INPUTS_SHOWN:
+            click.echo(f"input  {len(comparison.inputs) - _INPUTS_SHOWN} more (--json lists them)")
+        _show(comparison.first)
+        if comparison.first is None:
+            through = ", ".join(f"step {min(counts)} of {stage}" for stage, counts in comparison.steps.items())
             click.echo(f"no difference through {through or 'the start: no step is on record'}")
-        for stage, (steps_a, steps_b) in found.steps.items():
+        for stage, (steps_a, steps_b) in comparison.steps.items():
             if steps_a != steps_b:
                 click.echo(f"{stage}: {steps_a} steps in A, {steps_b} in B; {min(steps_a, steps_b)} are compared")
-    if found.first is not None or found.inputs:
+    if comparison.first is not None or comparison.inputs:
         sys.exit(1)
 
 

@@ -51,14 +51,14 @@ def train(
     signal stops it immediately, and the run can still be resumed.
     """
     own = (Path(recipe) / "recipe.yaml").is_file()
-    resolved = recipe if own else load_recipe(recipe, overrides)
-    name = Path(recipe).name if own else load_recipe(resolved).name
+    resolved = None if own else load_recipe(recipe, overrides)
+    name = Path(recipe).name if resolved is None else resolved.name
     if shows_a_dashboard(plain_lines=plain_lines) and not as_json:
         progress: Progress = Dashboard(str(run_dir or name))
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
     changes = overrides if own else ()
-    summary = training.train(resolved, run_dir, resume=resume, changes=changes, progress=progress)
+    summary = training.train(resolved or recipe, run_dir, resume=resume, changes=changes, progress=progress)
     try:
         _show(summary, as_json)
     except OSError as error:

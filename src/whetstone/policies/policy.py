@@ -128,7 +128,7 @@ def load_policy(
             converted to float32.
         trust_remote_code: Whether code that comes with the model is run.
         device: Where it is to be computed; see `find_device`.
-        base_path: Folder of the base model of adapters, if it is no longer where the adapters name it.
+        base_path: Folder of the base model of adapters, if it was moved.
 
     Raises:
         PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code

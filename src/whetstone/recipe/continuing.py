@@ -1,7 +1,7 @@
 """Keys of a recipe that can change when a run continues, and the changes that were made to the recipe of a run.
 
 Each settings class declares in `CHANGES` which of its fields can change, and the effect of a change. Fields that are
-not declared decide what a run is (model, tokenizer, tasks, environment, reward, seed) and cannot change.
+not declared define a run (model, tokenizer, tasks, environment, reward, seed) and cannot change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class RecipeChange:
     """When the change was recorded, in seconds since the epoch."""
 
     def __str__(self) -> str:
-        values = ", ".join(f"{key} {_shown(old)} → {_shown(new)}" for key, (old, new) in self.keys.items())
+        values = ", ".join(
+            f"{key} {_format_value(old)} → {_format_value(new)}" for key, (old, new) in self.keys.items()
+        )
         return f"after step {self.step} of {self.stage}: {values}"
 
     @property
@@ -156,6 +158,6 @@ def _differences(before: Any, after: Any, key: str) -> Iterator[tuple[str, tuple
         yield key, (before, after)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -20,15 +20,15 @@ class GuardSettings(Settings):
 
 
 class LiveSettings(OptimizerSettings):
-    """What a policy learns while it is served (`whetstone live`): from what follows each of its answers."""
+    """Live learning (`whetstone live`): training of a served policy on the messages after each answer."""
 
     steps: int = Field(10**6, ge=1)
-    """The most updates that are made; what is served then stays as it is."""
+    """Maximum number of updates; after it the served weights stay fixed."""
     warmup_fraction: float = Field(0.0, ge=0, le=1)
-    """Of `steps`, as of other stages."""
+    """Fraction of `steps` in which the learning rate rises from 0."""
     scorer: Annotated[Part, named("by_rules")] = Part(name="by_rules")
-    """What says of an answer, by what followed it, how good it was, and what would have helped: `by_rules`, or
-    `package.module:function` of what followed (`Followed`) → `Judgement`."""
+    """Scorer of an answer from the messages after it; it returns a reward and an optional hint: `by_rules`, or
+    `package.module:function` of `Followed` → `Judgement`."""
     turns_per_update: int = Field(8, ge=1)
     """Judged answers that make an update."""
     replay_turns: int = Field(0, ge=0)
@@ -36,22 +36,22 @@ class LiveSettings(OptimizerSettings):
     reward_range: list[float] = Field([-10.0, 10.0], min_length=2, max_length=2)
     """Smallest and largest reward that clients, people and `scorer` can give; any other is rejected."""
     reward_weight: float = Field(1.0, ge=0)
-    """What an answer's reward counts for; 0: rewards teach nothing."""
+    """Weight of the reward of an answer in its advantage; 0 disables training on rewards."""
     hint_weight: float = Field(1.0, ge=0)
-    """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
-    teach nothing, and that pass is left out."""
+    """Weight of the log-ratio of each token with and without the hint in the context; 0 disables training on hints, and
+    its forward pass is omitted."""
     intervention: Literal["demonstration", "preference", "reward", "none"] = "demonstration"
-    """What is learned where a person says something in the policy's place: his words are imitated; they are made
-    likelier than the policy's by DPO's gradient; the policy's answer is worth −1, his words and what a person who
-    watches lets stand 0, each beside the others of an update (RLIF); or nothing."""
+    """Training on a message that a person writes instead of the policy: `demonstration` imitates it; `preference`
+    prefers it to the policy's answer with the gradient of DPO; `reward` gives the policy's answer −1, and the person's
+    message and answers that a watching person accepts 0, relative to the others of the update (RLIF); `none`."""
     intervention_weight: float = Field(1.0, ge=0)
-    """What that counts for beside rewards."""
+    """Weight of interventions relative to rewards."""
     reference_kl: float = Field(0.0, ge=0)
-    """Weight of the divergence from the weights it began with."""
+    """Weight of the divergence from the initial weights."""
     require_approval: bool = False
     """Train only on episodes that a person approved."""
     in_flight: Literal["drain", "continue", "recompute"] = "recompute"
-    """What becomes of answers under way when weights change, as of reinforcement."""
+    """Handling of running answers when weights change, same as `reinforcement.in_flight`."""
     guard: GuardSettings | None = None
     """Rollback of the weights if the success rate on held-out tasks falls; null disables it."""
     redact: str | None = None

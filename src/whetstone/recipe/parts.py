@@ -34,7 +34,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the settings class that a field holds, also inside a mapping or an optional; None: it holds a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return None if annotation is Part else annotation
-    return next((found for inner in get_args(annotation) if (found := section_of(inner)) is not None), None)
+    return next((section for inner in get_args(annotation) if (section := section_of(inner)) is not None), None)
 
 
 def changeable(**fields: str) -> dict[str, str]:

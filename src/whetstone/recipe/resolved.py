@@ -153,15 +153,15 @@ def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[s
     A change can make a key have no effect, which is an error if the key is set. The default learning rate depends on
     the policy and is kept.
     """
-    kept: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for key, value in keys.items():
         field = model.model_fields.get(key)
         inner = section_of(field.annotation) if field is not None else None
         if inner is not None and isinstance(value, Mapping) and inner.model_fields.keys() & value.keys():
-            kept[key] = _without_defaults(value, inner)
+            remaining[key] = _without_defaults(value, inner)
         elif field is None or key == "learning_rate" or field.default != value or field.default_factory is not None:
-            kept[key] = value
-    return kept
+            remaining[key] = value
+    return remaining
 
 
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]

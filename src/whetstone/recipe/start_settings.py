@@ -11,7 +11,7 @@ from whetstone.recipe.parts import Settings
 
 
 class StartSettings(Settings):
-    """Checkpoint of another run from which a new run starts. `RUN` or `RUN@STEP` alone is enough."""
+    """Checkpoint of another run from which a new run starts. Short form: `RUN` or `RUN@STEP`."""
 
     path: str
     """Run directory, or a checkpoint directory in it. The run stores the checkpoint that it started from."""
@@ -26,10 +26,10 @@ class StartSettings(Settings):
 def start_alone() -> BeforeValidator:
     """Return the validator that reads `RUN` or `RUN@STEP`."""
 
-    def read(given: Any) -> Any:
-        if not isinstance(given, str):
-            return given
-        path, step = split_start(given)
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        path, step = split_start(value)
         return {"path": path, "step": step}
 
     return BeforeValidator(read)

@@ -31,12 +31,12 @@ _INPUTS = "inputs.json"
 """Digests of the files and folders it reads; see `inputs_of`."""
 Differences = Mapping[str, tuple[Any, Any]]
 """Dotted key → (value before, value after)."""
-_ORIGIN = "origin.json"
+ORIGIN = "origin.json"
 """Name of the recipe, and paths of its inputs relative to the run directory, which still hold after both are moved."""
 _CHANGES = "changes.json"
 """Changes of the recipe since the run started; see `RecipeChange`."""
 _OTHER_INPUT = "is not what this run began with; bring that back, or choose another --run-dir"
-_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, _ORIGIN)
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ORIGIN)
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def claimed(
                     "recipe.yaml",
                     _MODULES,
                     _INPUTS,
-                    _ORIGIN,
+                    ORIGIN,
                 ):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
@@ -134,13 +134,13 @@ def write_recipe(run_dir: Path, resolved: Resolved, changes: Sequence[RecipeChan
 def _write_origin(run_dir: Path, resolved: Resolved) -> None:
     named = files_named(resolved.recipe.model_dump(exclude={"ablations"}))
     paths = {key: os.path.relpath(path, run_dir.resolve()) for key, path in named if path.is_absolute()}
-    write_json(run_dir / _ORIGIN, {"recipe": resolved.name, "paths": paths})
+    write_json(run_dir / ORIGIN, {"recipe": resolved.name, "paths": paths})
 
 
 def _read_origin(run_dir: Path) -> dict[str, Any]:
-    stored = read_json(run_dir / _ORIGIN) or {}
+    stored = read_json(run_dir / ORIGIN) or {}
     if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{run_dir / _ORIGIN}: is not a mapping")
+        raise RunDirectoryError(f"{run_dir / ORIGIN}: is not a mapping")
     return stored
 
 
@@ -211,7 +211,7 @@ def _check(
         # the partial ones are what a kill leaves of the very first writes
         ours = (
             ".lock",
-            *(name for each in (recipe.name, _MODULES, _INPUTS, _ORIGIN) for name in (each, f".{each}.partial")),
+            *(name for each in (recipe.name, _MODULES, _INPUTS, ORIGIN) for name in (each, f".{each}.partial")),
         )
         others = [path.name for path in run_dir.iterdir() if path.name not in ours]
         if others:

@@ -33,8 +33,8 @@ def resolve_start(resolved: Resolved) -> Resolved:
         if checkpoint is None or not checkpoint.is_dir():
             numbers = [str(int(path.name.removeprefix("step-"))) for path in checkpoints_in(folder)]
             known = f"it has {', '.join(numbers)}" if numbers else "it has none"
-            asked = "" if start.step is None else f" {start.step}"
-            raise resolved.error("start_from", f"{folder} has no checkpoint{asked}; {known}")
+            wanted = "" if start.step is None else f" {start.step}"
+            raise resolved.error("start_from", f"{folder} has no checkpoint{wanted}; {known}")
     assert checkpoint is not None
     path = str(checkpoint.resolve())
     rates = {f"{kind}.learning_rate": stage.learning_rate for kind, stage in resolved.recipe.own_stages.items()}
@@ -43,21 +43,21 @@ def resolve_start(resolved: Resolved) -> Resolved:
     return resolved.with_changes({**policy, **rates, "start_from": place})
 
 
-def load_start(resolved: Resolved, *, say: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:
+def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:
     """Return policy and learner state with which a run starts if `start_from.what` is `all`; else (None, None).
 
     The state has the optimizer of the checkpoint and the schedule of a new stage.
 
     Args:
         resolved: A recipe that `resolve_start` returned, with `start_from`.
-        say: Receives a line that names the checkpoint.
+        log: Receives a line that names the checkpoint.
 
     Raises:
         RecipeError: The checkpoint is of a stage or optimizer other than the first stage's.
     """
     start = resolved.recipe.start_from
     assert start is not None
-    say(f"start: {start.what} of {start.path}")
+    log(f"start: {start.what} of {start.path}")
     if start.what == "weights":
         return None, None
     checkpoint = Path(start.path)
@@ -67,6 +67,6 @@ def load_start(resolved: Resolved, *, say: Callable[[str], None]) -> tuple[Polic
     optimizer = before.optimizer if before is not None else None
     if (position.stage, optimizer) != (stage, settings.optimizer):
         problem = f"the checkpoint is of {position.stage} with {optimizer}"
-        said = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
-        raise resolved.error("start_from.what", said)
+        message = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
+        raise resolved.error("start_from.what", message)
     return policy, {key: value for key, value in state.items() if key != "reference"} | {"done": 0, "share": 0.0}

@@ -28,7 +28,7 @@ _NO_START = frozenset({"policy", "chat"})
 
 
 def change_run(
-    run_dir: Path, resolved: Resolved, stored: Resolved, different: Differences, *, say: Callable[[str], None]
+    run_dir: Path, resolved: Resolved, stored: Resolved, different: Differences, *, log: Callable[[str], None]
 ) -> None:
     """Record another recipe for the steps of a run that are not made yet.
 
@@ -36,7 +36,7 @@ def change_run(
         resolved: The recipe with which the run continues.
         stored: The recipe that it had.
         different: The keys that differ and affect results.
-        say: Receives a line that describes the change.
+        log: Receives a line that describes the change.
 
     Raises:
         RunDirectoryError: A key cannot change, or the change has no effect.
@@ -67,7 +67,7 @@ def change_run(
     change = RecipeChange(stage, step, dict(different), following, round(time.time(), 3))
     _reopen(run_dir, stage, step)
     write_recipe(run_dir, resolved, [*read_changes(run_dir), change])
-    say(f"{run_dir}: the recipe changes {change}")
+    log(f"{run_dir}: the recipe changes {change}")
 
 
 def era_of(run_dir: Path, resolved: Resolved) -> Era:
@@ -91,17 +91,17 @@ def refuse(run_dir: Path, key: str, different: Mapping[str, tuple[Any, Any]], pr
     """
     old, new = different[key]
     start = "" if key.partition(".")[0] in _NO_START else f" start_from={run_dir}"
-    given = " ".join(f"{name}={value}" for name, (_, value) in different.items())
+    overrides = " ".join(f"{name}={value}" for name, (_, value) in different.items())
     count = 2
     while (other := run_dir.with_name(f"{run_dir.name}-{count}")).exists():
         count += 1
-    command = f"whetstone train {run_dir / 'recipe.yaml'}{start} {given} --run-dir {other}"
+    command = f"whetstone train {run_dir / 'recipe.yaml'}{start} {overrides} --run-dir {other}"
     where = "from this checkpoint" if start else "with it"
     raise RunDirectoryError(f"{run_dir}: {key} {problem} (from {old!r} to {new!r}); a new run {where}: {command}")
 
 
 def _last_step(run_dir: Path, stored: Resolved) -> tuple[str, int, RunRecord]:
-    """Return stage and number of the last step on record, and the record of what was sampled."""
+    """Return stage and number of the last step on record, and the record of sampled groups."""
     record = RunRecord(run_dir)
     path = latest_checkpoint(run_dir)
     position = position_of(path) if path is not None else None

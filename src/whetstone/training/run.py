@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,15 @@ from whetstone.recipe import (
     stages_of,
 )
 from whetstone.record.mirror import Mirror, mirror_of
-from whetstone.record.run_directory import check_inputs, claimed, read_changes, read_json, run_recipe, write_json
+from whetstone.record.run_directory import (
+    ORIGIN,
+    check_inputs,
+    claimed,
+    read_changes,
+    read_json,
+    run_recipe,
+    write_json,
+)
 from whetstone.reporting import (
     Progress,
     write_report,
@@ -110,7 +119,8 @@ def _recipe_of(
             f"{own}: is a run; add --resume to continue it, or start a new run from it: whetstone train "
             f"{own / 'recipe.yaml'} start_from={own} --run-dir NEW"
         )
-    return run_recipe(own).with_overrides(changes), own
+    resolved = run_recipe(own).with_overrides(changes)
+    return (resolved if (own / ORIGIN).is_file() else replace(resolved, name=own.resolve().name)), own
 
 
 def _trained(
@@ -141,7 +151,7 @@ def _trained(
     if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
-    change = partial(change_run, run_dir, resolved, say=progress.say) if continues else None
+    change = partial(change_run, run_dir, resolved, log=progress.say) if continues else None
     with claimed(run_dir, resolved, resume=resume, change=change), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):

@@ -218,7 +218,7 @@ class SingleRun:
             )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
         elif self.recipe.start_from is not None:
-            policy, self.optimizer = load_start(self.resolved, say=self.progress.say)
+            policy, self.optimizer = load_start(self.resolved, log=self.progress.say)
         self.journal.rewind(self.position.done)
         return policy
 
