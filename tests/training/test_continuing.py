@@ -273,3 +273,16 @@ def test_the_recipe_of_every_era_is_the_one_the_run_had(changes):
         recorded.append(RecipeChange.from_json(json.loads(json.dumps(stored.to_json()))))
     eras = eras_of(had[-1], recorded)
     assert [era.resolved.dump() for era in eras] == [each.dump() for each in had]
+
+
+def test_the_rate_after_a_change_of_the_schedule_is_reported_and_used(run):
+    lines = []
+    progress = quiet()
+    progress.say = lines.append
+    changes = ["reinforcement.steps=6", "reinforcement.decay_fraction=1", "reinforcement.warmup_fraction=0"]
+    train(run, resume=True, changes=changes, progress=progress)
+    rate = run_recipe(run).recipe.reinforcement.learning_rate
+    # linear decay over all 6 steps: (6 - 3) / (6 + 1) of the peak after 3 steps
+    expected = rate * 3 / 7
+    assert numbers(run)[3]["update/learning_rate"] == pytest.approx(expected)
+    assert any(f"the learning rate of step 4 of reinforcement is {expected:.3g}" in line for line in lines)

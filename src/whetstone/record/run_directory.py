@@ -20,7 +20,7 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_stored_recipe
-from whetstone.recipe.continuing import Era, RecipeChange, effect_of, eras_of, find_differences, parse_changes
+from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, eras_of, find_differences, parse_changes
 from whetstone.recipe.locating import files_named
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.record.inputs import changed_input, inputs_of
@@ -239,10 +239,11 @@ def _check(
     deciding = {key: values for key, values in different.items() if key not in moved and effect_of(key) != "none"}
     if deciding and change is None:
         key, (old, new) = next(iter(deciding.items()))
+        other = f", and `--resume {key}=…` with another value from its last checkpoint on"
         raise RunDirectoryError(
             f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; `whetstone train "
-            f"{run_dir} --resume` continues it as it is, and `--resume {key}=…` with another value from its last "
-            "checkpoint on; for a new run choose another --run-dir"
+            f"{run_dir} --resume` continues it as it is{other if effect_of(key) != FIXED else ''}; for a new run "
+            "choose another --run-dir"
         )
     if deciding and change is not None:
         change(stored, deciding)

@@ -14,6 +14,7 @@ from typing import Any
 
 from whetstone.atomic_write import saving
 from whetstone.errors import RunDirectoryError
+from whetstone.learning.optimizer import rate_after
 from whetstone.recipe import Resolved, stages_of
 from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, stage_of
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS
@@ -68,6 +69,10 @@ def change_run(
     _reopen(run_dir, stage, step)
     write_recipe(run_dir, resolved, [*read_changes(run_dir), change])
     log(f"{run_dir}: the recipe changes {change}")
+    before = stored.recipe.own_stages[stage]
+    if settings is not None and any(effect_of(key) == "schedule" for key in different):
+        rate, earlier = rate_after(step, settings), rate_after(step, before)
+        log(f"the learning rate of step {step + 1} of {stage} is {rate:.3g} ({earlier:.3g} with the earlier recipe)")
 
 
 def era_of(run_dir: Path, resolved: Resolved) -> Era:
