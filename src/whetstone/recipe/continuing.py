@@ -121,7 +121,16 @@ def eras_of(current: Resolved, changes: Sequence[RecipeChange]) -> list[Era]:
 
 def find_differences(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return dotted key → (value before, value after) of the keys that differ; None: absent."""
-    return dict(_differences(before.model_dump(mode="json"), after.model_dump(mode="json"), ""))
+    return dict(compare_keys(before.model_dump(mode="json"), after.model_dump(mode="json")))
+
+
+def compare_keys(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield dotted key, value before and value after of nested keys that differ; None: absent."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in {**before, **after}:
+            yield from compare_keys(before.get(name), after.get(name), f"{key}.{name}".lstrip("."))
+    elif before != after:
+        yield key, (before, after)
 
 
 def effect_of(key: str) -> str:
@@ -148,14 +157,6 @@ def stage_of(key: str) -> str | None:
 def _declared(cls: type) -> Mapping[str, str]:
     declared: Mapping[str, str] = cls.__dict__.get("CHANGES", {})
     return declared
-
-
-def _differences(before: Any, after: Any, key: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for name in {**before, **after}:
-            yield from _differences(before.get(name), after.get(name), f"{key}.{name}".lstrip("."))
-    elif before != after:
-        yield key, (before, after)
 
 
 def _format_value(value: Any) -> str:
