@@ -19,6 +19,7 @@ from whetstone.recipe.parts import Settings, section_of
 from whetstone.recipe.settings import EnvironmentSettings, Recipe
 from whetstone.record import latest_checkpoint, run_recipe
 from whetstone.record.run_directory import read_changes
+from whetstone.record.starting import resolve_start
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
 from whetstone.viewing.opened import OpenedRun
@@ -286,3 +287,40 @@ def test_the_rate_after_a_change_of_the_schedule_is_reported_and_used(run):
     expected = rate * 3 / 7
     assert numbers(run)[3]["update/learning_rate"] == pytest.approx(expected)
     assert any(f"the learning rate of step 4 of reinforcement is {expected:.3g}" in line for line in lines)
+
+
+def test_sampling_that_runs_ahead_by_timing_discards_groups_of_the_earlier_recipe(tmp_path):
+    run = tmp_path / "run"
+    ahead = ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=2", "reinforcement.steps=4"]
+    train(small(*ahead), run, progress=quiet())
+    cut_back(run, 2)
+    lines = (run / "store" / "journal.jsonl").read_text().splitlines(keepends=True)
+    events = [json.loads(line) for line in lines]
+    cut = next(i for i, e in enumerate(events) if e["event"] == "consumed" and e["update"] == 2)
+    earlier = {event["group"] for event in events[:cut] if event["event"] == "admitted"}
+    (run / "store" / "journal.jsonl").write_text("".join(lines[:cut]))
+    train(run, resume=True, changes=["rollout.group_size=3"], progress=quiet())
+    rows = [json.loads(line) for line in (run / "store" / "journal.jsonl").read_text().splitlines()]
+    consumed = {row["update"]: row["groups"] for row in rows if row["event"] == "consumed"}
+    assert sorted(consumed) == [0, 1, 2, 3]
+    assert not earlier & {*consumed[2], *consumed[3]}
+    lost = {row["group"] for row in rows if row["event"] == "lost" and row["reason"] == "recipe_changed"}
+    assert lost == earlier - {*consumed[0], *consumed[1]}
+
+
+def test_a_chain_of_stages_continues_with_its_own_recipe_and_does_not_change(tmp_path):
+    run = tmp_path / "run"
+    keys = [key for key in ALTERNATING if not key.startswith("reinforcement.")]
+    fitting = [key for key in SMALL if not key.startswith(("supervised.", "reinforcement."))]
+    stage = {"steps": 1, "tasks_per_step": 2}
+    chain = [{"reinforcement": stage}, {"reinforcement": {**stage, "learning_rate": 1e-4}}]
+    train(load_recipe("demo", [*fitting, *keys, "reinforcement=null"], stages=chain), run, progress=quiet())
+    expected = {path.name: weights(path)[1] for path in (run / "stages").iterdir()}
+    shutil.rmtree(run / "stages" / "2-reinforcement")
+    (run / "summary.json").unlink()
+    train(run, resume=True, progress=quiet())
+    assert {path.name: weights(path)[1] for path in (run / "stages").iterdir()} == expected
+    with pytest.raises(RunDirectoryError, match=r"cannot change in a chain of stages .* start_from="):
+        train(run, resume=True, changes=["rollout.group_size=4"], progress=quiet())
+    started = resolve_start(small(f"start_from={run}")).recipe.start_from
+    assert started.path == str(latest_checkpoint(run / "stages" / "2-reinforcement"))

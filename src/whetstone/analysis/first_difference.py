@@ -27,6 +27,7 @@ from whetstone.recipe.settings import SAMPLES
 from whetstone.record.checkpoint import CHECKSUMS, checkpoint_path, checkpoints_in
 from whetstone.record.reader import RunRecord
 from whetstone.record.run_directory import read_changes, read_json, run_inputs, run_recipe
+from whetstone.record.starting import stage_folders
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.trajectory import Group, Task, Trajectory, Turn
 
@@ -96,9 +97,7 @@ def compare_runs(a: Path, b: Path) -> RunComparison:
 
 def _parts(a: Path, b: Path) -> Iterator[tuple[Path, Path, str]]:
     """Yield pairs of run directories to compare: of the stages of a chain, or the runs themselves."""
-    names = [path.parent.name for path in (a / "stages").glob("*/recipe.yaml")]
-    names = sorted((name for name in names if name.split("-")[0].isdecimal()), key=lambda n: int(n.split("-")[0]))
-    common = [name for name in names if (b / "stages" / name / "recipe.yaml").is_file()]
+    common = [path.name for path in stage_folders(a) if (b / "stages" / path.name / "recipe.yaml").is_file()]
     if not common:
         yield a, b, ""
     for name in common:

@@ -14,7 +14,8 @@ class StartSettings(Settings):
     """Checkpoint of another run from which a new run starts. Short form: `RUN` or `RUN@STEP`."""
 
     path: str
-    """Run directory, or a checkpoint directory in it. The run stores the checkpoint that it started from."""
+    """Run directory (of a chain of stages, the last one is used), or a checkpoint directory. The run stores the
+    checkpoint that it started from."""
     step: int | None = Field(None, ge=0)
     """Number of the checkpoint, as in `checkpoints/step-000050`; null: the latest one."""
     what: Literal["weights", "all"] = "weights"

@@ -29,6 +29,8 @@ def resolve_start(resolved: Resolved) -> Resolved:
         return resolved  # the recipe of a run, which has its checkpoint as its policy
     checkpoint: Path | None = folder
     if not (folder / "trainer").is_dir():
+        chain = [path for path in stage_folders(folder) if checkpoints_in(path)]
+        folder = chain[-1] if chain else folder
         checkpoint = latest_checkpoint(folder) if start.step is None else checkpoint_path(folder, start.step)
         if checkpoint is None or not checkpoint.is_dir():
             numbers = [str(int(path.name.removeprefix("step-"))) for path in checkpoints_in(folder)]
@@ -41,6 +43,20 @@ def resolve_start(resolved: Resolved) -> Resolved:
     policy = {"policy.path": path, "policy.tiny": None, "policy.revision": None}
     place = {"path": path, "step": int(checkpoint.name.removeprefix("step-")), "what": start.what}
     return resolved.with_changes({**policy, **rates, "start_from": place})
+
+
+def stage_folders(run_dir: Path) -> list[Path]:
+    """Return the run directories of the stages of a chain, in order; of another run, none.
+
+    Stages that have a name instead of a number are ordered by their start.
+    """
+    folders = [path.parent for path in (run_dir / "stages").glob("*/recipe.yaml")]
+    return sorted(folders, key=lambda path: (_number(path.name), (path / "inputs.json").stat().st_mtime_ns))
+
+
+def _number(name: str) -> int:
+    prefix = name.partition("-")[0]
+    return int(prefix) if prefix.isdecimal() else 0
 
 
 def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:

@@ -42,10 +42,10 @@ def change_run(
     Raises:
         RunDirectoryError: A key cannot change, or the change has no effect.
     """
-    stage, step, record = _last_step(run_dir, stored)
-    stages = list(stored.recipe.own_stages)
     if stages_of(stored) or stages_of(resolved):
         refuse(run_dir, next(iter(different)), different, "cannot change in a chain of stages")
+    stage, step, record = _last_step(run_dir, stored)
+    stages = list(stored.recipe.own_stages)
     for key in different:
         kind = stage_of(key)
         if kind is not None and STAGE_KINDS.index(kind) > STAGE_KINDS.index(stage):
