@@ -7,6 +7,10 @@ from collections.abc import Mapping
 import click
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "bisect": (
+        "whetstone bisect runs/demo runs/second",
+        "whetstone bisect runs/demo runs/second --json",
+    ),
     "chat": (
         "whetstone chat runs/demo",
         "whetstone chat smollm2-135m --temperature 0.2",

@@ -51,7 +51,7 @@ def stage_folders(run_dir: Path) -> list[Path]:
     Stages that have a name instead of a number are ordered by their start.
     """
     folders = [path.parent for path in (run_dir / "stages").glob("*/recipe.yaml")]
-    return sorted(folders, key=lambda path: (_number(path.name), (path / "inputs.json").stat().st_mtime_ns))
+    return sorted(folders, key=lambda path: (_number(path.name), (path / "recipe.yaml").stat().st_mtime_ns))
 
 
 def _number(name: str) -> int:
