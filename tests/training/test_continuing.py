@@ -18,7 +18,7 @@ from whetstone.recipe.continuing import EFFECTS, RecipeChange, effect_of, eras_o
 from whetstone.recipe.parts import Settings, section_of
 from whetstone.recipe.settings import EnvironmentSettings, Recipe
 from whetstone.record import latest_checkpoint, run_recipe
-from whetstone.record.run_directory import read_changes
+from whetstone.record.run_directory import read_changes, run_eras
 from whetstone.record.starting import resolve_start
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
@@ -324,3 +324,11 @@ def test_a_chain_of_stages_continues_with_its_own_recipe_and_does_not_change(tmp
         train(run, resume=True, changes=["rollout.group_size=4"], progress=quiet())
     started = resolve_start(small(f"start_from={run}")).recipe.start_from
     assert started.path == str(latest_checkpoint(run / "stages" / "2-reinforcement"))
+
+
+def test_a_kill_between_the_two_writes_of_a_change_keeps_the_change(run):
+    before = (run / "recipe.yaml").read_bytes()
+    train(run, resume=True, changes=["reinforcement.steps=4"], progress=quiet())
+    (run / "recipe.yaml").write_bytes(before)
+    assert run_recipe(run).recipe.reinforcement.steps == 4
+    assert [era.resolved.recipe.reinforcement.steps for era in run_eras(run)] == [3, 4]
