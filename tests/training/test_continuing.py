@@ -332,3 +332,12 @@ def test_a_kill_between_the_two_writes_of_a_change_keeps_the_change(run):
     (run / "recipe.yaml").write_bytes(before)
     assert run_recipe(run).recipe.reinforcement.steps == 4
     assert [era.resolved.recipe.reinforcement.steps for era in run_eras(run)] == [3, 4]
+
+
+def test_a_project_folder_with_a_recipe_is_no_run(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "recipe.yaml").write_text("extends: demo\n")
+    fitting = [key for key in SMALL if not key.startswith("supervised.")]
+    done = whetstone("train", "demo", *fitting, *ALTERNATING, "--plain", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "demo" / "summary.json").is_file()

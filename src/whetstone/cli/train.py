@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from whetstone import training
+from whetstone import record, training
 from whetstone.cli import completing
 from whetstone.errors import OutputError
 from whetstone.plain_json import to_json
@@ -50,7 +50,7 @@ def train(
     SIGTERM, SIGHUP (a closed terminal) and Ctrl-C save the run and stop it (exit code 143, 129 and 130). A second
     signal stops it immediately, and the run can still be resumed.
     """
-    own = (Path(recipe) / "recipe.yaml").is_file()
+    own = record.is_run(Path(recipe))
     resolved = None if own else load_recipe(recipe, overrides)
     name = Path(recipe).name if resolved is None else resolved.name
     if shows_a_dashboard(plain_lines=plain_lines) and not as_json:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
     from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
-    from whetstone.record.run_directory import claimed, read_changes, read_json, run_recipe, write_json
+    from whetstone.record.run_directory import claimed, is_run, read_changes, read_json, run_recipe, write_json
     from whetstone.record.store import RunStore
 
 __getattr__, __dir__ = window(__name__)
@@ -20,6 +20,7 @@ __all__ = [
     "RunStore",
     "checkpoint_path",
     "claimed",
+    "is_run",
     "latest_checkpoint",
     "load_checkpoint",
     "read_changes",

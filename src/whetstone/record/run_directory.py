@@ -76,6 +76,11 @@ def claimed(
             raise
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a path is a run directory; a project folder with a `recipe.yaml` is not one."""
+    return (path / "recipe.yaml").is_file() and any((path / name).exists() for name in (".lock", _MODULES))
+
+
 def run_recipe(run_dir: Path) -> Resolved:
     """Return the recipe of the run in a directory.
 

@@ -29,6 +29,7 @@ from whetstone.record.run_directory import (
     ORIGIN,
     check_inputs,
     claimed,
+    is_run,
     read_changes,
     read_json,
     run_recipe,
@@ -107,7 +108,7 @@ def _recipe_of(
     changes: Sequence[str],
 ) -> tuple[Resolved, Path | None]:
     """Return the recipe of a run, and its directory if `recipe` is one."""
-    if not isinstance(recipe, str | Path) or not (Path(recipe) / "recipe.yaml").is_file():
+    if not isinstance(recipe, str | Path) or not is_run(Path(recipe)):
         if changes:
             raise RunDirectoryError("changes: require a run directory in the place of the recipe")
         return load_recipe(recipe), None
