@@ -19,6 +19,7 @@ from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, 
 from whetstone.environments import ENVIRONMENTS
 from whetstone.inference import ENGINES
 from whetstone.plugins import options_of
+from whetstone.recipe.continuing import FIXED, effect_of
 from whetstone.recipe.parts import Part
 from whetstone.recipe.settings import Recipe
 from whetstone.reporting.trackers import TRACKERS
@@ -49,6 +50,9 @@ An unknown key, a wrong type, a value out of range and a key without effect are 
 key of an earlier release is refused with its new name. `whetstone recipes show RECIPE` prints the complete
 recipe and the source of each value; `null` restores the default of a key. In addition to these keys, a file can
 have `extends: RECIPE`, which inherits the keys of another recipe, and `with: [METHOD, …]`, which adds methods.
+
+Column *in a run*: the effect of a key that can change when a run continues (`--resume KEY=VALUE`); empty: it cannot
+change. [Continue a run](continuing.md) describes the effects.
 
 A *component* is a name, or a mapping of its name and options: `early_stopping: [void_turn]`, `objective: {name:
 clipped, clip_high: 0.28}`. The name is a built-in one or `package.module:name` of a custom component. [Options
@@ -138,7 +142,9 @@ def _said_of_section(model: type[BaseModel]) -> list[str]:
 
 
 def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
-    lines = ["| key | type | default | unit, range | what it changes |\n| --- | --- | --- | --- | --- |\n"]
+    lines = [
+        "| key | type | default | unit, range | in a run | what it changes |\n| --- | --- | --- | --- | --- | --- |\n"
+    ]
     found = (
         _below(model, above)
         if sections
@@ -147,9 +153,15 @@ def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
     for dotted, field, said in found:
         default = "needed" if field.is_required() else f"`{_shown(_default(field))}`"
         lines.append(
-            f"| `{dotted}` | {_type(field.annotation)} | {default} | {_range(dotted, field)} | {_cell(said)} |\n"
+            f"| `{dotted}` | {_type(field.annotation)} | {default} | {_range(dotted, field)} | {_effect(dotted)} "
+            f"| {_cell(said)} |\n"
         )
     return "".join(lines) + "\n"
+
+
+def _effect(dotted: str) -> str:
+    effect = effect_of(dotted)
+    return "" if effect == FIXED else effect
 
 
 def _below(model: type[BaseModel], above: str) -> Iterator[tuple[str, Any, str]]:

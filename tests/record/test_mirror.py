@@ -171,6 +171,14 @@ def test_another_run_is_neither_overwritten_nor_gone_on_with(tmp_path, url):
         mirror(tmp_path / "full", url).begin(resume=True)
 
 
+def test_a_run_whose_recipe_changed_before_it_was_sent_is_the_same_run(tmp_path, url):
+    small_run(tmp_path / "run")
+    written(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 2}\n")
+    mirror(tmp_path / "run", url).send()
+    written(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 4, learning_rate: 1.0e-05}\n")
+    mirror(tmp_path / "run", url).begin(resume=True)
+
+
 def test_a_store_that_cannot_be_written_is_refused_before_anything_begins(tmp_path, monkeypatch, url):
     def full(self, path, data, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -35,7 +35,7 @@ from whetstone.policies import Policy
 from whetstone.recipe import ReinforcementSettings, Resolved
 from whetstone.record.checkpoint import Position, checkpoint_path, load_checkpoint
 from whetstone.record.reader import RunRecord
-from whetstone.record.run_directory import read_json, run_recipe
+from whetstone.record.run_directory import read_json, run_eras, run_recipe
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.rewards import REWARD_FAILED, compared, scored
 from whetstone.training.budget import share_spent
@@ -78,19 +78,37 @@ class Replay:
 
     def __init__(self, run_dir: Path, changes: Sequence[str] = ()) -> None:
         self.run_dir = run_dir
+        self.eras = [replace(era, resolved=with_learning(era.resolved)) for era in run_eras(run_dir)]
         made = run_recipe(run_dir)
         self.stage = next(reversed(made.recipe.own_stages), "reinforcement")
         """The stage its groups are of."""
         self.learned = made.recipe.sampling is None
         """Whether there were updates, and not episodes alone."""
         self.recorded = with_learning(made)
-        # updates are made again in one process, whose inside can be looked at
-        self.changed: Resolved = self.recorded.with_overrides(changes).with_changes({"scale": None})
+        self.overrides = changes
+        self.changed = self._changed(self.recorded)
         self.record = RunRecord(run_dir, forgotten=refuse_damage)
         self.before, self.after = assemble(self.recorded), assemble(self.changed)
+        self._pairs: dict[int, tuple[Assembly, Assembly]] = {len(self.eras) - 1: (self.before, self.after)}
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0
         self.first_task = first_task(self.recorded.recipe)
+
+    def _changed(self, resolved: Resolved) -> Resolved:
+        """Return a recipe of the run with the changes of the replay; updates are repeated in one process."""
+        return resolved.with_overrides(self.overrides).with_changes({"scale": None})
+
+    def era_at(self, update: int) -> int:
+        """Return the index of the era of an update (see `Era`); updates count from 0."""
+        return next(number for number, era in enumerate(self.eras) if era.contains(self.stage, update))
+
+    def assemblies_at(self, update: int) -> tuple[Assembly, Assembly]:
+        """Return the parts of an update: by the recipe that it had, and with the changes of the replay."""
+        era = self.era_at(update)
+        if era not in self._pairs:
+            resolved = self.eras[era].resolved
+            self._pairs[era] = (assemble(resolved), assemble(self._changed(resolved)))
+        return self._pairs[era]
 
     async def everything(self, *, updates: bool = False) -> AsyncIterator[ReplayCheck]:
         """Rewards, credit, evaluations; and, where asked for, updates.
@@ -105,7 +123,7 @@ class Replay:
         if groups:
             rescored = [await self.rescored(group) for group in groups]
             yield _rewards(groups, rescored)
-            if all(_without_models(assembly) for assembly in (self.before, self.after)):
+            if all(is_credit_on_record(part) for update in self.record.consumed for part in self.assemblies_at(update)):
                 yield self._credit(groups, rescored)
         folder = self.run_dir / "evaluations"
         evaluations = sorted(folder.glob("*.json")) if folder.is_dir() else []
@@ -138,8 +156,9 @@ class Replay:
         examples: list[str] = []
         for update in sorted(self.record.consumed):
             held = [by_number[number] for number in self.record.consumed[update]]
-            before = _advantages(self.before, [old for old, _ in held])
-            after = _advantages(self.after, [new for _, new in held])
+            recorded, changed_parts = self.assemblies_at(update)
+            before = advantages_of(recorded, [old for old, _ in held])
+            after = advantages_of(changed_parts, [new for _, new in held])
             for name, old in before.items():
                 new = after.get(name, (0.0,) * len(old))
                 apart = max((abs(b - a) for a, b in zip(old, new, strict=True)), default=0.0)
@@ -190,7 +209,9 @@ class Replay:
         return ReplayCheck(f"updates {done + 1} to {last}", count, len(different), tuple(different[:_SHOWN]))
 
     def _loaded(self, path: Path) -> tuple[Policy, dict[str, Any], Position]:
-        return load_checkpoint(path, trust_remote_code=self.recorded.recipe.policy.trust_remote_code)
+        settings = self.recorded.recipe.policy
+        base = Path(settings.path) if settings.path is not None else None
+        return load_checkpoint(path, trust_remote_code=settings.trust_remote_code, base_path=base)
 
     async def from_checkpoint(self, *, before: int | None = None) -> UpdateReplayer:
         """Updates to be made again, from the earliest checkpoint, or the last with no more than `before` updates.
@@ -204,17 +225,32 @@ class Replay:
         if found is not None:
             path, done = found
             policy, optimizer, position = await run_in_compute_thread(self._loaded, path)
-        assembly = await run_in_compute_thread(assemble, self.changed, policy, position.memory if done else None)
-        settings = self.changed.recipe.reinforcement
+        memory = position.memory if done else None
+        made = await self.learner_at(done, policy, memory, optimizer if done else None)
+        return UpdateReplayer(self, *made, position.version - done, done)
+
+    async def learner_at(
+        self, update: int, policy: Policy | None, memory: dict[str, Any] | None, state: dict[str, Any] | None
+    ) -> tuple[Assembly, LocalLearner, ReinforcementSettings]:
+        """Return the parts, the learner and the settings of an update with the changes of the replay.
+
+        Args:
+            policy: The policy before the update; None: the one that the run started with.
+            memory: State of the components of the method.
+            state: State of the learner; None: new.
+        """
+        changed = self._changed(self.eras[self.era_at(update)].resolved)
+        assembly = await run_in_compute_thread(assemble, changed, policy, memory)
+        settings = changed.recipe.reinforcement
         assert settings is not None  # there are updates
         warmed_up = checkpoint_path(self.run_dir, self.warm_up_steps) if self.warm_up_steps else None
         learner = await run_in_compute_thread(learner_for, assembly, settings, warmed_up)
         if not isinstance(learner, LocalLearner):
-            named = self.changed.recipe.learner.name
-            raise self.changed.error("learner", f'updates of "{named}" cannot be made again; of "local" they can')
-        if done and optimizer is not None:
-            learner.load_state_dict(optimizer)
-        return UpdateReplayer(self, assembly, learner, settings, position.version - done, done)
+            named = changed.recipe.learner.name
+            raise changed.error("learner", f'updates of "{named}" cannot be made again; of "local" they can')
+        if state is not None:
+            learner.load_state_dict(state)
+        return assembly, learner, settings
 
     def _checkpoint(self, before: int | None) -> tuple[Path, int] | None:
         """(checkpoint, updates in it); None: the beginning of the run"""
@@ -244,6 +280,10 @@ class UpdateReplayer:
     async def step(self) -> dict[str, float]:
         """The next update, as metrics."""
         replay, update = self.replay, self.done
+        if update and replay.era_at(update) != replay.era_at(update - 1):  # the recipe changed before this update
+            policy, memory = self.assembly.policy, self.assembly.method.state()
+            made = await replay.learner_at(update, policy, memory, self.learner.state_dict())
+            self.assembly, self.learner, self.settings = made
         groups = [await replay.rescored(replay.group(number)) for number in replay.record.consumed[update]]
         numbers = replay.record.passed_over.get(update, [])
         passed_over = [await replay.rescored(replay.group(number)) for number in numbers]
@@ -273,8 +313,8 @@ def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:
     return ReplayCheck("rewards of training", len(pairs) - failed, len(different), examples, change, failed)
 
 
-def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
-    """The advantages of each trajectory that is trained on, token by token."""
+def advantages_of(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
+    """Return the advantages of each trajectory that is trained on, token by token."""
     settings = assembly.resolved.recipe.reinforcement
     assert settings is not None  # there are updates
     columns = partial(batch_columns, assembly.learning_spec(settings), None)
@@ -288,8 +328,8 @@ def _advantages(assembly: Assembly, groups: Sequence[Group]) -> dict[str, tuple[
     return found
 
 
-def _without_models(assembly: Assembly) -> bool:
-    """Whether credit can be given from the record alone."""
+def is_credit_on_record(assembly: Assembly) -> bool:
+    """Return whether advantages can be computed from the record, without forward passes of a model."""
     reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
     return from_record(reads, by_name(assembly.columns))
 

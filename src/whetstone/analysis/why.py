@@ -129,7 +129,7 @@ class Explainer:
         """
         update = self._update_of(id)
         groups = self._groups(update)
-        assembly = self.replay.before
+        assembly, _ = self.replay.assemblies_at(update)
         reads = {name for _, function in assembly.credit.every() for name in columns_of(function)}
         again: UpdateReplayer | None = None
         of_models = not from_record(reads, by_name(assembly.columns))

@@ -60,6 +60,7 @@ from whetstone.policies import (
     load_policy,
 )
 from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
+from whetstone.record.starting import resolve_start
 from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by
 from whetstone.rollout import (
     Actor,
@@ -293,6 +294,7 @@ def assemble(
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
     resolved.check_variables()
+    resolved = resolve_start(resolved)
     recipe = resolved.recipe
     source: Source = source_of(resolved, "tasks", recipe.tasks.options)
     demonstrated = source

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 import click
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "bisect": (
+        "whetstone bisect runs/demo runs/second",
+        "whetstone bisect runs/demo runs/second --json",
+    ),
     "chat": (
         "whetstone chat runs/demo",
         "whetstone chat smollm2-135m --temperature 0.2",
@@ -82,7 +86,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "train": (
         "whetstone train demo",
         "whetstone train demo with=gigpo reinforcement.steps=30 seed=1 --run-dir runs/gigpo",
-        "whetstone train demo --resume",
+        "whetstone train runs/demo --resume",
+        "whetstone train runs/demo --resume reinforcement.steps=200 reinforcement.learning_rate=1e-5",
+        "whetstone train demo start_from=runs/demo@50 seed=1 --run-dir runs/second",
         "whetstone train demo trackers=tensorboard",
     ),
     "view": (

@@ -29,6 +29,7 @@ from whetstone.masking import mask_message
 from whetstone.training.interruption import Interrupted
 
 COMMANDS = {
+    "bisect": ("bisect_runs:bisect", "Find the first difference of two runs."),
     "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
     "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
     "compare-logs": ("compare_logs:compare_logs", "Compare logs of Inspect and lm-evaluation-harness."),

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import orjson
 
-from whetstone import analysis, training
+from whetstone import analysis, record, training
 from whetstone.causes import listed
 from whetstone.cli.completing import run_folders, trajectory_ids
 from whetstone.cli.shown import judgment_of, show_judgment, shown
@@ -77,18 +77,21 @@ def show(run_dir: Path, id: str | None, credit: bool, full: bool, appendix: Path
 def _show_run(run: analysis.ShownRun, as_json: bool) -> None:
     recipe = run.recipe.recipe
     if as_json:
-        report = {
+        report: dict[str, Any] = {
             "recipe": run.recipe.stored(),
             "evaluations": dict(run.evaluations),
             "summary": run.summary,
         }
         report |= judgment_of(run.summary, run.rows)
+        report["changes"] = [change.to_json() for change in record.read_changes(run.run_dir)]
         click.echo(to_json({**report, "last": run.rows[-1] if run.rows else None, "steps": len(run.rows)}))
         return
     state = "over" if run.summary is not None else "not over: it goes on, or was stopped"
     click.secho(plain(f"{run.run_dir}  {recipe.title}"), bold=True)
     reward = f", reward {recipe.reward.name}"
     click.echo(plain(f"tasks {recipe.tasks.source}, environment {recipe.environment.name}{reward}; {state}"))
+    for change in record.read_changes(run.run_dir):
+        click.echo(plain(f"the recipe changed {change}"))
     if run.summary is not None and run.summary.get("failed", {}).get("episodes"):
         failed = run.summary["failed"]
         click.echo(plain(f"{failed['episodes']} episodes have no score: {listed(failed['causes'])}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from whetstone import training
+from whetstone import record, training
 from whetstone.cli import completing
 from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.errors import OutputError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     shell_complete=completing.run_folders,
     help="Where the run is kept [runs/RECIPE].",
 )
-@click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
+@click.option("--resume", is_flag=True, help="Continue the run in the run directory from its last checkpoint.")
 @allow_effects_option
 @click.option(
     "--accept-changes",
@@ -48,7 +48,10 @@ def train(
     plain_lines: bool,
     as_json: bool,
 ) -> None:
-    """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file.
+    """Train RECIPE, a built-in name (`whetstone recipes` lists them) or a YAML file; or continue a run.
+
+    `whetstone train RUN --resume` continues the run in a directory with its own recipe. Keys that follow apply from its
+    last checkpoint on: `--resume reinforcement.steps=200 reinforcement.learning_rate=1e-5`.
 
     A method of a paper is laid over it by its name (`with=dapo,gigpo`), and any key can be set by its dotted path.
     In a terminal a panel shows how it goes; elsewhere, with --plain and where NO_COLOR is set, lines do.
@@ -56,13 +59,21 @@ def train(
     SIGTERM, SIGHUP (a closed terminal) and Ctrl-C save the run and stop it (exit code 143, 129 and 130). A second
     signal stops it immediately, and the run can still be resumed.
     """
-    resolved = load_recipe(recipe, permitting(overrides, allow_effects))
+    own, overrides = record.is_run(Path(recipe)), permitting(overrides, allow_effects)
+    resolved = None if own else load_recipe(recipe, overrides)
+    name = Path(recipe).name if resolved is None else resolved.name
     if shows_a_dashboard(plain_lines=plain_lines) and not as_json:
-        progress: Progress = Dashboard(str(run_dir or resolved.name))
+        progress: Progress = Dashboard(str(run_dir or name))
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
     summary = training.train(
-        resolved, run_dir, resume=resume, progress=progress, ask=ask_once(), accept_changes=accept_changes
+        resolved or recipe,
+        run_dir,
+        resume=resume,
+        changes=overrides if own else (),
+        progress=progress,
+        ask=ask_once(),
+        accept_changes=accept_changes,
     )
     try:
         _show(summary, as_json)

@@ -150,12 +150,13 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
-    causes = explainer.causes()
+    causes, changes = explainer.causes(), record.read_changes(run_dir)
     summary = record.read_json(run_dir / "summary.json")
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
         told = {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
-        click.echo(to_json({"steps": shown, "failed": causes, "noise_advice": noise_advice(journal), **told}))
+        told |= {"noise_advice": noise_advice(journal), "changes": [each.to_json() for each in changes]}
+        click.echo(to_json({"steps": shown, "failed": causes, **told}))
         return
     if step is None:
         show_judgment(summary, journal)
@@ -168,6 +169,8 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         cells = [_share(name, row[name]) for name in names]
         table.add_row(str(row["from"]), *cells, learned_from(row))
     Console().print(table)
+    for change in changes:
+        click.echo(plain(f"the recipe changed {change}"))
     unmasked = max((row.get("unmasked") or 0.0 for row in wanted), default=0.0)
     if unmasked:
         click.echo(

@@ -92,13 +92,7 @@ class Optimizers:
 
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return self.settings.learning_rate * schedule(
-            self.place,
-            self.settings.steps,
-            warmup_fraction=self.settings.warmup_fraction,
-            decay_fraction=self.settings.decay_fraction,
-            decay=self.settings.decay,
-        )
+        return rate_after(self.place, self.settings)
 
     def update(self) -> None:
         """One update from the gradients at hand, at the schedule's present rate."""
@@ -147,6 +141,17 @@ class Optimizers:
         """Weights were put there by somebody else: what is kept of them elsewhere follows."""
         for parameter, copy in self._kept.items():
             copy.copy_(parameter)
+
+
+def rate_after(done: float, settings: OptimizerSettings) -> float:
+    """Return the learning rate of the step after `done` steps of a stage."""
+    return settings.learning_rate * schedule(
+        done,
+        settings.steps,
+        warmup_fraction=settings.warmup_fraction,
+        decay_fraction=settings.decay_fraction,
+        decay=settings.decay,
+    )
 
 
 def iteration_dtype(optimizer: str, device: torch.device) -> str:

@@ -117,6 +117,7 @@ def load_policy(
     as_stored: bool = False,
     trust_remote_code: bool = False,
     device: torch.device = CPU,
+    base_path: Path | None = None,
 ) -> Policy:
     """The policy in a Hugging Face folder, or of adapters and the folder they name; see `found_model`.
 
@@ -127,13 +128,14 @@ def load_policy(
             converted to float32.
         trust_remote_code: Whether code that comes with the model is run.
         device: Where it is to be computed; see `find_device`.
+        base_path: Folder of the base model of adapters, if it was moved.
 
     Raises:
         PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code
             and it is not trusted.
     """
     folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
-    base = _base(folder)
+    base = _base(folder, base_path)
     if not (base / "config.json").is_file():
         run = sorted((folder / "checkpoints").glob("step-*")) if (folder / "recipe.yaml").is_file() else []
         of_run = f"; it holds a run, whose last checkpoint is {run[-1]}" if run else ""
@@ -262,7 +264,7 @@ def holds_adapters(folder: Path) -> bool:
     return (folder / _ADAPTERS).is_file()
 
 
-def _base(folder: Path) -> Path:
+def _base(folder: Path, other: Path | None = None) -> Path:
     """Where the weights are that adapters in `folder` stand on; the folder itself without adapters.
 
     Raises:
@@ -272,7 +274,7 @@ def _base(folder: Path) -> Path:
         return folder
     named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or _BESIDE
     # where the folder was moved, what it brought along is still beside it
-    for base in (folder / named, Path(named), folder / _BESIDE):
+    for base in (folder / named, Path(named), folder / _BESIDE, *([other] if other is not None else [])):
         if base.is_dir():
             return base
     raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.recipe.live_settings import LiveSettings
     from whetstone.recipe.methods import Method, read_method
     from whetstone.recipe.origins import origins, with_origins
     from whetstone.recipe.parts import Part
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         DistillationSettings,
         EntropySettings,
         ImitationSettings,
-        LiveSettings,
         OfflineSettings,
         OptimizerSettings,
         PreferenceSettings,

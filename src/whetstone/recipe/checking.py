@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from whetstone.recipe.live_settings import LiveSettings
 from whetstone.recipe.scale_settings import KEYS_OF_RAY
 from whetstone.recipe.settings import SAMPLES, STAGE_KINDS, Recipe
 from whetstone.recipe.stage_settings import (
-    LiveSettings,
     OptimizerSettings,
     RewardModelSettings,
     SamplingSettings,

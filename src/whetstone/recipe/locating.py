@@ -35,6 +35,9 @@ def located(keys: Any, folder: Path | None) -> Any:
 
 
 def _value(key: str, value: Any, folder: Path | None) -> Any:
+    if key == "start_from" and isinstance(value, str):
+        path, step = split_start(value)
+        return _found(path, folder) + ("" if step is None else f"@{step}")
     if isinstance(value, str):
         return _found(value, folder) if key in _KEYS else value
     if key in _KEYS and isinstance(value, list):
@@ -55,6 +58,12 @@ def _found(written: str, folder: Path | None) -> str:
     return written
 
 
+def split_start(written: str) -> tuple[str, int | None]:
+    """Return path and step of `RUN` or `RUN@STEP`."""
+    path, _, step = written.rpartition("@")
+    return (path, int(step)) if path and step.isdecimal() else (written, None)
+
+
 def files_named(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
     """(dotted key, path) of each file and folder that is named, whether or not it is there; of lists by number.
 
@@ -71,6 +80,22 @@ def files_named(keys: Any, dotted: str = "") -> Iterator[tuple[str, Path]]:
     below = keys.items() if isinstance(keys, Mapping) else enumerate(keys) if isinstance(keys, list) else ()
     for key, value in below:
         yield from files_named(value, f"{dotted}.{key}".lstrip("."))
+
+
+def relocated(keys: Any, moved: Mapping[str, Path], dotted: str = "") -> Any:
+    """Return keys with each path that does not exist replaced by that of `moved`, if it exists.
+
+    Args:
+        keys: Nested as in the file.
+        moved: Dotted key → path.
+        dotted: Key of `keys`.
+    """
+    if isinstance(keys, Mapping):
+        return {key: relocated(value, moved, f"{dotted}.{key}".lstrip(".")) for key, value in keys.items()}
+    if isinstance(keys, list):
+        return [relocated(value, moved, f"{dotted}.{number}") for number, value in enumerate(keys)]
+    other = moved.get(dotted)
+    return str(other) if other is not None and other.exists() and not Path(keys).exists() else keys
 
 
 def is_file(path: Path) -> bool:

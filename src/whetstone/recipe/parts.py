@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -15,6 +15,8 @@ class Settings(BaseModel):
     """Keys of a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    CHANGES: ClassVar[Mapping[str, str]] = {}
+    """Fields that can change when a run continues, with the effect; see `recipe.continuing`."""
 
 
 class Part(BaseModel):
@@ -29,6 +31,18 @@ class Part(BaseModel):
     def options(self) -> dict[str, Any]:
         """Everything but the name."""
         return dict(self.model_extra or {})
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings class that a field holds, also inside a mapping or an optional; None: it holds a value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return None if annotation is Part else annotation
+    return next((section for inner in get_args(annotation) if (section := section_of(inner)) is not None), None)
+
+
+def changeable(**fields: str) -> dict[str, str]:
+    """Return effect by field, from the fields of each effect: `changeable(update="learning_rate max_grad_norm")`."""
+    return {field: effect for effect, listed in fields.items() for field in listed.split()}
 
 
 def named(default: str | None = None) -> BeforeValidator:

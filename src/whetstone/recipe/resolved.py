@@ -6,11 +6,12 @@ import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
@@ -20,8 +21,9 @@ from whetstone.masking import known_secrets, remember_secret
 from whetstone.plugins import OptionError, with_names
 from whetstone.recipe.aliases import canonical
 from whetstone.recipe.checking import contradictions, remarks, without_effect
-from whetstone.recipe.locating import located
+from whetstone.recipe.locating import located, relocated
 from whetstone.recipe.methods import Laid, with_methods
+from whetstone.recipe.parts import section_of
 from whetstone.recipe.problems import renamed_keys, unknown_nulls
 from whetstone.recipe.reading import (
     WORLD,
@@ -159,13 +161,34 @@ def load_recipe(
     return _built(name, stack, [given, overrides_read(overrides)])
 
 
-def load_stored_recipe(path: Path) -> Resolved:
+def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyType({})) -> Resolved:
     """Return the recipe that a run has stored; names of earlier releases are converted.
+
+    Args:
+        moved: Dotted key → path of an input that is used if the stored path no longer exists.
 
     Raises:
         RecipeError: Same as `load_recipe`.
     """
-    return _built(path.stem, read(path, convert=upgrade_recipe), [])
+    resolved = _built(path.stem, read(path, convert=lambda keys: relocated(upgrade_recipe(keys), moved)), [])
+    return replace(resolved, keys=_without_defaults(resolved.keys, Recipe))
+
+
+def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Return stored keys without values that are defaults.
+
+    A change can make a key have no effect, which is an error if the key is set. The default learning rate depends on
+    the policy and is kept.
+    """
+    remaining: dict[str, Any] = {}
+    for key, value in keys.items():
+        field = model.model_fields.get(key)
+        inner = section_of(field.annotation) if field is not None else None
+        if inner is not None and isinstance(value, Mapping) and inner.model_fields.keys() & value.keys():
+            remaining[key] = _without_defaults(value, inner)
+        elif field is None or key == "learning_rate" or field.default != value or field.default_factory is not None:
+            remaining[key] = value
+    return remaining
 
 
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]

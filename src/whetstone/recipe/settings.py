@@ -6,17 +6,17 @@ The file, the command line and Python read the same fields; an unknown key is an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
-from whetstone.recipe.parts import Part, Seconds, Settings, listed, mode_alone, named
+from whetstone.recipe.live_settings import LiveSettings
+from whetstone.recipe.parts import Part, Seconds, Settings, changeable, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
-    LiveSettings,
     OfflineSettings,
     OptimizerSettings,
     PreferenceSettings,
@@ -27,6 +27,7 @@ from whetstone.recipe.stage_settings import (
     SupervisedSettings,
     several,
 )
+from whetstone.recipe.start_settings import StartSettings, start_alone
 
 
 class TinySettings(Settings):
@@ -62,6 +63,8 @@ class LoraSettings(Settings):
 
 class PolicySettings(Settings):
     """Which model: a folder, or a tiny one built from nothing."""
+
+    CHANGES: ClassVar = changeable(none="device trust_remote_code")
 
     path: str | None = None
     """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
@@ -117,6 +120,7 @@ class EnvironmentSettings(BaseModel):
     """An environment and what an episode in it may use; every other key is an option of that environment."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    CHANGES: ClassVar = changeable(none="effects allow_effects", sampling="timeout_seconds turn_timeout_seconds")
 
     name: str = "tools"
     """An environment by name, such as `tools`, `frozen_lake`; or `package.module:Class`."""
@@ -142,6 +146,8 @@ class EnvironmentSettings(BaseModel):
 
 class ModelSettings(Settings):
     """A model that is asked and never trained: one of `path`, `url` and `function` says which."""
+
+    CHANGES: ClassVar = changeable(none="url api_key_env price")
 
     path: str | None = None
     """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
@@ -190,6 +196,14 @@ class NoiseSettings(Settings):
 
 class RolloutSettings(Settings):
     """How a task's trajectories are sampled for reinforcement."""
+
+    CHANGES: ClassVar = changeable(
+        none="max_in_flight",
+        sampling=(
+            "group_size temperature top_k top_p min_p stop_strings max_new_tokens on_context_overflow "
+            "group_timeout_seconds reward_timeout_seconds"
+        ),
+    )
 
     strategy: Annotated[Part, named("independent")] = Part(name="independent")
     """Sampling strategy for the trajectories of a task: `independent`, `random_branching`, `entropy_branching`, …"""
@@ -242,6 +256,10 @@ class RolloutSettings(Settings):
 class CriticSettings(Settings):
     """Critics on the policy's states, for estimators that ask for values."""
 
+    CHANGES: ClassVar = changeable(
+        update="weight learning_rate clip epochs warmup_updates target_update_rate pessimism pessimism_coef",
+    )
+
     loss: Literal["squared", "success"] = "squared"
     """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
     weight: float = Field(0.5, gt=0)
@@ -271,6 +289,8 @@ class CriticSettings(Settings):
 class AggregationSettings(Settings):
     """What a token's loss counts for in an update."""
 
+    CHANGES: ClassVar = changeable(update="mode tokens")
+
     mode: Literal["token_mean", "sequence_sum", "sequence_mean", "constant"] = "token_mean"
     """Every token the same; every token the same however many there are; every sequence the same; or divided by a
     constant."""
@@ -280,6 +300,8 @@ class AggregationSettings(Settings):
 
 class TeacherSettings(Settings):
     """A model whose log-probs of what the policy said are learned from."""
+
+    CHANGES: ClassVar = changeable(none="device offload")
 
     path: str | None = None
     """Frozen teacher model with the policy's tokenizer, named like `policy.path`; can be a checkpoint. Null: the policy
@@ -307,6 +329,8 @@ class ProcessModelSettings(Settings):
 
 class EvaluationSettings(Settings):
     """Success on held-out tasks, before and after each stage."""
+
+    CHANGES: ClassVar = changeable(evaluation="interval_steps interval_episodes")
 
     episodes: int = Field(500, ge=1)
     """Held-out tasks; fewer where the source has fewer."""
@@ -368,6 +392,14 @@ class Recipe(Settings):
     Raises:
         RecipeError: An unknown key, one missing, or one of the wrong type; in one line.
     """
+
+    CHANGES: ClassVar = changeable(
+        none="title paper trackers scale ablations store_code",
+        update=(
+            "advantage reward_shaping advantage_transforms credit_filters objective aggregation importance_correction"
+        ),
+        sampling="engine",
+    )
 
     def __init__(self, **keys: Any) -> None:
         try:
@@ -448,6 +480,9 @@ class Recipe(Settings):
     """A scorer, for reinforcement behind it; null leaves it out."""
     distillation: DistillationSettings | None = None
     """What `teacher` makes of the policy's own episodes; null leaves it out."""
+    start_from: Annotated[StartSettings | None, start_alone()] = None
+    """Checkpoint of another run from which this run starts instead of `policy.path` or `policy.tiny`, such as
+    `runs/shop@50`; see `docs/continuing.md`."""
     init_state_from: Annotated[list[str], several()] = []
     """Runs or checkpoints from which stateful components (lessons, replay buffers, a curriculum) load their initial
     state, if this recipe has the same component with the same options; later entries take precedence. By default,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 
-from whetstone.recipe.parts import Part, Seconds, Settings, named
+from whetstone.recipe.parts import Part, Seconds, Settings, changeable, named
 
 
 def _data() -> BeforeValidator:
@@ -36,6 +36,15 @@ class UntilSettings(Settings):
 
 class OptimizerSettings(Settings):
     """What all stages share."""
+
+    CHANGES: ClassVar = changeable(
+        none="optimizer_offload checkpoint_interval_steps keep_last keep_interval_steps",
+        schedule="steps until warmup_fraction decay_fraction decay",
+        update=(
+            "learning_rate max_grad_norm max_nonfinite_updates micro_batch_tokens prefix_sharing "
+            "logits_memory_mb activation_checkpointing"
+        ),
+    )
 
     steps: int = Field(100, ge=1)
     """Steps of the stage; schedules are laid out over them."""
@@ -157,6 +166,8 @@ class SupervisedSettings(OptimizerSettings):
 class SamplingSettings(OptimizerSettings):
     """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
 
+    CHANGES: ClassVar = changeable(none="max_failures", sampling="tasks_per_step")
+
     steps: int = Field(1, ge=1)
     """How often tasks are sampled."""
     tasks_per_step: int = Field(64, ge=1)
@@ -178,6 +189,8 @@ class PretrainingSettings(OptimizerSettings):
 
 class PreferenceSettings(OptimizerSettings):
     """Pairs of a better and a worse answer, or single ones that were rated."""
+
+    CHANGES: ClassVar = changeable(none="reference_device reference_offload")
 
     data: Annotated[DataSettings, _data()]
     """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes,
@@ -208,6 +221,12 @@ class SmoothnessSettings(Settings):
 
 class OfflineSettings(OptimizerSettings):
     """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
+
+    CHANGES: ClassVar = changeable(
+        none="reference_device reference_offload",
+        update="reference_kl consistency_regularization",
+        evaluation="held_out_interval_steps",
+    )
 
     data: Annotated[DataSettings, _data()]
     """A run directory, or a file of trajectories as runs write them."""
@@ -290,6 +309,12 @@ class DistillationSettings(OptimizerSettings):
     """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
     from."""
 
+    CHANGES: ClassVar = changeable(
+        none="max_mismatch_kl max_failures",
+        update="minibatches objective",
+        sampling="tasks_per_step",
+    )
+
     tasks_per_step: int = Field(16, ge=1)
     """Groups of episodes a step."""
     minibatches: int = Field(1, ge=1)
@@ -312,6 +337,16 @@ def data_of(settings: OptimizerSettings) -> DataSettings | None:
 
 class ReinforcementSettings(OptimizerSettings):
     """Reinforcement."""
+
+    CHANGES: ClassVar = changeable(
+        none="reference_device reference_offload max_mismatch_kl max_failures",
+        schedule="budget",
+        update=(
+            "minibatches epochs reference_kl first_attempt_kl reference_estimator entropy train_on_observations "
+            "consistency_regularization imitation"
+        ),
+        sampling="tasks_per_step max_staleness in_flight step_timeout_seconds",
+    )
 
     tasks_per_step: int = Field(16, ge=1)
     """Groups of episodes a step; each has `rollout.group_size` of one task."""
@@ -408,64 +443,6 @@ class BudgetSettings(Settings):
     def limits(self) -> dict[str, float]:
         """The limits that are set, by unit."""
         return self.model_dump(exclude_none=True)
-
-
-class GuardSettings(Settings):
-    """Periodic evaluation on `evaluation.interval_episodes` held-out tasks, with rollback of the weights."""
-
-    interval_updates: int = Field(10, ge=1)
-    """Updates between two evaluations."""
-    max_drop: float = Field(0.1, gt=0, le=1)
-    """Maximum drop of the success rate below the best evaluation; a larger drop restores the best weights."""
-
-
-class LiveSettings(OptimizerSettings):
-    """What a policy learns while it is served (`whetstone live`): from what follows each of its answers."""
-
-    steps: int = Field(10**6, ge=1)
-    """The most updates that are made; what is served then stays as it is."""
-    warmup_fraction: float = Field(0.0, ge=0, le=1)
-    """Of `steps`, as of other stages."""
-    scorer: Annotated[Part, named("by_rules")] = Part(name="by_rules")
-    """What says of an answer, by what followed it, how good it was, and what would have helped: `by_rules`, or
-    `package.module:function` of what followed (`Followed`) → `Judgement`."""
-    turns_per_update: int = Field(8, ge=1)
-    """Judged answers that make an update."""
-    replay_turns: int = Field(0, ge=0)
-    """Number of earlier answers, sampled at random, that are added to each update."""
-    reward_range: list[float] = Field([-10.0, 10.0], min_length=2, max_length=2)
-    """Smallest and largest reward that clients, people and `scorer` can give; any other is rejected."""
-    reward_weight: float = Field(1.0, ge=0)
-    """What an answer's reward counts for; 0: rewards teach nothing."""
-    hint_weight: float = Field(1.0, ge=0)
-    """What it counts for how much likelier the policy itself, reading the hint, finds each token it said; 0: hints
-    teach nothing, and that pass is left out."""
-    intervention: Literal["demonstration", "preference", "reward", "none"] = "demonstration"
-    """What is learned where a person says something in the policy's place: his words are imitated; they are made
-    likelier than the policy's by DPO's gradient; the policy's answer is worth −1, his words and what a person who
-    watches lets stand 0, each beside the others of an update (RLIF); or nothing."""
-    intervention_weight: float = Field(1.0, ge=0)
-    """What that counts for beside rewards."""
-    reference_kl: float = Field(0.0, ge=0)
-    """Weight of the divergence from the weights it began with."""
-    require_approval: bool = False
-    """Train only on episodes that a person approved."""
-    in_flight: Literal["drain", "continue", "recompute"] = "recompute"
-    """What becomes of answers under way when weights change, as of reinforcement."""
-    guard: GuardSettings | None = None
-    """Rollback of the weights if the success rate on held-out tasks falls; null disables it."""
-    redact: str | None = None
-    """Redactor of text and tokens before a turn is stored and trained, and of text that people write: `sensitive`
-    (secrets, e-mail addresses and phone numbers), or `package.module:function` of a text; null: none."""
-    checkpoint_interval_steps: int = Field(10, ge=1)
-    """Updates between two checkpoints; a step of live learning is one update."""
-
-    @field_validator("reward_range")
-    @classmethod
-    def _check_reward_range(cls, value: list[float]) -> list[float]:
-        if value[0] >= value[1]:
-            raise ValueError(f"the smallest reward first, got [{value[0]:g}, {value[1]:g}]")
-        return value
 
 
 class EntropySettings(Settings):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     )
     from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
-    from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
+    from whetstone.record.run_directory import claimed, is_run, read_changes, read_json, run_recipe, write_json
     from whetstone.record.store import RunStore
 
 __getattr__, __dir__ = window(__name__)
@@ -27,9 +27,11 @@ __all__ = [
     "RunStore",
     "checkpoint_path",
     "claimed",
+    "is_run",
     "kept_checkpoint",
     "latest_checkpoint",
     "load_checkpoint",
+    "read_changes",
     "read_json",
     "run_recipe",
     "stored_lines",

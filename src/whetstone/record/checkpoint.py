@@ -208,11 +208,14 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Policy, dict[str, Any], Position]:
-    """(policy, optimiser state, position)
+def load_checkpoint(
+    path: Path, *, trust_remote_code: bool = False, base_path: Path | None = None
+) -> tuple[Policy, dict[str, Any], Position]:
+    """Return policy, optimizer state and position of a checkpoint.
 
     Args:
-        trust_remote_code: As of `load_policy`.
+        trust_remote_code: Same as in `load_policy`.
+        base_path: Same as in `load_policy`.
 
     Raises:
         RunDirectoryError: Something in it is missing or damaged.
@@ -229,7 +232,7 @@ def load_checkpoint(path: Path, *, trust_remote_code: bool = False) -> tuple[Pol
         raise RunDirectoryError(
             f"{path}: a damaged checkpoint ({said}); delete it to go on from the one before"
         ) from error
-    policy = load_policy(path, as_stored=True, trust_remote_code=trust_remote_code)
+    policy = load_policy(path, as_stored=True, trust_remote_code=trust_remote_code, base_path=base_path)
     if critic is not None:
         try:
             policy = replace(policy, critic=critic_from(policy.model, critic))

@@ -27,7 +27,10 @@ from whetstone.atomic_write import new_folder, saving
 from whetstone.errors import RunDirectoryError, SaveError
 from whetstone.extras import install_command
 from whetstone.recipe import Resolved
+from whetstone.recipe.continuing import FIXED, compare_keys, effect_of
+from whetstone.recipe.yaml_text import yaml_document
 from whetstone.record.checkpoint import CHECKSUMS
+from whetstone.record.run_directory import run_inputs
 
 _CHECKPOINT = re.compile(r"(?:.*/)?checkpoints/step-\d{6,}")
 _JOURNALS = ("store/journal.jsonl", "store/turns.jsonl")
@@ -254,7 +257,10 @@ class Mirror:
         Raises:
             RunDirectoryError: It is not.
         """
-        if self._store.cat_file(self._at(_RECIPE)) != (self.run_dir / _RECIPE).read_bytes():
+        stored = yaml_document(self._store.cat_file(self._at(_RECIPE)).decode(), self.url)
+        own = yaml_document((self.run_dir / _RECIPE).read_text(encoding="utf-8"), str(self.run_dir))
+        inputs = run_inputs(self.run_dir) or {}  # the recipe of this run can have changed, and its inputs moved
+        if any(effect_of(key) == FIXED and key not in inputs for key, _ in compare_keys(stored, own)):
             raise RunDirectoryError(f"{self.url}: holds another run than {self.run_dir}; name another scale.mirror_url")
         for name in (name for name in self._names() if name.endswith(_JOURNALS[0])):
             there, here = self._store.cat_file(self._at(name)), b""

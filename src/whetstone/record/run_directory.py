@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from whetstone.errors import RunDirectoryError, WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
 from whetstone.recipe import Resolved, load_stored_recipe
+from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, eras_of, find_differences, parse_changes
+from whetstone.recipe.locating import files_named
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.recipe.variables import without_secrets
 from whetstone.record.inputs import changed_input, inputs_of
@@ -26,27 +30,29 @@ _MODULES = "modules.json"
 """Folders in which modules of a recipe were looked for."""
 _INPUTS = "inputs.json"
 """Digests of the files and folders it reads; see `inputs_of`."""
-_PLACES = frozenset({
-    "policy.device", "teacher.device", "teacher.offload", "supervised.optimizer_offload",
-    "reinforcement.optimizer_offload", "reinforcement.reference_device", "reinforcement.reference_offload",
-})  # fmt: skip
-"""Keys that say where things lie: a run goes on elsewhere."""
-_EFFECTS = frozenset({"environment.effects", "environment.allow_effects"})
-"""Keys that permit calls of tools, and decide nothing else."""
-_TOLD = "trackers"
-"""The key of who is told of it, which decides nothing: a run goes on with others."""
-_SCALE = "scale."
-"""What keys begin with that say which machines it runs on: it goes on on others."""
+Differences = Mapping[str, tuple[Any, Any]]
+"""Dotted key → (value before, value after)."""
+ORIGIN = "origin.json"
+"""Name of the recipe, and paths of its inputs relative to the run directory, which still hold after both are moved."""
+_CHANGES = "changes.json"
+"""Changes of the recipe since the run started; see `RecipeChange`."""
+_OTHER_INPUT = "is not what this run began with; bring that back, or choose another --run-dir"
 ENVIRONMENT = "environment.json"
 """Versions, machine and custom code that produced it; see `training/provenance.py`."""
 OVERLAP = "overlap.json"
 """Evaluation tasks in the training data; see `find_overlap`."""
-_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ENVIRONMENT, OVERLAP)
+_FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ORIGIN, ENVIRONMENT, OVERLAP)
 
 
 @contextlib.contextmanager
-def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None]:
+def claimed(
+    run_dir: Path, resolved: Resolved, *, resume: bool, change: Callable[[Resolved, Differences], None] | None = None
+) -> Iterator[None]:
     """Make or reopen a run directory for this recipe, alone, for as long as the block lasts.
+
+    Args:
+        change: Records the differences from the stored recipe, which it receives, as a change of the run; None: a run
+            whose recipe differs is refused.
 
     Raises:
         RunDirectoryError: It holds another run, or a run and `resume` was not asked for, or it is in use.
@@ -59,7 +65,7 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunDirectoryError(f"{run_dir}: another process is training here") from None
-        _check(run_dir, resolved, resume=resume)
+        _check(run_dir, resolved, resume=resume, change=change)
         try:
             yield
         except WhetstoneError:
@@ -69,8 +75,16 @@ def claimed(run_dir: Path, resolved: Resolved, *, resume: bool) -> Iterator[None
             raise
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a path is a run directory; a project folder with a `recipe.yaml` is not one."""
+    return (path / "recipe.yaml").is_file() and any((path / name).exists() for name in (".lock", _MODULES))
+
+
 def run_recipe(run_dir: Path) -> Resolved:
-    """The recipe of the run in a directory. Modules it names are looked for where the run found them, too.
+    """Return the recipe of the run in a directory.
+
+    Modules that it names are also searched for where the run found them. Inputs that are no longer where they were are
+    searched for at the same place relative to the run directory.
 
     Raises:
         RunDirectoryError: There is no run in it.
@@ -87,7 +101,51 @@ def run_recipe(run_dir: Path) -> Resolved:
         raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
     for folder in folders:
         search_also(Path(folder))
-    return _with_bfloat16_muon(load_stored_recipe(path))
+    origin = _read_origin(run_dir)
+    moved = {key: (run_dir / relative).resolve() for key, relative in origin.get("paths", {}).items()}
+    resolved = _with_bfloat16_muon(load_stored_recipe(path, moved=moved))
+    for change in read_changes(run_dir)[-1:]:  # a kill can leave the recipe before its last change
+        resolved = resolved.with_changes({key: after for key, (_, after) in change.keys.items()})
+    return replace(resolved, name=origin["recipe"]) if "recipe" in origin else resolved
+
+
+def read_changes(run_dir: Path) -> list[RecipeChange]:
+    """Return the changes of the recipe of a run, earliest first.
+
+    Raises:
+        RunDirectoryError: The file is damaged.
+    """
+    path = run_dir / _CHANGES
+    try:
+        return parse_changes(read_json(path))
+    except ValueError as error:
+        raise RunDirectoryError(f"{path}: is damaged: {error}") from None
+
+
+def run_eras(run_dir: Path) -> list[Era]:
+    """Return the recipes that a run has had, earliest first; the last one is `run_recipe`."""
+    return eras_of(run_recipe(run_dir), read_changes(run_dir))
+
+
+def write_recipe(run_dir: Path, resolved: Resolved, changes: Sequence[RecipeChange] = ()) -> None:
+    """Store the recipe of a run, with the changes that led to it."""
+    if changes:
+        write_json(run_dir / _CHANGES, [each.to_json() for each in changes], is_private=True)
+    _write_origin(run_dir, resolved)
+    write_text(run_dir / "recipe.yaml", resolved.dump(), is_private=True)
+
+
+def _write_origin(run_dir: Path, resolved: Resolved) -> None:
+    named = files_named(resolved.recipe.model_dump(exclude={"ablations"}))
+    paths = {key: os.path.relpath(path, run_dir.resolve()) for key, path in named if path.is_absolute()}
+    write_json(run_dir / ORIGIN, {"recipe": resolved.name, "paths": paths}, is_private=True)
+
+
+def _read_origin(run_dir: Path) -> dict[str, Any]:
+    stored = read_json(run_dir / ORIGIN) or {}
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{run_dir / ORIGIN}: is not a mapping")
+    return stored
 
 
 def _with_bfloat16_muon(resolved: Resolved) -> Resolved:
@@ -125,8 +183,7 @@ def check_inputs(run_dir: Path, resolved: Resolved, *, say: Callable[[str], None
         write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
         return
     if (changed := changed_input(resolved, before)) is not None:
-        said = "is not what this run began with; bring that back, or choose another --run-dir"
-        raise RunDirectoryError(f"{run_dir}: {changed} {said}")
+        raise RunDirectoryError(f"{run_dir}: {changed} {_OTHER_INPUT}")
 
 
 def read_json(path: Path) -> Any:
@@ -153,11 +210,16 @@ def write_json(path: Path, content: Any, *, is_private: bool = False) -> None:
     write_text(path, to_json(content, indent=1) + "\n", is_private=is_private)
 
 
-def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
+def _check(
+    run_dir: Path, resolved: Resolved, *, resume: bool, change: Callable[[Resolved, Differences], None] | None
+) -> None:
     recipe = run_dir / "recipe.yaml"
     if not recipe.is_file():
         # the partial ones are what a kill leaves of the very first writes
-        ours = (".lock", *(name for each in (recipe.name, _MODULES, _INPUTS) for name in (each, f".{each}.partial")))
+        ours = (
+            ".lock",
+            *(name for each in (recipe.name, _MODULES, _INPUTS, ORIGIN) for name in (each, f".{each}.partial")),
+        )
         others = [path.name for path in run_dir.iterdir() if path.name not in ours]
         if others:
             raise RunDirectoryError(
@@ -165,28 +227,32 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
             )
         write_json(run_dir / _MODULES, searched(), is_private=True)
         write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
-        write_text(recipe, resolved.dump(), is_private=True)
+        write_recipe(run_dir, resolved)
         return
     if not resume:
         raise RunDirectoryError(
             f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
         )
-    held, asked = (without_secrets(each.stored()) for each in (run_recipe(run_dir), resolved))
-    for key in lost_parts(held):
+    stored = run_recipe(run_dir)
+    for key in lost_parts(stored.recipe.model_dump()):
         raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    different = (said for key, said in _differences(held, asked, "") if not _decides_nothing(key))
-    if (said := next(different, None)) is not None:
-        raise RunDirectoryError(f"{run_dir}: holds a run of another recipe: {said}; choose another --run-dir")
-
-
-def _decides_nothing(key: str) -> bool:
-    return key in (*_PLACES, *_EFFECTS, _TOLD, "store_code") or key.startswith(_SCALE)
-
-
-def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:
-    """(key, what is different there)"""
-    if isinstance(held, dict) and isinstance(asked, dict):
-        for name in {**held, **asked}:
-            yield from _differences(held.get(name, "absent"), asked.get(name, "absent"), f"{key}.{name}".lstrip("."))
-    elif held != asked:
-        yield key, f"{key} is {held!r} there and {asked!r} here"
+    before, now = run_inputs(run_dir) or {}, inputs_of(resolved)
+    paths = dict(files_named(resolved.recipe.model_dump(exclude={"ablations"})))
+    different = find_differences(*(without_secrets(each.stored()) for each in (stored, resolved)))
+    moved = {key for key in different if key in before and key in now}
+    for key in moved:
+        if before[key] != now[key]:
+            raise RunDirectoryError(f"{run_dir}: {paths[key]} ({key}) {_OTHER_INPUT}")
+    deciding = {key: values for key, values in different.items() if key not in moved and effect_of(key) != "none"}
+    if deciding and change is None:
+        key, (old, new) = next(iter(deciding.items()))
+        other = f", and `--resume {key}=…` with another value from its last checkpoint on"
+        raise RunDirectoryError(
+            f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; `whetstone train "
+            f"{run_dir} --resume` continues it as it is{other if effect_of(key) != FIXED else ''}; for a new run "
+            "choose another --run-dir"
+        )
+    if deciding and change is not None:
+        change(stored, deciding)
+    elif moved or (different and change is not None):
+        write_recipe(run_dir, resolved)

@@ -91,7 +91,8 @@ class RunStore(RunRecord):
         self._over([trajectory.id for trajectory in group.trajectories])
 
     def lose(self, number: int, reason: str) -> None:
-        """A group came to nothing: `failed`, `expired`, `quarantined`, `passed_over`, `too_long`."""
+        """A group came to nothing: `failed`, `expired`, `quarantined`, `passed_over`, `too_long`,
+        `recipe_changed`."""
         self.lost[number] = reason
         self._note({"event": "lost", "group": number, "reason": reason})
 

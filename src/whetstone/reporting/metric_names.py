@@ -332,6 +332,7 @@ METRICS = _rows({
     ),
     "every step": (
         ("time/update", "seconds", "Time from then to the end of the step."),
+        ("run/recipe_changes", "changes", "Changes of the recipe so far (`--resume KEY=VALUE`); absent if none."),
         ("time/elapsed_seconds", "seconds", "Training time since the start of the run, over all stages."),
         ("throughput/tokens_per_second", "tokens per second",
          "Sampled tokens or demonstration tokens divided by the duration of the step."),

@@ -21,6 +21,7 @@ from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.stage_results import compare_rates, last_evaluation, read_stage_results
+from whetstone.recipe.continuing import parse_changes
 from whetstone.recipe.variables import mask_recipe_text
 from whetstone.reporting import charts
 from whetstone.reporting.alarms import find_alarms, stored_alarms
@@ -126,7 +127,7 @@ def write_report(run_dir: Path) -> Path:
     summary = json.loads(path.read_text(encoding="utf-8"))
     rows = Journal(run_dir).read()
     stages = {_called(name, summary): result for name, result in summary["evaluations"].items()}
-    recipe = run_dir / "recipe.yaml"
+    recipe, changes = run_dir / "recipe.yaml", run_dir / "changes.json"
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")
@@ -160,6 +161,7 @@ def write_report(run_dir: Path) -> Path:
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),
         mismatch=max((row["sampler/mismatch_kl"] for row in rows if row.get("sampler/mismatch_kl")), default=None),
         recipe=mask_recipe_text(recipe.read_text(encoding="utf-8")) if recipe.is_file() else "",
+        changes=parse_changes(json.loads(changes.read_text(encoding="utf-8"))) if changes.is_file() else [],
         lines=_lines,
     )
     write_text(run_dir / "report.html", html)

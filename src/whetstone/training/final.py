@@ -9,7 +9,7 @@ from typing import Any
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import Policy
 from whetstone.record.checkpoint import kept_checkpoint, load_checkpoint
-from whetstone.record.run_directory import read_json
+from whetstone.record.run_directory import read_json, run_recipe
 
 
 def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Policy, Mapping[str, Any] | None]:
@@ -31,7 +31,9 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
     if path is None:
         why = f": {amiss[0].partition(';')[0]}" if amiss else ""
         raise RunDirectoryError(f"{run_dir}: no checkpoint that can be read{why}")
-    policy, _, position = load_checkpoint(path, trust_remote_code=trust_remote_code)
+    model = run_recipe(run_dir).recipe.policy.path if (run_dir / "recipe.yaml").is_file() else None
+    base = Path(model) if model is not None else None
+    policy, _, position = load_checkpoint(path, trust_remote_code=trust_remote_code, base_path=base)
     return policy, position.memory
 
 

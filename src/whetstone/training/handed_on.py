@@ -66,8 +66,12 @@ def gone_on(
 
 def remembering(resolved: Resolved, before: Sequence[Path]) -> list[str]:
     """Of each part of a recipe, the last of these runs that holds the same: their checkpoints, the earliest first."""
+    return checkpoints_with_state(resolved, [path for path in map(kept_checkpoint, before) if path is not None])
+
+
+def checkpoints_with_state(resolved: Resolved, checkpoints: Sequence[Path]) -> list[str]:
+    """Return those checkpoints that have the latest state of a component that the recipe has with the same options."""
     found: dict[str, Path] = {}
-    checkpoints = [path for path in map(kept_checkpoint, before) if path is not None]
     for checkpoint in checkpoints:
         found |= dict.fromkeys(_the_same(checkpoint, position_of(checkpoint), resolved.recipe), checkpoint)
     return [str(checkpoint) for checkpoint in checkpoints if checkpoint in found.values()]

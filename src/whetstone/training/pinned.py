@@ -16,6 +16,8 @@ from whetstone.policies.precision import SMALL
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.record import run_recipe
+from whetstone.record.starting import resolve_start
+from whetstone.training.handed_on import checkpoints_with_state
 
 
 def pin_choices(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
@@ -34,10 +36,28 @@ def pin_choices(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
     if began is not None and resolved.recipe.environment.allow_effects is None:
         permitted = began.recipe.environment.allow_effects  # a resumed run does not ask again
         resolved = resolved.with_changes({"environment.allow_effects": permitted}) if permitted else resolved
+    resolved = _with_start(resolved, began)
     commits = _commits(resolved, began)
     resolved = resolved.with_changes(commits) if commits else resolved
     precisions = _precisions(resolved, began)
     return resolved.with_changes(precisions) if precisions else resolved
+
+
+def _with_start(resolved: Resolved, began: Resolved | None) -> Resolved:
+    """Return the recipe with the checkpoint of `start_from` written into it; a resumed run keeps its checkpoint."""
+    start, stored = resolved.recipe.start_from, began.recipe.start_from if began is not None else None
+    if start is None or start == stored:
+        return resolved
+    if stored is not None:
+        place = Path(stored.path)
+        if Path(start.path) in (place, place.parent.parent) and start.step in (None, stored.step):
+            resolved = resolved.with_changes({"start_from": {"path": stored.path, "what": start.what}})
+    resolved = resolve_start(resolved)
+    start = resolved.recipe.start_from
+    assert start is not None
+    if start.what == "all" and not resolved.recipe.init_state_from:
+        return resolved.with_changes({"init_state_from": checkpoints_with_state(resolved, [Path(start.path)])})
+    return resolved
 
 
 def _precisions(resolved: Resolved, began: Resolved | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.memory import check_fits
 from whetstone.assembly.trackers import trackers_of
+from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.stage_results import last_evaluation
 from whetstone.recipe import (
     NamedStage,
@@ -24,12 +26,22 @@ from whetstone.recipe import (
     stages_of,
 )
 from whetstone.record.mirror import Mirror, mirror_of
-from whetstone.record.run_directory import check_inputs, claimed, read_json, write_json
+from whetstone.record.run_directory import (
+    ORIGIN,
+    check_inputs,
+    claimed,
+    is_run,
+    read_changes,
+    read_json,
+    run_recipe,
+    write_json,
+)
 from whetstone.reporting import (
     Progress,
     write_report,
 )
 from whetstone.reporting.trackers import Feed
+from whetstone.training.continuing import change_run, era_of
 from whetstone.training.interruption import Interrupted
 from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
@@ -49,6 +61,7 @@ def train(
     run_dir: str | Path | None = None,
     *,
     resume: bool = False,
+    changes: Sequence[str] = (),
     on_metrics: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
     reuse_from: Sequence[Path] = (),
@@ -58,10 +71,12 @@ def train(
     """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
     Args:
-        recipe: As of `load_recipe`.
+        recipe: Same as in `load_recipe`; with `resume`, also a run directory, whose own recipe is used.
         run_dir: Where the run is kept; None: `runs/` and the recipe's name.
-        resume: Go on with the run in `run_dir` from its last checkpoint; a finished one is only reported. A run whose
-            recipe was given lambdas or local functions goes on in the process that had them alone.
+        resume: Continue the run in `run_dir` from its last checkpoint; a finished one is only reported. A run whose
+            recipe was given lambdas or local functions continues only in the process that has them.
+        changes: `key=value` overrides of the recipe of a run directory that apply from its last checkpoint on, such as
+            `reinforcement.steps=200`; require `resume`. See `docs/continuing.md`.
         on_metrics: Called after each step with its row of `metrics.jsonl`; an ablation's are not told.
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
         reuse_from: Run directories whose warm-ups and stages are taken where they are what this run would make; what
@@ -75,16 +90,26 @@ def train(
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
         WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
     """
-    resolved = load_recipe(recipe)
+    resolved, own = _recipe_of(recipe, run_dir, resume, changes)
     resolved.check_variables()
-    run_dir = Path(run_dir) if run_dir is not None else Path("runs") / resolved.name
+    run_dir = own or (Path(run_dir) if run_dir is not None else Path("runs") / resolved.name)
     progress = progress or Progress()
     feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
     try:
         mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
         permit = partial(_permitted, ask=ask, say=progress.say)
         summary = _trained(
-            resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror, permit, accept_changes
+            resolved,
+            run_dir,
+            progress,
+            feed,
+            resume,
+            on_metrics,
+            reuse_from,
+            mirror,
+            permit,
+            accept_changes,
+            continues=own is not None,
         )
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
@@ -94,6 +119,29 @@ def train(
         raise
     feed.close(summary.written)
     return summary
+
+
+def _recipe_of(
+    recipe: Resolved | Recipe | Mapping[str, Any] | str | Path,
+    run_dir: str | Path | None,
+    resume: bool,
+    changes: Sequence[str],
+) -> tuple[Resolved, Path | None]:
+    """Return the recipe of a run, and its directory if `recipe` is one."""
+    if not isinstance(recipe, str | Path) or not is_run(Path(recipe)):
+        if changes:
+            raise RunDirectoryError("changes: require a run directory in the place of the recipe")
+        return load_recipe(recipe), None
+    own = Path(recipe)
+    if run_dir is not None and Path(run_dir).resolve() != own.resolve():
+        raise RunDirectoryError(f"{own}: is a run, which stays in its directory; leave out --run-dir {run_dir}")
+    if not resume:
+        raise RunDirectoryError(
+            f"{own}: is a run; add --resume to continue it, or start a new run from it: whetstone train "
+            f"{own / 'recipe.yaml'} start_from={own} --run-dir NEW"
+        )
+    resolved = run_recipe(own).with_overrides(changes)
+    return (resolved if (own / ORIGIN).is_file() else replace(resolved, name=own.resolve().name)), own
 
 
 def _trained(
@@ -107,11 +155,14 @@ def _trained(
     mirror: Mirror | None = None,
     permit: Callable[[Resolved, Path], Resolved] | None = None,
     accept_changes: bool | None = None,
+    *,
+    continues: bool = False,
 ) -> RunSummary:
     """Run the stages and ablations; `feed` passes metrics to the trackers of the whole.
 
     Args:
         accept_changes: See `train`; None for a stage or an ablation, whose code is that of the whole run.
+        continues: Whether a resumed run whose recipe differs continues with the new one.
     """
     for note in resolved.notes:
         progress.say(note)
@@ -127,11 +178,14 @@ def _trained(
     if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
-    with claimed(run_dir, resolved, resume=resume), keeping:
+    change = partial(change_run, run_dir, resolved, log=progress.say) if continues else None
+    with claimed(run_dir, resolved, resume=resume, change=change), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
         is_finished = summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations)
         if summary is not None and is_finished:
-            progress.say(f"{run_dir}: this run is finished; this is what it came to")
+            progress.say(
+                f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume KEY.steps=N` adds steps"
+            )
             for stage in summary.get("stages", [{}]):
                 feed.follow(run_dir / stage.get("folder", ""))
         elif resume:
@@ -145,10 +199,11 @@ def _trained(
                 else:
                     take_warm_up(resolved, run_dir, reuse_from, say=progress.say)
                     take_first_evaluation(resolved, run_dir, reuse_from, say=progress.say)
-                    run = SingleRun(resolved, run_dir, progress, on_metrics, feed)
-                    summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
+                    while summary is None:
+                        run = SingleRun(era_of(run_dir, resolved), run_dir, progress, on_metrics, feed)
+                        summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
-                said = f"stopped; {run_dir} is saved, `whetstone train … --resume` goes on with it"
+                said = f"stopped; {run_dir} is saved, `whetstone train {run_dir} --resume` continues it"
                 raise Interrupted(said, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
         overrides = resolved.stored()["ablations"]
@@ -160,7 +215,9 @@ def _trained(
             there = run_dir / "ablations" / name
             resumed = (there / "recipe.yaml").is_file()
             untold = Feed({}, there, {}, say=progress.say)
-            outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir]).written
+            if not resumed and read_changes(run_dir):
+                progress.say(f"ablation {name}: has the current recipe from its first step on; that of the run changed")
+            outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir], continues=True).written
             seconds = sum(outcome["seconds"].values())
             summary["ablations"][name] = {
                 "after": last_evaluation(outcome),

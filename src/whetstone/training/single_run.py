@@ -42,10 +42,10 @@ from whetstone.recipe import (
     PreferenceSettings,
     PretrainingSettings,
     ReinforcementSettings,
-    Resolved,
     SamplingSettings,
     SupervisedSettings,
 )
+from whetstone.recipe.continuing import Era
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -54,6 +54,7 @@ from whetstone.record.checkpoint import (
     load_checkpoint,
 )
 from whetstone.record.run_directory import OVERLAP, read_json, write_json
+from whetstone.record.starting import load_start
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
@@ -81,6 +82,7 @@ from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
+from whetstone.training.stream import discard_groups
 from whetstone.training.supervised import Pretraining, Supervised
 from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, stage_results_of, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
@@ -90,23 +92,25 @@ _REWRITTEN = "the chat template rewrites"
 
 
 class SingleRun:
-    """One run under way.
+    """The steps of a run that have one recipe.
 
     Args:
+        era: The recipe, and the change that ends it.
         feed: What its trackers are told through.
     """
 
     def __init__(
         self,
-        resolved: Resolved,
+        era: Era,
         run_dir: Path,
         progress: Progress,
         on_metrics: Callable[[Mapping[str, Any]], None] | None,
         feed: Feed,
     ) -> None:
-        self.resolved, self.run_dir, self.progress, self.feed = resolved, run_dir, progress, feed
-        self.recipe = resolved.recipe
-        self.learning = with_learning(resolved)
+        self.era, self.resolved = era, era.resolved
+        self.run_dir, self.progress, self.feed = run_dir, progress, feed
+        self.recipe = self.resolved.recipe
+        self.learning = with_learning(self.resolved)
         """The recipe its parts are made from."""
         listeners = [feed.row, *([on_metrics] if on_metrics is not None else [])]
         self.journal = Journal(run_dir, heard=listeners, warn=progress.say)
@@ -122,8 +126,11 @@ class SingleRun:
         self.told: set[str] = set()
         """Causes of failures that were said."""
 
-    async def play(self) -> dict[str, Any]:
-        """All stages from where the run stands; its summary.
+    async def play(self) -> dict[str, Any] | None:
+        """Run all stages from the last checkpoint on.
+
+        Returns:
+            The summary; None if the recipe changes after the last step, which a checkpoint holds.
 
         Raises:
             Interrupted: Somebody asked the process to stop; everything is saved.
@@ -150,6 +157,8 @@ class SingleRun:
                     await self._evaluate("untrained")
                 for name, settings in self.recipe.own_stages.items():
                     await self._stage(name, settings)
+                    if self._changes_here(name, self.position.done.get(name, 0)):
+                        return None
             finally:
                 await (self.engine if cluster is None else cluster).close()
                 await self.checkpoints.written()
@@ -220,10 +229,15 @@ class SingleRun:
         path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
+            settings = self.recipe.policy
             policy, self.optimizer, self.position = load_checkpoint(
-                path, trust_remote_code=self.recipe.policy.trust_remote_code
+                path,
+                trust_remote_code=settings.trust_remote_code,
+                base_path=Path(settings.path) if settings.path is not None else None,
             )
             self.progress.say(f"going on after step {self.position.steps} ({path})")
+        elif self.recipe.start_from is not None:
+            policy, self.optimizer = load_start(self.resolved, log=self.progress.say)
         self.journal.rewind(self.position.done)
         return policy
 
@@ -237,10 +251,10 @@ class SingleRun:
             with contextlib.ExitStack() as held:
                 if fulfils(learner, Closes):
                     held.callback(learner.close)
-                if done and self.optimizer is not None:
+                if self.optimizer is not None and (done or not self.position.done):
                     learner.load_state_dict(self.optimizer)
                 self.rows = [row for row in self.journal.read() if row["stage"] == name]
-                work = self._work(settings, learner, done, held)
+                work = self._work(name, settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
                 held.enter_context(Watchdog(work, say=self.progress.say))
                 beside = BackgroundEvaluations(
@@ -254,11 +268,14 @@ class SingleRun:
                         await self._save(settings, learner, work)
                         await beside.begin(name, 0, validates=True)
                     await self._steps(name, settings, learner, work, beside)
-                    work.conclude()
+                    if not self._changes_here(name, work.done):
+                        work.conclude()
                 finally:
                     await beside.close()
                     await work.close()
             await self.checkpoints.written()
+            if self._changes_here(name, work.done):
+                return
             await self._publish(work.version)
             self._say_if_nothing_was_learned(name)
             advice = noise_advice(self.journal.read()) if name == "reinforcement" else None
@@ -305,7 +322,8 @@ class SingleRun:
             if every is not None and work.done % every == 0:
                 await beside.begin(name, work.done)
             share, ended = self._standing(name, settings, work.done)
-            if work.done % settings.checkpoint_interval_steps == 0 or ended is not None:
+            changes = self._changes_here(name, work.done)
+            if work.done % settings.checkpoint_interval_steps == 0 or ended is not None or changes:
                 if keeps_best(settings):
                     await beside.begin(name, work.done, validates=True)
                 try:
@@ -315,6 +333,13 @@ class SingleRun:
                     raise
                 await work.settle()
                 await self._save(settings, learner, work)
+            if changes:
+                return
+
+    def _changes_here(self, stage: str, done: int) -> bool:
+        """Return whether the recipe changes after this step."""
+        end = self.era.end
+        return end is not None and (end.stage, end.step) == (stage, done)
 
     def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
         """(how much of its budget a stage has spent, what it is over by); see `share_spent` and `end_of`."""
@@ -322,7 +347,9 @@ class SingleRun:
         rows = self.journal.read() if budget is not None or settings.until is not None else []
         return share_spent(rows, budget, name), end_of(rows, name, settings, done=done)
 
-    def _work(self, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack) -> Stage:
+    def _work(
+        self, name: str, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack
+    ) -> Stage:
         if isinstance(settings, SupervisedSettings):
             return Supervised(self.assembly, learner, self.engine, settings, done=done, fault=self._record_fault)
         if isinstance(settings, PretrainingSettings):
@@ -339,6 +366,10 @@ class SingleRun:
         assert sampled is not None
         store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
         held.callback(store.close)
+        state = self.position.sampling
+        for change in self.era.changes[-1:]:
+            if change.discards_groups and (change.stage, change.step) == (name, done):
+                state = discard_groups(store, state, change)
         return Reinforcement(
             self.assembly,
             learner,
@@ -346,7 +377,7 @@ class SingleRun:
             sampled,
             store=store,
             base_version=self.position.version - (done if learns else 0),
-            state=self.position.sampling,
+            state=state,
             done=done,
             learns=learns,
         )
@@ -382,6 +413,8 @@ class SingleRun:
         if "sampler/mismatch_kl" in metrics:
             dtype, engine = self.assembly.policy.dtype, self.recipe.engine.name
             metrics["sampler/mismatch_limit"] = mismatch_limit(dtype, engine=engine)
+        if self.era.changes:
+            metrics["run/recipe_changes"] = float(len(self.era.changes))
         self.rows.append({"stage": stage, "step": work.done, **metrics})
         alarms = find_alarms(self.rows)
         metrics |= {alarm.metric: 1.0 for alarm in alarms}

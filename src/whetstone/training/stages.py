@@ -172,7 +172,7 @@ def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], ru
         if not begins.is_dir():
             export_policy(merged(final_policy(before), "float32"), begins)
         checkpoint = begins
-    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None, **read}
+    given = {"policy.path": str(checkpoint), "policy.tiny": None, "policy.revision": None, "start_from": None, **read}
     return stage.resolved.with_changes(given)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from whetstone.causes import Beginning, cause_of, counted_causes, listed
 from whetstone.errors import FaultBudgetError, PromptTooLong, QuotaError, WhetstoneError
+from whetstone.recipe.continuing import RecipeChange
 from whetstone.record.store import RunStore
 from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import DynamicSampling
@@ -306,3 +307,25 @@ def admission_of(
         following = max(store.admitted, default=-1) + 1
     total = updates * groups_per_update
     return Admission(groups_per_update, admit_ahead=admit_ahead, version=version, live=live, total=total), following
+
+
+def discard_groups(store: RunStore, state: Mapping[str, Any] | None, change: RecipeChange) -> dict[str, Any] | None:
+    """Discard the groups that were sampled with the recipe before a change and that no update used.
+
+    Called again after a kill, it discards no group of the new recipe.
+
+    Args:
+        state: Sampling state of the checkpoint at the change; None: the record decides which groups come next.
+
+    Returns:
+        The state with which sampling continues.
+    """
+    following = max(change.next_group, state["next"] if state is not None else 0)
+    if any(number < following for number in store.consumed.get(change.step, ())):  # of an update that did not finish
+        store.quarantine(change.step)
+    used = {number for update, numbers in store.consumed.items() if update < change.step for number in numbers}
+    used |= {number for numbers in store.passed_over.values() for number in numbers}
+    for number in sorted(store.admitted):
+        if number < following and number not in used and store.lost.get(number, "passed_over") == "passed_over":
+            store.lose(number, "recipe_changed")
+    return {"next": following, "live": {}} if state is not None or change.step == 0 else None

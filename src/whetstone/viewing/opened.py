@@ -23,6 +23,7 @@ from whetstone.errors import RecipeError, RunDirectoryError, did_you_mean
 from whetstone.evaluation.stage_results import StageResult, read_stage_results
 from whetstone.json_lines import UNREADABLE
 from whetstone.plain_json import plain as to_plain
+from whetstone.recipe.continuing import parse_changes
 from whetstone.recipe.variables import mask_recipe_text
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.reporting.alarms import find_alarms, stored_alarms
@@ -214,6 +215,14 @@ class OpenedRun:
         said = f"The loss of {stage} {'fell' if falls else 'did not fall'}: {values[0]:.3g} → {values[-1]:.3g}."
         return {"word": "learning" if falls else "flat", "said": said}
 
+    def changes(self) -> list[str]:
+        """Changes of the recipe since the run started, one line each."""
+        try:
+            stored = json.loads(self.files.read(self.folder / "changes.json", max_bytes=_MAX_RECIPE))
+            return [plain(str(change)) for change in parse_changes(stored)]
+        except (OSError, ValueError):
+            return []
+
     def overview(self) -> dict[str, Any]:
         """All of that, with alerts and what cannot be read, as JSON."""
         return {
@@ -228,6 +237,7 @@ class OpenedRun:
             "evaluations": self.evaluations(),
             "recipe": flat(self.recipe),
             "recipe_text": plain(self.recipe_text),
+            "changes": self.changes(),
             "remarks": self.remarks(),
         }
 

@@ -74,7 +74,7 @@ function head(run, told) {
       ` ${progress.stage} step ${whole(progress.step)}${progress.steps ? ` of ${whole(progress.steps)}` : ""}${age}`,
       progress.seconds ? `, ${duration(progress.seconds)} of training` : ""),
     progress.state === "silent" && el("p", {}, "It is not over, and writes nothing: stopped, or stuck? ",
-      el("code", {}, `whetstone train … --run-dir ${told.folder} --resume`), " goes on with it."),
+      el("code", {}, `whetstone train ${told.folder} --resume`), " continues it."),
     share !== null && progress.state !== "finished" && el("progress", { max: 1, value: share,
       "aria-label": `${progress.stage}: ${Math.round(100 * share)} %` }),
     el("dl", { class: "figures" },
@@ -225,6 +225,8 @@ function recipe({ all, overlaid, at }) {
         ...others.map(([, flat]) => flat[key] ?? "–")]), "Keys of the recipes that differ")
       : el("p", {}, "Nothing: the recipes are the same."))));
   }
-  return [el("h2", {}, "Recipe"), found, el("p", { class: "soft" }, "Folder ", el("code", {}, told.folder),
+  const changes = told.changes.length > 0 && [el("p", {}, "The recipe changed:"),
+    el("ul", {}, told.changes.map((said) => el("li", {}, said)))];
+  return [el("h2", {}, "Recipe"), changes, found, el("p", { class: "soft" }, "Folder ", el("code", {}, told.folder),
     all.length > 1 && [" · ", el("a", { href: link({ tab: "compare" }), on: { click: follow } }, "compare the runs")])];
 }
