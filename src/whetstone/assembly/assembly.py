@@ -79,6 +79,7 @@ from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.protocol import Cluster
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
+from whetstone.tool_calls import ToolWatch
 from whetstone.trajectory import Task, Trajectory
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -123,6 +124,8 @@ class Assembly:
     """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
     say: Callable[[str], None] = lambda line: None
     """Receives lines about the data of a stage."""
+    tool_watch: ToolWatch = field(default_factory=lambda: ToolWatch(lambda line: None))
+    """Reports tools that fail in every call; shared by all collectors."""
     cluster: Cluster | None = None
     """Where engine and episodes are, when they are not in this process."""
 
@@ -250,6 +253,7 @@ class Assembly:
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
             others=self.frozen,
+            tool_watch=self.tool_watch,
         )
         return collector if self.cluster is None else self.cluster.spread(collector)
 
@@ -396,6 +400,7 @@ def assemble(
         teacher_reads=teacher_reads(resolved, source, environment, chat),
         skipped_rows=skipped_rows,
         say=say,
+        tool_watch=ToolWatch(say),
     )
 
 

@@ -36,6 +36,7 @@ from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
+from whetstone.tool_calls import describe_failing_tools, tool_statistics
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
 
@@ -54,6 +55,8 @@ _PROMPTS = 200
 """Tasks whose prompts are measured, of those trained on and of those held out."""
 _NO_RESPONSE = ("timeout", "stopped")
 """Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
+_OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
+"""Exceptions of a tool that example arguments can cause."""
 _PROMPT_SECONDS = 2.0
 """After which those that were measured are enough."""
 _AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
@@ -246,6 +249,9 @@ class _Probe:
             return Check("", CheckStatus.WARN, f"the source has no expert, so no call is known to be right{said}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
+        failing = describe_failing_tools(tool_statistics(self.shown.calls))
+        if failing:
+            return Check("", CheckStatus.FAIL, f"the expert's calls: {'; '.join(failing)}")
         if not self.shown.ended.valid or self.shown.ended.cut_short:
             why = f": {self.shown.error}" if self.shown.error else ""
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
@@ -276,6 +282,9 @@ class _Probe:
         for spec in specs:
             actor = ExpertActor(_OneCall(spec), self.assembly.chat)
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
+            failing = describe_failing_tools(tool_statistics(played.calls))
+            if failing and any(call.outcome in ("tool_failed", "unavailable") for call in played.calls):
+                return _failing(failing, [call.error for call in played.calls]), 0
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
                 return Check("", CheckStatus.FAIL, f"a call of {spec.name} with example arguments failed: {why}"), 0
@@ -323,6 +332,15 @@ class _Probe:
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
+        failing = describe_failing_tools(
+            {
+                name: tool
+                for name, tool in tool_statistics(c for t in self.sampled for c in t.calls).items()
+                if tool.failed
+            }
+        )
+        if failing:
+            return Check("", CheckStatus.FAIL, "; ".join(failing))
         failed = [t for t in self.sampled if not t.ended.valid]
         if failed:
             said = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
@@ -464,6 +482,15 @@ def example_of(schema: Mapping[str, Any]) -> Any:
     if kind in ("integer", "number"):
         return schema.get("minimum", 1)
     return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
+
+
+def _failing(lines: Sequence[str], errors: Sequence[str]) -> Check:
+    """Return the result of calls with example arguments that all failed, which these arguments may have caused."""
+    if all(error.startswith(_OF_ARGUMENTS) for error in errors):
+        mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
+        said = f"{'; '.join(lines)}; the example arguments may be the cause"
+        return Check("", CheckStatus.WARN, said, mend, is_decided=False)
+    return Check("", CheckStatus.FAIL, "; ".join(lines))
 
 
 class _Dry(ModelTrainer):

@@ -22,6 +22,7 @@ from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
 from whetstone.serving.live.explaining import live_turns
 from whetstone.serving.recorded import recorded_episodes
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -150,11 +151,16 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes = explainer.causes()
+    tools = statistics_of_run([row for row in journal if row["stage"] == "reinforcement"],
+                              lambda: record.stored_lines(run_dir))  # fmt: skip
+    failing = describe_failing_tools(tools) if step is None else []
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
         told = {"trajectories": trajectories} if step is not None else {}
-        click.echo(to_json({"steps": shown, "failed": causes, **told}))
+        click.echo(to_json({"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools, **told}))
         return
+    for line in failing:
+        click.secho(plain(line), bold=True)
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
     for name in ("step", *names, "learned from"):
@@ -170,6 +176,10 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
             f"up to {100 * unmasked:.0f} % of the tokens of a step were written by tools and TRAINED all the same: "
             "reinforcement.train_on_observations is on"
         )
+    for name, tool in tools.items() if step is None else ():
+        if tool.truncated:
+            click.echo(plain(f"{tool.truncated} of {tool.calls} results of {name} were cut to "
+                             "environment.max_result_characters"))  # fmt: skip
     if causes and step is None:
         click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
     for name, reward, cause in trajectories:

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whetstone.reporting.progress import Progress, ProgressBar, said_of
+from whetstone.tool_calls import describe_alarms
 from whetstone.tools.plain_text import plain
 
 _CURVES = (
@@ -205,7 +206,7 @@ def alerts(history: Mapping[str, Sequence[float]]) -> list[str]:
     Args:
         history: By metric, its values so far.
     """
-    found = []
+    found = list(describe_alarms({name: values[-1] for name, values in history.items()}).values())
     recent = {name: values[-_LOOKED_BACK:] for name, values in history.items() if len(values) >= _LOOKED_BACK}
     equal, invalid = recent.get("group/zero_variance_fraction"), recent.get("episode/invalid_fraction")
     entropy, mismatch = recent.get("policy/entropy"), recent.get("sampler/mismatch_kl")

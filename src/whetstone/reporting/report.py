@@ -20,11 +20,13 @@ from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
+from whetstone.record.lines import undamaged_lines
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
 from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.trajectory import Trajectory
 
 STAGE_NAMES = {"untrained": "untrained", "supervised": "after the warm-up", "reinforcement": "after reinforcement"}
@@ -124,6 +126,8 @@ def write_report(run_dir: Path) -> Path:
     rows = Journal(run_dir).read()
     stages = {_called(name, summary): result for name, result in summary["evaluations"].items()}
     recipe = run_dir / "recipe.yaml"
+    sampled = [row for row in rows if row["stage"] == "reinforcement"]
+    tools = statistics_of_run(sampled, lambda: undamaged_lines(run_dir))
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")
@@ -142,6 +146,8 @@ def write_report(run_dir: Path) -> Path:
         curves=_drawn(rows),
         before_name=_called(before_name, summary),
         pairs=pairs,
+        tools=tools,
+        failing_tools=describe_failing_tools(tools),
         learning=learning_rows(rows, windows=_WINDOWS),
         learned_from=learned_from,
         reasons=sorted({reason for result in stages.values() for reason in result["ended"]}),

@@ -44,10 +44,11 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.reading import Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
-from whetstone.tools.protocol import GivesVerdict, stateless
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import (
+    BACKEND,
     DeadlinePassed,
     close_within,
     collect_waits,
@@ -188,6 +189,8 @@ class _Episode:
             ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
         except InfrastructureError as failure:
             ended, error = EndReason.INFRASTRUCTURE, str(failure)
+            if isinstance(failure, ToolUnavailable) and self.turns:
+                self.turns[-1] = replace(self.turns[-1], calls=failure.calls)
         except asyncio.CancelledError:
             if asked_to_stop():
                 raise
@@ -233,10 +236,11 @@ class _Episode:
     async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
         """Decide whether the policy or the infrastructure used up the time; (end reason, error).
 
-        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, and if the
-        engine is waited for and does not answer another request either.
+        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, if a call
+        waits for the rate limit or the next attempt of a tool, and if the engine is waited for and does not answer
+        another request either.
         """
-        ours = not self.turns or self.stage is _Stage.VERDICT
+        ours = not self.turns or self.stage is _Stage.VERDICT or BACKEND in late.owner
         if not ours and self.stage is _Stage.ACT and fulfils(self.actor, Probed):
             ours = not await self.actor.is_answering()
         if ours:

@@ -6,8 +6,8 @@ and a `CallRecord` that says what happened. Whose a failure is:
     the model's        what cannot be read or is not on offer, and `ToolError`: it asked for something impossible
     the tool's own     any other exception, `SystemExit` and the like among them, and a result that cannot be shown:
                        `tool_failed` in the record; the model reads it too, since its arguments may have led there
-    infrastructure's   `InfrastructureError`, which a tool raises where it would have failed whatever it was asked:
-                       `Answer.failure`, and whoever plays the episode ends it
+    infrastructure's   a backend that fails in every attempt (`backend_failures.py`), and `InfrastructureError`, which a
+                       tool raises if the call fails for any arguments: `Answer.failure`, and the episode ends
 
 Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
 episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a separate task; one that
@@ -21,7 +21,8 @@ import inspect
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -44,6 +45,7 @@ from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
+from whetstone.tools.backend_failures import BackendFailure, call_with_retries, find_backend_failure, pace_of
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import (
     LIFETIME,
@@ -62,12 +64,19 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
-from whetstone.tools.threads import call_user_function, is_async, run_in_thread
+from whetstone.tools.threads import (
+    call_in_single_thread,
+    call_user_function,
+    is_async,
+    run_in_thread,
+    turn_of_single_thread,
+)
 from whetstone.trajectory import CallRecord, Task
 from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
 
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
+_MAX_ERROR_CHARACTERS = 300
 MIN_CLOSE_SECONDS = 10.0
 """Closing a tool may take this long, and as long as one of its calls."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -96,9 +105,14 @@ class Toolset:
             object is made here, and it is open from `open` to `close`.
         timeout_seconds: How long one call may run, where the tool does not see to it itself.
         max_result_characters: Longer results keep their head and tail.
+        max_calls_per_second: Rate limit by the name of a tool, shared by all episodes of the process.
+        attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx).
+        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
+            after another: for SQLite connections and libraries that are not thread-safe.
 
     Raises:
-        RecipeError: Two tools share a name, or a function cannot be a tool.
+        RecipeError: Two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or is of no
+            tool.
     """
 
     def __init__(
@@ -107,8 +121,13 @@ class Toolset:
         *,
         timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
+        max_calls_per_second: Mapping[str, float] | None = None,
+        attempts: int = 3,
+        single_thread: bool = False,
     ) -> None:
         self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
+        self.max_calls_per_second, self.attempts = dict(max_calls_per_second or {}), attempts
+        self.single_thread = single_thread
         self.holders: list[Any] = []
         """What keeps something for the length of an episode."""
         self.episode: Episode | None = None
@@ -118,7 +137,7 @@ class Toolset:
         self._tools: dict[str, Tool] = {}
         for item in tools:
             if _is_class(item):
-                self.holders.append(_holder(item))
+                self.holders.append(call_in_single_thread(_holder, item) if single_thread else _holder(item))
             elif isinstance(item, Tool):
                 self._alone.append(item)
             elif callable(item) and not _holds_tools(item):
@@ -132,8 +151,14 @@ class Toolset:
         if not self._changing():
             for holder in self.holders:
                 for name in holder.prices if fulfils(holder, Priced) else ():
-                    if name not in self._tools:
-                        raise RecipeError(f'prices: there is no tool "{name}"{did_you_mean(name, self._tools)}')
+                    self._check_name("prices", name)
+            for name in self.max_calls_per_second:
+                self._check_name("max_calls_per_second", name)
+        for name, rate in self.max_calls_per_second.items():
+            if not rate > 0:
+                raise RecipeError(f"max_calls_per_second: {name}: must be above 0, got {rate:g}")
+        if attempts < 1:
+            raise RecipeError(f"attempts: must be 1 or more, got {attempts}")
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -168,8 +193,8 @@ class Toolset:
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if fulfils(holder, Opens):
-                with waiting_for(f"tool {_name_of(holder)} (open)"):
-                    await call_user_function(holder.open, episode)
+                with waiting_for(f"tool {_name_of(holder)} (open)"), _attributing(f"{_name_of(holder)} (open)"):
+                    await self._call_plainly(holder.open, episode)
         await self._list_again()
 
     async def close(self) -> None:
@@ -183,7 +208,7 @@ class Toolset:
         for holder in reversed(self.holders):
             if fulfils(holder, Closes):
                 seconds = max(self.timeout_seconds, MIN_CLOSE_SECONDS)
-                closing = call_user_function(holder.close)
+                closing = self._call_plainly(holder.close)
                 try:
                     async with deadline(seconds, owner=f"tool {_name_of(holder)} (close)"):
                         await closing
@@ -238,13 +263,22 @@ class Toolset:
         said: dict[str, Any] = {}
         for holder in self.holders:
             if fulfils(holder, GivesVerdict):
-                with waiting_for(f"tool {_name_of(holder)} (verdict)"):
-                    one = dict(await call_user_function(holder.verdict))
+                with waiting_for(f"tool {_name_of(holder)} (verdict)"), _attributing(f"{_name_of(holder)} (verdict)"):
+                    one = dict(await self._call_plainly(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
                         one[name] = least(said[name], one[name])
                 said |= one
         return said
+
+    async def _call_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of a tool, in the single thread if the toolset is restricted to it."""
+        async with turn_of_single_thread(self.single_thread and not is_async(function)):
+            return await call_user_function(function, *arguments)
+
+    def _check_name(self, key: str, name: str) -> None:
+        if name not in self._tools:
+            raise RecipeError(f'{key}: there is no tool "{name}"{did_you_mean(name, self._tools)}')
 
     def _changing(self) -> bool:
         return any(fulfils(holder, Changing) and holder.changing for holder in self.holders)
@@ -279,26 +313,50 @@ class Toolset:
     async def _list_again(self) -> None:
         """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
         if any(fulfils(holder, OffersTools) for holder in self.holders):
-            await run_in_thread(self._list)
+            await self._call_plainly(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
+        """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
+        name = tool.spec.name
+        pace = pace_of(name)
+        num_answered, started = pace.num_answered, time.monotonic()
+        came: _Came | BackendFailure = await call_with_retries(
+            functools.partial(self._run_once, tool, arguments),
+            pace=pace,
+            calls_per_second=self.max_calls_per_second.get(name),
+            attempts=self.attempts,
+            effects=getattr(tool, "effects", None),
+        )
+        if not isinstance(came, BackendFailure):
+            pace.num_answered += isinstance(came, Result) and came.outcome == "ok"
+            return came
+        if came.blame is not None:
+            return _attributed(await came.blame())
+        if came.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
+            return _failed("tool_failed", remove_host_paths(came.cause, user_folders=True))
+        return InfrastructureError(f"{name}: {came.cause} (after {time.monotonic() - started:.1f} s of attempts)")
+
+    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> _Came | BackendFailure:
         seconds = None if tool.keeps_time else self.timeout_seconds
-        try:
-            return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
-        except DeadlinePassed:
-            return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+        async with turn_of_single_thread(self.single_thread and not is_async(tool.function)):
+            try:
+                return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
+            except DeadlinePassed:
+                return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
     def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """What came of a call, as it is shown and recorded."""
         failure = came if isinstance(came, InfrastructureError) else None
-        result = _failed("tool_failed", said_by(came)) if isinstance(came, InfrastructureError) else came
+        result = _failed("unavailable", said_by(came)) if isinstance(came, InfrastructureError) else came
         try:
             content, truncated = self._within(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
             why = remove_host_paths(explained(error), user_folders=True)
             result = _failed("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
-        record = CallRecord(_short_name(call.name), result.outcome, seconds, truncated, cost)
+        record = CallRecord(
+            _short_name(call.name), result.outcome, seconds, truncated, cost, _error_of(result, content)
+        )
         return Answer(content, record, failure)
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
@@ -405,8 +463,8 @@ _Came = Result | InfrastructureError
 """What comes of a call: something to be shown, or nothing that says anything."""
 
 
-async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
-    """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
+async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came | BackendFailure:
+    """Return what a tool's function returns, or its failure. Raises only a person's second Ctrl-C."""
     try:
         if is_async(tool.function):
             value = await tool.function(**arguments)
@@ -419,7 +477,7 @@ async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
     except BaseException as error:  # a tool is foreign code, and may raise anything
         if pressed(error):
             raise
-        return _attributed(error)
+        return find_backend_failure(innermost(error), arguments) or _attributed(error)
 
 
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -452,6 +510,27 @@ def _attributed(error: BaseException) -> _Came:
     if isinstance(error, ToolError):
         return _failed("tool_error", remove_host_paths(said_by(error)))
     return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
+
+
+@contextmanager
+def _attributing(owner: str) -> Iterator[None]:
+    """Raise the failure of a backend in the block as `InfrastructureError`."""
+    try:
+        yield
+    except Exception as error:
+        failure = find_backend_failure(innermost(error), {})
+        if failure is None:
+            raise
+        raise InfrastructureError(f"{owner}: {failure.cause}") from error
+
+
+def _error_of(result: Result, content: tuple[Text | Image, ...]) -> str:
+    """Return the error message of a call for people, in one line; empty if it was answered."""
+    if result.outcome in ("ok", "stopped"):
+        return ""
+    text = "".join(part.text for part in content if isinstance(part, Text)).strip()
+    line = " ".join(text.removeprefix("error: ").split())
+    return line if len(line) <= _MAX_ERROR_CHARACTERS else f"{line[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
 def _failed(outcome: Any, reason: str) -> Result:

@@ -52,6 +52,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
+from whetstone.record.lines import undamaged_lines
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
@@ -66,6 +67,7 @@ from whetstone.reporting.trackers import Feed
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.scaling.beginning import cluster_of
+from whetstone.tool_calls import describe_alarms, describe_failing_tools, statistics_of_run
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
@@ -367,6 +369,13 @@ class SingleRun:
                 f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
                 "segment begins, which is exact and slower (episode/context_resets)"
             )
+        watch = self.assembly.tool_watch
+        for key, line in describe_alarms(metrics).items():
+            name, _, what = key.rpartition("/")
+            if key not in self.told and not (what == "failed" and name in watch.reported):
+                self.told.add(key)
+                error = f": {watch.errors[name]}" if what == "failed" and name in watch.errors else ""
+                self.progress.say(f"step {work.done} of {stage}: {line}{error}")
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
         if new:
@@ -374,16 +383,26 @@ class SingleRun:
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
     def _say_if_nothing_was_learned(self, stage: str) -> None:
-        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped_fraction" in row]
+        rows = [row for row in self.journal.read() if row["stage"] == stage]
+        tools = describe_failing_tools(statistics_of_run(rows, lambda: undamaged_lines(self.run_dir)))
+        for line in tools:
+            self.progress.say(f"{stage}: {line}")
+        rows = [row for row in rows if "update/skipped_fraction" in row]
         if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
             return
-        if any(row.get("update/nonfinite_fraction") for row in rows):
+        if tools:
+            why = "tools fail in every call"
+        elif any(row.get("update/nonfinite_fraction") for row in rows):
             why = "gradients were not finite"
         elif stage == "reinforcement":
             why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
         else:
             why = "the gradient was 0"
-        if stage == "reinforcement" and not any(row.get("episode/success") or row.get("reward/mean") for row in rows):
+        if (
+            stage == "reinforcement"
+            and not tools
+            and not any(row.get("episode/success") or row.get("reward/mean") for row in rows)
+        ):
             why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
         more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
         self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")

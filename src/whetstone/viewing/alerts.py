@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, variance
 from typing import Any
 
+from whetstone.tool_calls import describe_alarms
+
 Row = Mapping[str, Any]
 _FEWEST = 15
 """Steps, before which early and late tell nothing."""
@@ -57,6 +59,22 @@ def failing_episodes(rows: Sequence[Row]) -> Alert | None:
         "Trajectories that ended with error or infrastructure; each says its cause",
         "mend the tool, server or reward that is named there; nothing is learned from these episodes",
         "episode/invalid_fraction",
+    )
+
+
+def failing_tools(rows: Sequence[Row]) -> Alert | None:
+    """A tool failed in most calls of the last step that called it, or most of its results were cut."""
+    found = next((found for row in reversed(rows[-10:]) if (found := describe_alarms(row))), {})
+    if not found:
+        return None
+    keys = [f"tools/{key}_fraction" for key in found]
+    return _alert(
+        rows,
+        "failing tools",
+        "; ".join(found.values()),
+        "Tools: the most frequent error of each",
+        "repair the tool or start its backend; for cut results raise environment.max_result_characters",
+        *keys,
     )
 
 
@@ -214,6 +232,7 @@ def starving_engine(rows: Sequence[Row]) -> Alert | None:
 
 
 SIGNS: tuple[Callable[[Sequence[Row]], Alert | None], ...] = (
+    failing_tools,
     failing_episodes,
     idle_updates,
     reward_hacking,
