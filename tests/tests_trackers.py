@@ -9,7 +9,11 @@ from whetstone.reporting.trackers import Feed, TrackedRun
 
 RUN_ID = "0123abcd"
 RECIPE = {"seed": 3, "policy": {"path": None, "device": "cpu"}, "rollout": {"group_size": 4}}
-SUMMARY = {"before": {"success": 0.25}, "after": {"success": 0.75}, "seconds": {"reinforcement": 8.0}, "parameters": 99}
+MADE = {
+    name: {"success": success, "interval": [0.0, 1.0]}
+    for name, success in (("untrained", 0.0), ("supervised", 0.25), ("reinforcement", 0.75))
+}
+SUMMARY = {"evaluations": MADE, "seconds": {"reinforcement": 8.0}, "parameters": 99}
 
 
 def tracked(folder):

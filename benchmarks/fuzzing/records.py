@@ -27,7 +27,7 @@ from whetstone.serving.live.turns import TurnStore
 from whetstone.serving.people.queue import PeopleQueue
 from whetstone.trajectory import Author, CallRecord, EndReason, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import encoded_trajectory, encoded_turn
-from whetstone.viewing.alerts import alerts_of
+from whetstone.reporting.alarms import find_alarms
 from whetstone.viewing.app import Viewer
 from whetstone.viewing.opened import OpenedRun
 from whetstone.viewing.wanted import Wanted
@@ -248,7 +248,7 @@ def _read_viewed(choices: Choices) -> None:
         answers: list[Callable[[], Any]] = [
             viewer.state, run.overview, run.curves, run.index.choices, lambda: viewer.steps(run, {}), viewer.compare,
             lambda: viewer.episodes(run, {"step": "1"}), lambda: viewer.trace(run, {}),
-            lambda: [asdict(alert) for alert in alerts_of(run.metrics.of("reinforcement"))],
+            lambda: [asdict(alarm) for alarm in find_alarms(run.metrics.rows)],
         ]  # fmt: skip
         for row in run.index.page(Wanted.read({})).rows:
             query = {"id": row["id"], "part": row["part"]}

@@ -119,26 +119,23 @@ def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str
     return [f"{_describe(name, tool)}; {_remedy(name, tool)}" for name, tool in sorted(failing, key=_by_tool_failures)]
 
 
-def describe_alarms(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Return a line by key for each tool that mostly failed, or whose results were mostly cut, in one step.
+def describe_step(metrics: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a sentence by name for each tool that mostly failed in a step, and for each whose results were mostly cut.
 
     Args:
         metrics: Of the step; see `tool_metrics`.
     """
-    alarms = {}
+    failed, cut = {}, {}
     for name in _tools_of(metrics):
-        calls = metrics[f"tools/{name}/calls"] or 0.0
-        if calls < MIN_CALLS:
-            continue
-        failed, cut = (metrics.get(f"tools/{name}/{what}_fraction") or 0.0 for what in ("failed", "truncated"))
-        if failed >= _MOSTLY:
-            alarms[f"{name}/failed"] = f"{name} failed in {round(failed * calls)} of {calls:.0f} calls"
-        if cut >= _MOSTLY:
-            alarms[f"{name}/truncated"] = (
-                f"{round(cut * calls)} of {calls:.0f} results of {name} were cut; the model reads head and tail only "
-                "(environment.max_result_characters)"
-            )
-    return alarms
+        calls = metrics[f"tools/{name}/calls"] or 0
+        num_failed, num_cut = (
+            round(calls * (metrics.get(f"tools/{name}/{what}_fraction") or 0)) for what in ("failed", "truncated")
+        )
+        if calls >= MIN_CALLS and num_failed >= _MOSTLY * calls:
+            failed[name] = f"{name} failed in {num_failed} of {calls:.0f} calls"
+        if calls >= MIN_CALLS and num_cut >= _MOSTLY * calls:
+            cut[name] = f"{num_cut} of {calls:.0f} results of {name} were cut"
+    return failed, cut
 
 
 class ToolWatch:
@@ -153,16 +150,10 @@ class ToolWatch:
         self._calls: defaultdict[str, list[CallRecord]] = defaultdict(list)
         self._is_done: set[str] = set()
         """Tools that were answered once, or were reported."""
-        self.reported: set[str] = set()
-        """Tools that were reported."""
-        self.errors: dict[str, str] = {}
-        """The last error message of each tool."""
 
     def see(self, trajectory: Trajectory) -> None:
         """Count the calls of one more episode."""
         for call in trajectory.calls:
-            if call.error:
-                self.errors[call.name] = call.error
             if call.name in self._is_done or call.outcome in (*_WITHOUT_TOOL, "unknown_tool"):
                 continue
             if call.outcome in _ANSWERED:
@@ -173,7 +164,6 @@ class ToolWatch:
             statistics = tool_statistics(self._calls[call.name])
             if statistics[call.name].failed >= MIN_CALLS or statistics[call.name].calls >= _MIN_REJECTED_CALLS:
                 self._is_done.add(call.name)
-                self.reported.add(call.name)
                 for line in describe_failing_tools(statistics):
                     self._say(line)
 

@@ -19,7 +19,8 @@ from rich.console import Console
 from tests_cli import whetstone
 from tests_small import SMALL
 from whetstone.reporting import Dashboard
-from whetstone.reporting.dashboard import alerts, sparkline
+from whetstone.reporting.alarms import find_alarms
+from whetstone.reporting.dashboard import sparkline
 
 ODD = "\x1b]0;owned\x07\x1b[2Jgone\x9b31m"
 
@@ -74,15 +75,19 @@ def test_what_models_and_tools_wrote_is_shown_as_text():
     assert not set(written.getvalue()) & set("\x1b\x07\x9b")
 
 
-def test_what_calls_for_a_look_is_said_once_it_lasts():
-    equal = "group/zero_variance_fraction"
-    assert alerts({equal: [1.0] * 4}) == []
-    assert "nothing is learned" in alerts({equal: [1.0] * 5})[0]
-    assert alerts({equal: [1.0] * 9 + [0.5]}) == []
-    assert "no score" in alerts({"episode/invalid_fraction": [0.2] * 5})[0]
-    assert "entropy" in alerts({"policy/entropy": [2.0, 1.0] + [0.1] * 5})[0]
-    assert "disagree" in alerts({"sampler/mismatch_kl": [0.01] * 5})[0]
-    assert "! every group" in panel({equal: lambda k: 1.0})
+def test_the_panel_shows_the_alarms_that_are_raised_now():
+    row = {"stage": "reinforcement", "step": 1, "sampler/mismatch_kl": 0.5}
+    dashboard, written = Dashboard("runs/shop"), io.StringIO()
+    dashboard.console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+    with dashboard.stage("reinforcement", 20) as shown:
+        shown.advance({"sampler/mismatch_kl": 0.5})
+        shown.show_alarms(find_alarms([row]))
+        dashboard.console = Console(file=written, width=200, force_terminal=True, color_system=None)
+        dashboard.console.print(dashboard.panel())
+        assert "! sampler mismatch" in written.getvalue()
+        shown.show_alarms([])
+        dashboard.console.print(dashboard.panel())
+    assert written.getvalue().count("! sampler mismatch") == 1
 
 
 def test_a_number_that_is_none_is_left_out():

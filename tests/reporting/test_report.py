@@ -8,7 +8,7 @@ import pytest
 from whetstone.chat import assistant, tool_result, user
 from whetstone.errors import RunDirectoryError
 from whetstone.reporting import Journal, charts, write_report, write_trajectories
-from whetstone.reporting.report import ablation_sentence, kind_note, verdict
+from whetstone.reporting.report import ablation_sentence, kind_note
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 
 pytestmark = pytest.mark.usefixtures("rendered")
@@ -39,7 +39,7 @@ def episode(task, text, success):
 
 def run_directory(path, after=GOOD, ablations=None, metrics=True):
     summary = {
-        "recipe": "demo", "title": "A <b>title</b>", "seed": 0, "before": BAD, "after": after,
+        "recipe": "demo", "title": "A <b>title</b>", "seed": 0,
         "evaluations": {"untrained": UNTRAINED, "supervised": BAD, "reinforcement": after},
         "ablations": ablations or {}, "seconds": {"supervised": 30.0, "reinforcement": 90.0},
         "throughput": {"reinforcement": 2500.0}, "parameters": 467712, "policy": "tiny",
@@ -86,10 +86,24 @@ def test_a_run_without_metrics_or_trajectories_still_has_its_page(tmp_path):
     assert "97.0 %" in write_report(tmp_path).read_text()
 
 
-def test_only_intervals_that_do_not_overlap_make_a_difference():
-    assert "became better" in verdict({"before": BAD, "after": GOOD})
-    assert "became worse" in verdict({"before": GOOD, "after": BAD})
-    assert "No difference" in verdict({"before": BAD, "after": result(0.42, 0.38, 0.46)})
+def test_a_run_whose_last_stage_lost_success_has_no_check_mark(tmp_path):
+    page = write_report(run_directory(tmp_path, after=result(0.3, 0.27, 0.33))).read_text()
+    assert "reinforcement: 40 → 30 %, worse than its start" in page
+    assert re.search(r'<p class="wrong">▼ reinforcement', page)
+    assert re.search(r'<p class="right">✓ supervised: 0 → 40 %, better than its start', page)
+    assert page.count("✓") == 1
+
+
+def test_the_report_lists_the_alarms_at_the_end_and_those_of_earlier_steps(tmp_path):
+    run_directory(tmp_path, metrics=False)
+    for step in range(1, 5):
+        row = {"group/zero_variance_fraction": 1.0, "episode/success": 0.0} | (
+            {"alarm/full_contexts": 1.0} if step < 3 else {}
+        )
+        Journal(tmp_path).record("reinforcement", step, row)
+    page = write_report(tmp_path).read_text()
+    assert "<strong>Alarm, all groups wrong:</strong>" in page
+    assert "Alarm during the run: full contexts, steps 1 to 2." in page
 
 
 def test_the_tool_gets_the_credit_only_where_the_numbers_support_it():
@@ -107,9 +121,10 @@ def test_the_tool_gets_the_credit_only_where_the_numbers_support_it():
         (result(0, 0, 0.01), GOOD, "never solved before, learned"),
         (BAD, GOOD, "learned"),
         (GOOD, GOOD, "known before"),
-        (BAD, result(0, 0, 0.01), "never solved"),
+        (BAD, result(0, 0, 0.01), "unlearned"),
+        (result(0, 0, 0.01), result(0, 0, 0.01), "never solved"),
         (GOOD, BAD, "unlearned"),
-        (BAD, BAD, "no clear change: the intervals overlap"),
+        (BAD, BAD, "no clear change: the interval of the difference includes 0"),
     ],
 )
 def test_each_kind_is_told_in_words(before, after, note):

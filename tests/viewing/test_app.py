@@ -52,12 +52,12 @@ def test_the_state_says_how_far_each_run_is(runs):
     assert other["trajectories"] == 4
 
 
-def test_an_overview_has_verdict_alerts_recipe_and_evaluations(runs):
+def test_an_overview_has_verdict_alarms_recipe_and_evaluations(runs):
     found = told(runs, "/api/runs/0/overview")
     assert found["title"] == "Sums with a tool"
     assert found["recipe"]["reinforcement.learning_rate"] == "0.001"
     assert found["evaluations"][0]["success"] == 0.25
-    assert found["alerts"] == []
+    assert (found["alarms"], found["stages"], found["stored_alarms"]) == ([], [], {})
 
 
 def test_curves_trajectories_and_one_of_them(runs):
@@ -88,7 +88,7 @@ def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):
     pair = {"one": "a", "other": "b", "difference": 0.25, "p_seeds": None}
     (tmp_path / "comparison.json").write_text(json.dumps({"contenders": rows, "pairs": [pair]}))
     found = got(viewer, "/api/compare").json()["comparison"]
-    assert found["sentence"] == "a has the highest success, 75.0 %; over 1 seeds it cannot be told from any other."
+    assert found["sentence"] == "a has the highest success, 75.0 %; over 1 seed it cannot be distinguished from b."
     (tmp_path / "comparison.json").write_text('{"contenders": [{}]}')
     assert got(viewer, "/api/compare").json()["comparison"]["sentence"] == ""
 

@@ -66,7 +66,7 @@ def test_a_run_is_running_silent_or_finished_by_what_it_writes(tmp_path, opened)
     assert opened(folder).progress()["state"] == "finished"
 
 
-@pytest.mark.parametrize(("late", "word"), [(0.8, "learning"), (0.1, "falling"), (0.4, "flat"), (0.99, "learned")])
+@pytest.mark.parametrize(("late", "word"), [(0.8, "learning"), (0.1, "falling"), (0.4, "flat"), (0.99, "learning")])
 def test_the_verdict_follows_success(tmp_path, opened, late, word):
     folder = made_run(tmp_path / "run", steps=1, metrics=False)
     for step in range(20):
@@ -75,11 +75,22 @@ def test_the_verdict_follows_success(tmp_path, opened, late, word):
     assert opened(folder).verdict()["word"] == word
 
 
+def test_a_last_stage_that_lost_success_is_worse_however_much_was_gained_before(tmp_path, opened):
+    folder = made_run(tmp_path / "run")
+    rates = {"untrained": (0.0, [0.0, 0.02]), "supervised": (0.77, [0.73, 0.81]), "reinforcement": (0.66, [0.61, 0.7])}
+    evaluations = {name: {"success": rate, "interval": interval} for name, (rate, interval) in rates.items()}
+    (folder / "summary.json").write_text(json.dumps({"evaluations": evaluations}))
+    overview = opened(folder).overview()
+    assert overview["verdict"]["word"] == "worse"
+    assert "reinforcement: 77 → 66 %, worse than its start" in overview["verdict"]["said"]
+    assert [stage["outcome"] for stage in overview["stages"]] == ["better", "worse"]
+
+
 def test_a_few_steps_tell_nothing(tmp_path, opened):
     assert opened(made_run(tmp_path / "run")).verdict()["word"] == "early"
 
 
-@pytest.mark.parametrize(("after", "word"), [([0.7, 0.9], "learned"), ([0.3, 0.6], "flat"), ([0.0, 0.1], "falling")])
+@pytest.mark.parametrize(("after", "word"), [([0.7, 0.9], "learned"), ([0.3, 0.6], "flat"), ([0.0, 0.1], "worse")])
 def test_of_a_finished_run_held_out_tasks_decide(tmp_path, opened, after, word):
     folder = made_run(tmp_path / "run")
     ends = {"before": {"success": 0.4, "interval": [0.3, 0.5]}, "after": {"success": sum(after) / 2, "interval": after}}

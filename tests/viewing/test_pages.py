@@ -149,7 +149,7 @@ def test_the_first_page_says_whether_it_goes_well(open_page):
     page.wait_for_selector("figure svg")
     assert page.locator(".verdict").inner_text().startswith("▲ It learns\n")
     assert "Success rose from" in page.locator(".verdict").inner_text()
-    assert "No sign of trouble" in page.locator(".calm").inner_text()
+    assert "✓ No alarm" in page.locator(".calm").inner_text()
     assert page.title() == "first · Run · Whetstone"
     kept(page, "run")
 
@@ -175,9 +175,9 @@ def test_a_run_that_goes_wrong_says_so_and_what_to_look_at(open_page, tmp_path):
         page = open_page("", at=at)
         page.wait_for_selector(".alert")
         assert page.locator(".verdict .word").inner_text() == "▼ It gets worse"
-        assert "Success fell from 57% to 25%" in page.locator(".verdict").inner_text()
+        assert "Success fell from 58% (first 5 steps) to 26% (last 5 steps)" in page.locator(".verdict").inner_text()
         assert page.locator(".alert h3").inner_text() == "⚠ Reward hacking"
-        kept(page, "alerts")
+        kept(page, "alarms")
         page.get_by_role("link", name="Show them").click()
         page.wait_for_selector(".rows td")
         assert page.locator("th[aria-sort=descending]").inner_text() == "reward ↓"

@@ -32,11 +32,19 @@ from whetstone.errors import (
     RunDirectoryError,
     WhetstoneError,
 )
-from whetstone.evaluation.comparing import Paired, paired
+from whetstone.evaluation.comparing import Paired, paired, student
+from whetstone.evaluation.stage_results import (
+    Difference,
+    StageResult,
+    last_evaluation,
+    read_stage_results,
+    untrained_of,
+)
 from whetstone.extras import release
 from whetstone.recipe import Recipe, Resolved, load_recipe
 from whetstone.record import latest_checkpoint, read_json
 from whetstone.reporting import Journal, Progress, read_trajectories
+from whetstone.reporting.trajectories import read_task_outcomes
 from whetstone.training.budget import UNITS, spent_in
 from whetstone.training.run import train
 from whetstone.trajectory import EndReason
@@ -83,7 +91,9 @@ class ComparisonResult:
         rows = []
         for name, every in self.runs.items():
             runs = [run for run in every if run.failed is None]
-            after = [run.summary["after"] for run in runs]
+            after = [last_evaluation(run.summary) for run in runs]
+            results = [read_stage_results(run.summary)[-1] for run in runs]
+            change = change_over_seeds(results)
             success = [one["success"] for one in after]
             rows.append(
                 {
@@ -93,7 +103,9 @@ class ComparisonResult:
                     "success": success,
                     "mean": _mean(success),
                     "deviation": stdev(success) if len(success) > 1 else math.nan,
-                    "before": _mean([run.summary["before"]["success"] for run in runs]),
+                    "untrained": _mean([untrained_of(run.summary)["success"] for run in runs]),
+                    "before": _mean([result.before["success"] for result in results]),
+                    "change": {"mean": change.mean, "interval": change.interval, "outcome": change.outcome},
                     "reward": _mean([one["reward"] for one in after]),
                     "turns": _mean([one["turns"] for one in after]),
                     "tool_calls": _mean([one["tool_calls"] for one in after]),
@@ -106,6 +118,17 @@ class ComparisonResult:
                 }
             )
         return {"budget": dict(self.budget), "contenders": rows, "pairs": [asdict(pair) for pair in self.pairs]}
+
+
+def change_over_seeds(results: Sequence[StageResult]) -> Difference:
+    """Compare the ends of the last stage with its starts over the runs of a contender.
+
+    The interval is Student's over seeds; with one seed, that of the run over its tasks.
+    """
+    if len(results) == 1:
+        return results[0].difference
+    differences = [result.difference.mean for result in results if not math.isnan(result.difference.mean)]
+    return Difference(_mean(differences), student(differences)[:2] if differences else (math.nan, math.nan))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -335,7 +358,7 @@ def learning_curve(folder: Path, unit: str) -> tuple[list[float], list[float]]:
     during = {int(step): told["success"] for step, told in (summary.get("during") or {}).items()}
     if during:
         x = [0.0, *(cumulative[step - 1] for step in sorted(during) if step <= len(cumulative))]
-        y = [_before(summary), *(during[step] for step in sorted(during) if step <= len(cumulative))]
+        y = [_start_of(summary), *(during[step] for step in sorted(during) if step <= len(cumulative))]
         return x, y
     told = [
         (x, row["episode/success"])
@@ -345,9 +368,9 @@ def learning_curve(folder: Path, unit: str) -> tuple[list[float], list[float]]:
     return [x for x, _ in told], [y for _, y in told]
 
 
-def _before(summary: Mapping[str, Any]) -> float:
-    evaluations = summary["evaluations"]
-    return float(evaluations.get("supervised", evaluations["untrained"])["success"])
+def _start_of(summary: Mapping[str, Any]) -> float:
+    """Success at the start of reinforcement, the last stage of a contender."""
+    return float(read_stage_results(summary)[-1].before["success"])
 
 
 def spent(folder: Path) -> dict[str, float]:
@@ -356,12 +379,8 @@ def spent(folder: Path) -> dict[str, float]:
 
 
 def outcomes_of(folder: Path) -> Mapping[str, float]:
-    """By task, the share of valid episodes that succeeded in the end."""
-    by_task: dict[str, list[bool]] = {}
-    for trajectory in read_trajectories(folder / "trajectories" / "evaluation-reinforcement.jsonl"):
-        if trajectory.score is not None:
-            by_task.setdefault(trajectory.task_id, []).append(trajectory.solved)
-    return {task: fmean(outcomes) for task, outcomes in by_task.items()}
+    """Return the fraction of scored episodes that succeeded at the end, by task id."""
+    return read_task_outcomes(folder / "trajectories" / "evaluation-reinforcement.jsonl")
 
 
 def timed_out(folder: Path) -> int:

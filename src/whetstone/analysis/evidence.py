@@ -40,6 +40,7 @@ from whetstone.analysis.measures import Measure, measure_from
 from whetstone.assembly.assembly import judged_parts
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.evaluation.comparing import paired, student
+from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.extras import release
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.recipe.parts import Settings
@@ -349,7 +350,7 @@ def _row(run: ContenderRun, key: str, bench: Bench, measures: Mapping[str, Measu
     blocks = [slice(k, k + every) for k in range(0, len(x), every)]
     return {
         **told,
-        "before": run.summary["before"]["success"],
+        "before": read_stage_results(run.summary)[-1].before["success"],
         "measures": {label: _plain(measure.of(run.folder, run.summary)) for label, measure in measures.items()},
         "spent": {unit: round(most, 1) for unit, most in spent(run.folder).items()},
         "timed_out": timed_out(run.folder),

@@ -20,6 +20,7 @@ import numpy as np
 from whetstone.analysis.comparison import learning_curve, spent
 from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.evaluation.stage_results import last_evaluation
 from whetstone.record import read_json
 from whetstone.renames import renamed_metric
 from whetstone.reporting import Journal, Progress
@@ -76,9 +77,9 @@ class Measure:
         over the steps of reinforcement.
         """
         if self.kind == "success":
-            return float(summary["after"]["success"])
+            return float(last_evaluation(summary)["success"])
         if self.kind == "evaluation":
-            found: Any = summary["after"]
+            found: Any = last_evaluation(summary)
             for name in self.key.split("."):
                 found = found.get(name) if isinstance(found, Mapping) else None
             return _number(found)

@@ -34,6 +34,7 @@ from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
 from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
+from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.tool_calls import describe_failing_tools, tool_statistics
@@ -59,8 +60,6 @@ _OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
 """Exceptions of a tool that example arguments can cause."""
 _PROMPT_SECONDS = 2.0
 """After which those that were measured are enough."""
-_AGREEMENT = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""How far a log-prob of sampler and learner may be apart, by what the policy is computed in."""
 
 
 async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS) -> AsyncIterator[Check]:
@@ -374,7 +373,8 @@ class _Probe:
         message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
         if not learner.shares:
             message += f"; the layout of the forward pass is {learner.layout}, not tree: prefixes are not shared"
-        if most > _AGREEMENT[self.assembly.policy.dtype]:
+        limit = mismatch_limit(str(self.assembly.policy.dtype).removeprefix("torch."))
+        if kl > limit:
             return Check(
                 "",
                 CheckStatus.FAIL,

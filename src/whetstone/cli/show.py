@@ -16,7 +16,7 @@ import orjson
 from whetstone import analysis, training
 from whetstone.causes import listed
 from whetstone.cli.completing import run_folders, trajectory_ids
-from whetstone.cli.shown import shown
+from whetstone.cli.shown import judgment_of, show_judgment, shown
 from whetstone.errors import WhetstoneError
 from whetstone.plain_json import to_json
 from whetstone.reporting.dashboard import sparkline
@@ -63,6 +63,7 @@ def _show_run(run: analysis.ShownRun, as_json: bool) -> None:
     recipe = run.recipe.recipe
     if as_json:
         told = {"recipe": recipe.model_dump(mode="json"), "evaluations": dict(run.evaluations), "summary": run.summary}
+        told |= judgment_of(run.summary, run.rows)
         click.echo(to_json({**told, "last": run.rows[-1] if run.rows else None, "steps": len(run.rows)}))
         return
     state = "over" if run.summary is not None else "not over: it goes on, or was stopped"
@@ -74,6 +75,7 @@ def _show_run(run: analysis.ShownRun, as_json: bool) -> None:
         click.echo(plain(f"{failed['episodes']} episodes have no score: {listed(failed['causes'])}"))
     for name, evaluation in run.evaluations:
         click.echo(plain(f"  {name:<22} {training.headline(evaluation)}"))
+    show_judgment(run.summary, run.rows)
     for stage, rows in run.stages():
         planned = getattr(recipe, stage, None)
         of = f" of {planned.steps}" if planned is not None else ""

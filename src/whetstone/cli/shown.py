@@ -1,11 +1,18 @@
-"""How does a message look in a terminal? What it says, what it calls, what could not be read; no escape in it."""
+"""Text of a message, and of the results and alarms of a run, for the terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
+<<<<<<< HEAD
+=======
+from whetstone.evaluation.stage_results import read_stage_results
+from whetstone.reporting.alarms import find_alarms, stored_alarms
+>>>>>>> i49-verdicts
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ def shown(message: Message) -> str:
     return plain(f"  {message.role:<10} {message.text}{calls}{unread}")
 
 
+<<<<<<< HEAD
 def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
     """Print a line for each of the most frequently called tools: calls, errors, cut results, seconds."""
     for name, tool in list(tools.items())[:_MAX_TOOLS]:
@@ -33,3 +41,28 @@ def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
         most = f"  most often: {tool.error}" if tool.error else ""
         seconds = f"  {tool.seconds_mean:.2g} s on average, {tool.seconds_max:.2g} s at most"
         click.echo(plain(f"tool    {name}  calls {tool.calls}{errors}{cut}{seconds}{most}"))
+=======
+def judgment_of(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results of the stages and the alarms of a run as JSON.
+
+    Args:
+        summary: None if the run is not finished.
+        rows: Rows of `metrics.jsonl`.
+    """
+    stages = [result.to_json() for result in read_stage_results(summary or {})]
+    alarms = [asdict(alarm) for alarm in find_alarms(rows)]
+    return {"stages": stages, "alarms": alarms, "stored_alarms": stored_alarms(rows)}
+
+
+def show_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the result of each stage, and the alarms; the arguments are those of `judgment_of`."""
+    for result in read_stage_results(summary or {}):
+        click.secho(plain(result.sentence), fg={"better": "green", "worse": "red"}.get(result.outcome))
+    alarms = find_alarms(rows)
+    for alarm in alarms:
+        click.secho(plain(f"ALARM {alarm.line}; check: {alarm.check}"), fg="yellow")
+    raised = {alarm.name for alarm in alarms}
+    for name, (first, last) in stored_alarms(rows).items():
+        if name not in raised:
+            click.echo(f"alarm during the run: {name}, steps {first} to {last}")
+>>>>>>> i49-verdicts

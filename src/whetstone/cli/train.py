@@ -68,5 +68,6 @@ def _show(summary: RunSummary, as_json: bool) -> None:
     for name, ablation in summary.ablations.items():
         click.echo(f"{name:<14} {training.headline(ablation.after.to_json())}")
     minutes, report = sum(summary.seconds.values()) / 60, summary.run_dir / "report.html"
-    before, after = summary.before.success, summary.after.success
-    click.echo(f"success {before:.0%} → {after:.0%}  ({minutes:.1f} minutes of training)   {report}")
+    for stage in summary.stages:
+        click.secho(stage.sentence, fg={"better": "green", "worse": "red"}.get(stage.outcome))
+    click.echo(f"{minutes:.1f} minutes of training   {report}")

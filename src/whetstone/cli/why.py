@@ -17,6 +17,7 @@ import whetstone.analysis
 from whetstone import record
 from whetstone.causes import listed
 from whetstone.cli import completing
+from whetstone.cli.shown import judgment_of, show_judgment
 from whetstone.errors import RunDirectoryError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows
@@ -151,16 +152,19 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes = explainer.causes()
-    tools = statistics_of_run([row for row in journal if row["stage"] == "reinforcement"],
-                              lambda: record.stored_lines(run_dir))  # fmt: skip
+    sampled = [row for row in journal if row["stage"] == "reinforcement"]
+    tools = statistics_of_run(sampled, lambda: record.undamaged_lines(run_dir))
     failing = describe_failing_tools(tools) if step is None else []
+    summary = record.read_json(run_dir / "summary.json")
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
-        told = {"trajectories": trajectories} if step is not None else {}
+        told = {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
         click.echo(to_json({"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools, **told}))
         return
     for line in failing:
         click.secho(plain(line), bold=True)
+    if step is None:
+        show_judgment(summary, journal)
     table = Table(box=None, pad_edge=False)
     names = [name for name in wanted[0] if name not in ("from", "to")]
     for name in ("step", *names, "learned from"):

@@ -358,8 +358,8 @@ class ReinforcementSettings(OptimizerSettings):
     """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
     max_mismatch_kl: float = Field(0.1, gt=0, allow_inf_nan=True)
     """Maximum KL divergence between sampler and learner on tokens of the current weights, in nats per token; above it
-    the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). The run warns above a tenth of it.
-    `.inf`: no limit."""
+    the run stops. It is the mean k3 estimate of a step (`sampler/mismatch_kl`). An alarm is raised above
+    `sampler/mismatch_limit`, which depends on the precision of the sampler. `.inf`: no limit."""
     max_failures: int = Field(100, ge=0)
     """Maximum number of episodes among the last 1,000 that end with an infrastructure failure (server, sandbox, reward
     or internal error); above it the run stops."""

@@ -12,6 +12,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from whetstone.atomic_write import write_text
+from whetstone.evaluation.stage_results import PHRASES, Difference, describe_difference, format_percent
 from whetstone.reporting import charts
 from whetstone.reporting.front import front_chart
 
@@ -48,6 +49,7 @@ def write_comparison(
         title=f"{', '.join(names[:-1])} and {names[-1]}",
         sentence=verdict_of(told),
         told=told,
+        change_sentence=change_sentence,
         curves=charts.bands(
             {name: band_of(each) for name, each in curves.items()}, x_label=f"{unit.replace('_', ' ')} spent"
         ),
@@ -61,20 +63,47 @@ def write_comparison(
 
 
 def verdict_of(told: Mapping[str, Any]) -> str:
-    """What came of it, in a sentence, from the intervals alone."""
+    """Return the conclusion that the intervals over seeds support, in one or two sentences.
+
+    The second sentence warns if every contender ended below the start of its last stage: the best of them is then the
+    one that lost least.
+    """
     best = max((row for row in told["contenders"] if row["success"]), key=lambda row: row["mean"])
-    beaten = [
-        pair["other"] if pair["one"] == best["name"] else pair["one"]
+    others = {
+        pair["other"] if pair["one"] == best["name"] else pair["one"]: pair["p_seeds"] < _CLEAR
         for pair in told["pairs"]
-        if best["name"] in (pair["one"], pair["other"]) and pair["p_seeds"] < _CLEAR
-    ]
-    said = f"{best['name']} has the highest success, {100 * best['mean']:.1f} %"
-    rest = len(told["contenders"]) - 1
-    if len(beaten) == rest:
-        return f"{said}, and over seeds it can be told from every other."
+        if best["name"] in (pair["one"], pair["other"])
+    }
+    beaten, equal = ([name for name, is_clear in others.items() if is_clear is wanted] for wanted in (True, False))
+    sentence = f"{best['name']} has the highest success, {100 * best['mean']:.1f} %"
+    over = f"over {len(best['seeds'])} seed{'s' * (len(best['seeds']) > 1)}"
+    if not equal:
+        return f"{sentence}; {over} it is better than every other.{_warning(told)}"
     if beaten:
-        return f"{said}; over seeds it can be told from {', '.join(beaten)}, from the others not."
-    return f"{said}; over {len(best['seeds'])} seeds it cannot be told from any other."
+        sentence += f"; {over} it is better than {', '.join(beaten)}, and cannot be distinguished from"
+    else:
+        sentence += f"; {over} it cannot be distinguished from"
+    return f"{sentence} {', '.join(equal)}.{_warning(told)}"
+
+
+def _warning(told: Mapping[str, Any]) -> str:
+    changes = [row["change"]["mean"] for row in told["contenders"] if row["success"] and row.get("change")]
+    if not changes or any(change is None or not change < 0 for change in changes):
+        return ""
+    return (
+        " WARNING: every contender ended below its start: training made each of them worse, so the order shows which "
+        "one lost least. Use a lower learning rate or more episodes per step."
+    )
+
+
+def change_sentence(row: Mapping[str, Any]) -> str:
+    """Return `70 → 40 %, worse than its start (…)` of a contender; empty for results of earlier releases."""
+    if not row["success"] or not row.get("change"):
+        return ""
+    mean, low, high = (math.nan if x is None else x for x in (row["change"]["mean"], *row["change"]["interval"]))
+    numbers = describe_difference(Difference(mean, (low, high)))
+    rates = f"{format_percent(row['before'])} → {format_percent(row['mean'])} %"
+    return f"{rates}, {PHRASES[row['change']['outcome']]}{numbers}"
 
 
 def band_of(curves: Sequence[Curve]) -> tuple[list[float], list[float], list[float], list[float]]:
@@ -105,19 +134,26 @@ def differences(recipes: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _percent(rate: float | None) -> str:
+    return f"{'–':>6}" if rate is None or math.isnan(rate) else f"{100 * rate:4.1f} %"
+
+
 def table_lines(told: Mapping[str, Any]) -> list[str]:
     """The table for a terminal."""
     width = max(len(row["name"]) for row in told["contenders"])
-    columns = f"success   by seed{'':<17} calls  tokens   spent: episodes  sampled tokens  tool calls  seconds"
+    spent = "spent: episodes  sampled tokens  tool calls  seconds"
+    columns = f"success    start  untrained   by seed{'':<17} calls  tokens   {spent}"
     lines = [f"{'':<{width}}  {columns}"]
     for row in sorted(told["contenders"], key=lambda row: -row["mean"] if row["success"] else math.inf):
         seeds = " ".join(f"{100 * value:.1f}" for value in row["success"])
         spent = row["spent"]
         lines.append(
-            f"{row['name']:<{width}}  {100 * row['mean']:6.1f} %  {seeds:<23} {row['tool_calls']:6.2f}"
+            f"{row['name']:<{width}}  {100 * row['mean']:6.1f} %  {_percent(row['before'])}  "
+            f"{_percent(row.get('untrained'))}      {seeds:<23} {row['tool_calls']:6.2f}"
             f"  {row['tokens']:6.1f}   {spent['episodes']:15,.0f}  {spent['sampled_tokens']:14,.0f}"
             f"  {spent['tool_calls']:10,.0f}  {spent['seconds']:7,.0f}"
         )
+    lines += [f"{row['name']}: {said}" for row in told["contenders"] if (said := change_sentence(row))]
     lines += [
         f"{row['name']}, seed {seed}: failed: {why}"
         for row in told["contenders"]
@@ -134,4 +170,4 @@ def table_lines(told: Mapping[str, Any]) -> list[str]:
             f"{pair['one']} − {pair['other']}: {100 * pair['difference']:+.1f} points over seeds ({over});"
             f" over {pair['tasks']} tasks p {pair['p_tasks']:.3f}; effect {pair['effect']:+.2f}"
         )
-    return lines
+    return [*lines, verdict_of(told)]

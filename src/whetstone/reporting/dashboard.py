@@ -27,8 +27,8 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
+from whetstone.reporting.alarms import Alarm
 from whetstone.reporting.progress import Progress, ProgressBar, said_of
-from whetstone.tool_calls import describe_alarms
 from whetstone.tools.plain_text import plain
 
 _CURVES = (
@@ -47,12 +47,6 @@ _CURVES = (
 _BARS = "▁▂▃▄▅▆▇█"
 _TWO_COLUMNS = 76
 """Letters of a line from which two numbers stand in one."""
-_LOOKED_BACK = 5
-"""Steps in a row that have to agree before something is called to attention."""
-_LEAST_ENTROPY = 0.1
-"""Of what it was at first."""
-_MOST_INVALID = 0.1
-_MOST_MISMATCH = 1e-3
 
 
 def shows_a_dashboard(*, plain_lines: bool) -> bool:
@@ -125,7 +119,7 @@ class Dashboard(Progress):
         if rows := self._rows(width):
             parts.append(rows)
         parts += [Text(plain(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._below()]
-        parts += [Text(f"! {alert}", style="yellow") for alert in alerts(self.history)]
+        parts += [Text(f"! {alarm.line}", style="yellow") for alarm in bar.alarms]
         return Panel(Group(*parts), title=Text(plain(self.title)), title_align="left", border_style="dim")
 
     def _rows(self, width: int) -> Table | None:
@@ -160,11 +154,16 @@ class _Watched(ProgressBar):
         super().__init__(name, total, done, None)
         self.dashboard = dashboard
         self.line: Callable[[], str] = str
+        self.alarms: Sequence[Alarm] = ()
         self.last: Mapping[str, float] = {}
 
     def watch(self, line: Callable[[], str]) -> None:
         """See `ProgressBar.watch`."""
         self.line = line
+
+    def show_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """See `ProgressBar.show_alarms`."""
+        self.alarms = alarms
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """See `ProgressBar.advance`."""
@@ -198,27 +197,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if high == low:
         return _BARS[0] * count
     return "".join(_BARS[min(len(_BARS) - 1, int((mean - low) / (high - low) * len(_BARS)))] for mean in means)
-
-
-def alerts(history: Mapping[str, Sequence[float]]) -> list[str]:
-    """What calls for a look, a line each, by the last steps.
-
-    Args:
-        history: By metric, its values so far.
-    """
-    found = list(describe_alarms({name: values[-1] for name, values in history.items()}).values())
-    recent = {name: values[-_LOOKED_BACK:] for name, values in history.items() if len(values) >= _LOOKED_BACK}
-    equal, invalid = recent.get("group/zero_variance_fraction"), recent.get("episode/invalid_fraction")
-    entropy, mismatch = recent.get("policy/entropy"), recent.get("sampler/mismatch_kl")
-    if equal and min(equal) == 1:
-        found.append("every group earned the same all along: nothing is learned (easier tasks, larger groups?)")
-    if invalid and min(invalid) > _MOST_INVALID:
-        found.append(f"{math.fsum(invalid) / len(invalid):.0%} of episodes have no score: see what was said above")
-    if entropy and max(entropy) < _LEAST_ENTROPY * history["policy/entropy"][0]:
-        found.append("entropy fell to a tenth of what it was: the policy hardly explores any more")
-    if mismatch and min(mismatch) > _MOST_MISMATCH:
-        found.append(f"sampler and learner disagree by {mismatch[-1]:.1g} nats a token")
-    return found
 
 
 def _clock(seconds: float) -> str:

@@ -36,6 +36,8 @@ def _rows(by_when: Mapping[str, Sequence[tuple[str, str, str]]]) -> tuple[Metric
 METRICS = _rows({
     "steps with a scored episode": (
         ("reward/mean", "", "Mean outcome of the step's episodes. The optimized quantity."),
+        ("episode/reward_min", "", "Lowest outcome of the step's episodes."),
+        ("episode/reward_max", "", "Highest outcome of the step's episodes."),
         ("episode/success", "fraction", "Fraction of episodes that solved their task. The quantity of interest."),
         ("episode/effective_samples", "episodes",
          "Number of independent episodes with the same uncertainty of `episode/success`; those of one group are not."),
@@ -208,6 +210,12 @@ METRICS = _rows({
         ("sampler/mismatch_max", "nats", "Maximum difference between the log-probs of the sampler and of the learner."),
         ("sampler/mismatch_kl", "nats per token",
          "KL divergence between sampler and learner (k3). Near 0 with rounding errors only; growth means a fault."),
+        ("sampler/mismatch_limit", "nats per token",
+         "Maximum of `sampler/mismatch_kl` that rounding explains at the precision of the sampler."),
+    ),
+    "steps with an alarm": (
+        ("alarm/NAME", "",
+         "1 while this alarm is raised, such as `alarm/falling_success`; see `docs/reading-a-run.md`."),
     ),
     "`importance_correction`": (
         ("importance/weight_mean", "",
@@ -354,7 +362,8 @@ TRACKED = _rows({
         ("evaluation/pass_at_K", "fraction", "Tasks solved by at least one of K samples."),
     ),
     "once, at the end": (
-        ("summary/success_before", "fraction", "Success of the first evaluation."),
+        ("summary/success_untrained", "fraction", "Success of the first evaluation."),
+        ("summary/success_before", "fraction", "Success at the start of the last stage."),
         ("summary/success_after", "fraction", "Success of the last evaluation."),
         ("summary/training_seconds", "seconds", "Training time without evaluations."),
         ("summary/parameters", "parameters", "Number of parameters of the policy."),

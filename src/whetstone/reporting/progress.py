@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -25,6 +25,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 from rich.text import Text
+
+from whetstone.reporting.alarms import Alarm
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SHOWN = {
@@ -67,6 +69,9 @@ class ProgressBar:
         """Show this line, asked anew with every redrawing, until the next step is done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, line=line)
+
+    def show_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Show the alarms that are raised now; a bar has no place for them."""
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
         """`by` more steps are done; show what they came to."""

@@ -20,8 +20,10 @@ from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
+from whetstone.evaluation.stage_results import compare_rates, last_evaluation, read_stage_results
 from whetstone.record.lines import undamaged_lines
 from whetstone.reporting import charts
+from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.reporting.front import front_chart
 from whetstone.reporting.learning import learned_from, learning_rows
 from whetstone.reporting.metrics import Journal
@@ -131,15 +133,20 @@ def write_report(run_dir: Path) -> Path:
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")
+    after = last_evaluation(summary)
+    raised = {alarm.name for alarm in find_alarms(rows)}
     before_name, pairs = _pairs(run_dir, list(summary["evaluations"]))
     html = page.render(
         summary=summary,
         stages=stages,
-        verdict=verdict(summary),
+        results=read_stage_results(summary),
+        alarms=find_alarms(rows),
+        earlier={name: steps for name, steps in stored_alarms(rows).items() if name not in raised},
+        after=after,
         method=method_sentence(summary),
         failed=failure_sentences(summary),
         compared=_compared(list(stages)),
-        ablations=[ablation_sentence(name, told, summary["after"]) for name, told in summary["ablations"].items()],
+        ablations=[ablation_sentence(name, told, after) for name, told in summary["ablations"].items()],
         bars=charts.bars(_bar_rows(summary, stages)),
         front=front_chart(_costs(summary, stages)),
         kinds=_kinds(summary["evaluations"], rows),
@@ -164,32 +171,6 @@ def _called(stage: str, summary: Mapping[str, Any]) -> str:
     if stage == "untrained" and "nothing" not in summary.get("policy", "nothing"):
         return "before"
     return STAGE_NAMES.get(stage, stage)
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """What happened, from the intervals alone: over the whole run, and in its last stage where there are several."""
-    before, after, made = summary["before"], summary["after"], list(summary.get("evaluations", {}).items())
-    whole = {
-        "better": "The agent became better: the intervals do not overlap.",
-        "worse": "The agent became worse: the intervals do not overlap.",
-        "": "No difference can be told: the intervals overlap.",
-    }[_change(before, after)]
-    if len(made) < 3:
-        return whole
-    (earlier, one), (later, other) = made[-2:]
-    of_stage = {
-        "better": "better, the intervals do not overlap",
-        "worse": "worse, the intervals do not overlap",
-        "": "no clear change, the intervals overlap",
-    }[_change(one, other)]
-    return f"{whole} From {_called(earlier, summary)} to {_called(later, summary)}: {of_stage}."
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """`better`, `worse`, or nothing where the intervals overlap."""
-    if after["interval"][0] > before["interval"][1]:
-        return "better"
-    return "worse" if after["interval"][1] < before["interval"][0] else ""
 
 
 def method_sentence(summary: Mapping[str, Any]) -> str:
@@ -242,15 +223,16 @@ def kind_note(shares: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     if len(rates) < 2 or None in rates[-2:]:
         return ""
     (_, before), (_, after) = shares[-2], shares[-1]
-    if after["interval"][0] > before["interval"][1]:
+    outcome = compare_rates(before, after).outcome
+    if outcome == "better":
         return "learned" if before["success"] > 0 else "never solved before, learned"
     if after["success"] >= 0.95 and before["success"] >= 0.95:
         return "known before"
+    if outcome == "worse":
+        return "unlearned"
     if after["success"] == 0:
         return "never solved"
-    if after["interval"][1] < before["interval"][0]:
-        return "unlearned"
-    return "no clear change: the intervals overlap"
+    return "no clear change: the interval of the difference includes 0"
 
 
 def _bar_rows(summary: Mapping[str, Any], stages: Mapping[str, Any]) -> list[tuple[str, float, tuple[float, float]]]:

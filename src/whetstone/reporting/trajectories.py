@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from whetstone.atomic_write import write_text
 from whetstone.errors import RunDirectoryError, WhetstoneError
@@ -47,3 +48,16 @@ def read_trajectories(
     for trajectory in rows:
         read[trajectory.id] = trajectory
     return list(read.values())
+
+
+def read_task_outcomes(path: Path) -> dict[str, float]:
+    """Return the fraction of scored episodes that succeeded, by task id.
+
+    Raises:
+        RunDirectoryError: The file does not exist, or a line cannot be read.
+    """
+    outcomes: dict[str, list[bool]] = {}
+    for trajectory in read_trajectories(path):
+        if trajectory.score is not None:
+            outcomes.setdefault(trajectory.task_id, []).append(trajectory.solved)
+    return {task: fmean(solved) for task, solved in outcomes.items()}

@@ -23,8 +23,8 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
     """
     amiss: list[str] = []
     made = read_json(run_dir / "summary.json") or {}
-    if made.get("stages"):
-        folders = [run_dir / stage["folder"] for stage in made["stages"]]  # of one another run made, whole
+    folders = [run_dir / stage["folder"] for stage in made.get("stages", ()) if "folder" in stage]
+    if folders:  # of a stage that another run trained, the whole folder
         trained = [folder for folder in folders if (folder / "checkpoints").is_dir()]
         return final_agent(trained[-1] if trained else folders[-1], trust_remote_code=trust_remote_code)
     path = latest_checkpoint(run_dir, say=amiss.append)

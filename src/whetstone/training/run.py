@@ -14,6 +14,7 @@ from typing import Any
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.memory import check_fits
 from whetstone.assembly.trackers import trackers_of
+from whetstone.evaluation.stage_results import last_evaluation
 from whetstone.recipe import (
     NamedStage,
     Recipe,
@@ -108,8 +109,8 @@ def _trained(
         summary = read_json(run_dir / "summary.json") if resume else None
         if summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations):
             progress.say(f"{run_dir}: this run is finished; this is what it came to")
-            for stage in summary.get("stages", [{"folder": ""}]):
-                feed.follow(run_dir / stage["folder"])
+            for stage in summary.get("stages", [{}]):
+                feed.follow(run_dir / stage.get("folder", ""))
         elif resume:
             check_inputs(run_dir, resolved, say=progress.say)
         if summary is None:
@@ -135,7 +136,7 @@ def _trained(
             untold = Feed({}, there, {}, say=progress.say)
             outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir]).written
             seconds = sum(outcome["seconds"].values())
-            summary["ablations"][name] = {"after": outcome["after"], "overrides": changes, "seconds": seconds}
+            summary["ablations"][name] = {"after": last_evaluation(outcome), "overrides": changes, "seconds": seconds}
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -59,15 +58,17 @@ from whetstone.reporting import (
     Journal,
     Progress,
     ProgressBar,
+    find_alarms,
     learned_from,
     learning_rows,
+    mismatch_limit,
     write_trajectories,
 )
 from whetstone.reporting.trackers import Feed
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.scaling.beginning import cluster_of
-from whetstone.tool_calls import describe_alarms, describe_failing_tools, statistics_of_run
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
@@ -79,11 +80,10 @@ from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, summary_of
+from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, stage_results_of, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
 from whetstone.trajectory import Group, Trajectory
 
-_MISMATCH = "sampler and learner disagree"
 _REWRITTEN = "the chat template rewrites"
 
 
@@ -115,6 +115,8 @@ class SingleRun:
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
         self.interruption = Interruption()
         self.shown: ProgressBar | None = None
+        self.rows: list[dict[str, Any]] = []
+        """Steps of the current stage, from which alarms are read."""
         self.told: set[str] = set()
         """Causes of failures that were said."""
 
@@ -222,6 +224,7 @@ class SingleRun:
                     held.callback(learner.close)
                 if done and self.optimizer is not None:
                     learner.load_state_dict(self.optimizer)
+                self.rows = [row for row in self.journal.read() if row["stage"] == name]
                 work = self._work(settings, learner, done, held)
                 self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
                 held.enter_context(Watchdog(work, say=self.progress.say))
@@ -268,7 +271,7 @@ class SingleRun:
                 await self.checkpoints.written()
                 raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
             self._record(name, work, metrics, time.perf_counter() - began)
-            self._tell(name, work, metrics)
+            self._tell(name, work)
             assert self.shown is not None
             self.shown.advance(metrics)
             if self.progress.is_lost:
@@ -349,19 +352,21 @@ class SingleRun:
         done = {**self.position.done, stage: work.done}
         self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=work.version)
         metrics["time/elapsed_seconds"] = sum(spent.values())
+        if "sampler/mismatch_kl" in metrics:
+            metrics["sampler/mismatch_limit"] = mismatch_limit(str(self.assembly.policy.dtype).removeprefix("torch."))
+        self.rows.append({"stage": stage, "step": work.done, **metrics})
+        alarms = find_alarms(self.rows)
+        metrics |= {alarm.metric: 1.0 for alarm in alarms}
         self.journal.record(stage, work.done, metrics)
+        assert self.shown is not None
+        self.shown.show_alarms(alarms)
+        for alarm in alarms:
+            if alarm.metric not in self.told:
+                self.told.add(alarm.metric)
+                self.progress.say(f"step {work.done} of {stage}: ALARM {alarm.line}")
 
-    def _tell(self, stage: str, work: Stage, metrics: Mapping[str, float]) -> None:
-        """Say what failed, once for each cause, and once that sampler and learner disagree."""
-        sampled = self.assembly.resolved.recipe.reinforcement
-        most = sampled.max_mismatch_kl if sampled is not None else math.inf
-        apart = metrics.get("sampler/mismatch_kl", 0.0)
-        if apart > most / 10 and _MISMATCH not in self.told:
-            self.told.add(_MISMATCH)
-            self.progress.say(
-                f"step {work.done} of {stage}: sampler and learner disagree by {apart:.2g} nats a token on the same "
-                f"tokens (sampler/mismatch_kl); the run stops above {most:g} (reinforcement.max_mismatch_kl)"
-            )
+    def _tell(self, stage: str, work: Stage) -> None:
+        """Report new causes of failures, and once that the chat template rewrites the history."""
         rewritten = self.assembly.chat.rewritten if self.assembly is not None else ""
         if rewritten and _REWRITTEN not in self.told:
             self.told.add(_REWRITTEN)
@@ -369,13 +374,6 @@ class SingleRun:
                 f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
                 "segment begins, which is exact and slower (episode/context_resets)"
             )
-        watch = self.assembly.tool_watch
-        for key, line in describe_alarms(metrics).items():
-            name, _, what = key.rpartition("/")
-            if key not in self.told and not (what == "failed" and name in watch.reported):
-                self.told.add(key)
-                error = f": {watch.errors[name]}" if what == "failed" and name in watch.errors else ""
-                self.progress.say(f"step {work.done} of {stage}: {line}{error}")
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
         if new:
@@ -435,7 +433,10 @@ class SingleRun:
         await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
 
     async def _evaluate(self, name: str) -> None:
-        """Success now, kept in `evaluations/`; one that was made before is not made again."""
+        """Evaluate the policy, store the result in `evaluations/`, and compare it with the start of the stage.
+
+        An evaluation that exists is not repeated. The end of a stage is the start of the next.
+        """
         path = self.run_dir / "evaluations" / f"{name}.json"
         if path.is_file():
             return
@@ -472,6 +473,9 @@ class SingleRun:
         write_json(path, came_to.to_json())
         self.feed.evaluation(name, came_to.to_json())
         self.progress.say(f"{called}: {headline(came_to.to_json())}")
+        for result in stage_results_of(self.recipe, self.run_dir):
+            if result.name == name:
+                self.progress.say(result.sentence)
 
 
 def _flat(groups: list[Group]) -> list[Trajectory]:

@@ -22,6 +22,7 @@ from typing import Any
 from whetstone.assembly.assembly import Assembly
 from whetstone.assembly.own_data import check_data, with_learning
 from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.evaluation.stage_results import last_evaluation, numbers_of, read_stage_results
 from whetstone.policies import Policy, export_policy, merged
 from whetstone.recipe import NamedStage, Resolved
 from whetstone.recipe.stages import REWARD_MODEL
@@ -95,7 +96,7 @@ def run_stages(
             policies.append(folder)
     trained = [each for each in told if "evaluations" in each["summary"]]
     _shown(trained, run_dir)
-    listed = [{"name": (n := each["name"]), "folder": f"stages/{n}", "reused": each["reused"]} for each in told]
+    listed = [_entry(each) for each in told]
     scorers = {each["name"]: each["summary"] for each in told if each not in trained}
     return _summary(trained) | {"stages": listed, "reward_models": scorers}
 
@@ -123,6 +124,14 @@ def _shown(told: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
     copy_evaluation(told[0]["folder"], "untrained", run_dir, "untrained")
     for each in told:
         copy_evaluation(each["folder"], list(each["summary"]["evaluations"])[-1], run_dir, each["name"])
+
+
+def _entry(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a stage in `summary.json`, with its result if its run trained a policy."""
+    entry = {"name": stage["name"], "folder": f"stages/{stage['name']}", "reused": stage["reused"]}
+    trained = "evaluations" in stage["summary"]
+    results = read_stage_results(stage["summary"]) if trained else []
+    return {**results[-1].to_json(), **entry} if results else entry
 
 
 def _key(before: str, stage: NamedStage) -> str:
@@ -168,8 +177,8 @@ def _behind(stage: NamedStage, before: Path | None, made: Mapping[str, Path], ru
 
 def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, last = told[0]["summary"], told[-1]["summary"]
-    evaluations = {"untrained": first["before"]}
-    evaluations |= {each["name"]: each["summary"]["after"] for each in told}
+    evaluations = {"untrained": next(iter(first["evaluations"].values()))}
+    evaluations |= {each["name"]: last_evaluation(each["summary"]) for each in told}
     causes: dict[str, int] = {}
     for each in told:
         for cause, count in each["summary"]["failed"]["causes"].items():
@@ -177,8 +186,7 @@ def _summary(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "recipe": last["recipe"],
         "seed": first["seed"],
-        "before": first["before"],
-        "after": last["after"],
+        "untrained": numbers_of(evaluations["untrained"]),
         "evaluations": evaluations,
         "during": {},
         "ablations": {},

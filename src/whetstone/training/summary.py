@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from whetstone import notebook_html
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation import Evaluation
 from whetstone.evaluation.reading import evaluation_from
+from whetstone.evaluation.stage_results import StageResult, read_stage_results
 from whetstone.policies import Policy
 from whetstone.record.run_directory import read_json
 from whetstone.reporting import Journal, charts
@@ -41,6 +42,8 @@ class RunSummary:
     seed: int
     evaluations: Mapping[str, Evaluation]
     """By stage: `untrained`, and `supervised` and `reinforcement` where there are such, in this order."""
+    stages: Sequence[StageResult]
+    """Each stage that trained the policy, compared with its own start."""
     during: Mapping[int, Evaluation]
     """By step, those made beside reinforcement."""
     ablations: Mapping[str, AblationSummary]
@@ -61,13 +64,18 @@ class RunSummary:
     """The content of `summary.json`."""
 
     @property
-    def before(self) -> Evaluation:
-        """The first evaluation."""
+    def untrained(self) -> Evaluation:
+        """The first evaluation, before any training."""
         return next(iter(self.evaluations.values()))
 
     @property
+    def before(self) -> Evaluation:
+        """The evaluation at the start of the last stage."""
+        return list(self.evaluations.values())[-2:][0]
+
+    @property
     def after(self) -> Evaluation:
-        """The last one behind a stage."""
+        """The evaluation at the end of the last stage."""
         return list(self.evaluations.values())[-1]
 
     def _repr_html_(self) -> str:
@@ -83,7 +91,9 @@ class RunSummary:
         minutes = f"{sum(self.seconds.values()) / 60:.1f}"
         facts = {"recipe": self.recipe, "seed": str(self.seed), "minutes of training": minutes}
         report = {"report": str(self.run_dir / "report.html")}
-        return notebook_html.box(self.title, facts | report, notebook_html.table(names, rows) + curve)
+        judged = [(stage.name, stage.rates, stage.statement) for stage in self.stages]
+        stages = notebook_html.table(("stage", "success", "compared with its start"), judged) if judged else ""
+        return notebook_html.box(self.title, facts | report, stages + notebook_html.table(names, rows) + curve)
 
     def policy(self, *, trust_remote_code: bool = False) -> Policy:
         """The policy the run ended with, loaded anew at each call.
@@ -114,6 +124,7 @@ class RunSummary:
                 title=written["title"],
                 seed=written["seed"],
                 evaluations={stage: evaluation_from(each) for stage, each in written["evaluations"].items()},
+                stages=read_stage_results(written),
                 during={int(step): evaluation_from(each) for step, each in written["during"].items()},
                 ablations={
                     name: AblationSummary(evaluation_from(each["after"]), each["overrides"], each["seconds"])

@@ -244,6 +244,8 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
     if rewards:  # else nothing is known of any of it
         metrics |= {
             "reward/mean": fmean(rewards),
+            "episode/reward_min": min(rewards),
+            "episode/reward_max": max(rewards),
             "episode/success": came_to.success,
             "episode/effective_samples": effective_samples(groups),
             "episode/turns": came_to.turns,

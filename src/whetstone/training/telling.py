@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.causes import counted_causes, listed
+from whetstone.evaluation.stage_results import StageResult, compare_stage, numbers_of
 from whetstone.recipe import (
     DistillationSettings,
     OfflineSettings,
@@ -18,6 +19,7 @@ from whetstone.recipe import (
     SupervisedSettings,
 )
 from whetstone.record import RunRecord, read_json
+from whetstone.reporting.trajectories import read_task_outcomes
 from whetstone.training.ends import STEPS, end_of
 
 SKIPPED_ROWS = "skipped_rows.json"
@@ -111,7 +113,6 @@ def summary_of(
         found = read_json(run_dir / "evaluations" / f"{name}.json")
         if found is not None:
             made[name] = found
-    first, last = next(iter(made.values())), list(made.values())[-1]
     during = {
         int(path.stem.rpartition("-")[2]): read_json(path)
         for path in sorted((run_dir / "evaluations").glob("reinforcement-*.json"))
@@ -120,8 +121,8 @@ def summary_of(
         "recipe": resolved.name,
         "title": recipe.title or resolved.name,
         "seed": recipe.seed,
-        "before": first,
-        "after": last,
+        "untrained": numbers_of(next(iter(made.values()))),
+        "stages": [result.to_json() for result in stage_results_of(recipe, run_dir)],
         "evaluations": made,
         "during": during,
         "ablations": {},
@@ -134,6 +135,23 @@ def summary_of(
         "policy": recipe.policy.path or "tiny, built from nothing",
         "method": method_of(recipe),
     }
+
+
+def stage_results_of(recipe: Recipe, run_dir: Path) -> list[StageResult]:
+    """Compare each stage of a run that is evaluated so far with its own start, paired over tasks."""
+    results: list[StageResult] = []
+    before = "untrained"
+    for name, settings in recipe.own_stages.items():
+        if isinstance(settings, SamplingSettings):
+            continue  # the policy is unchanged
+        paths = [run_dir / "evaluations" / f"{stage}.json" for stage in (before, name)]
+        evaluations = [found for path in paths if (found := read_json(path)) is not None]
+        if len(evaluations) == 2:
+            files = [run_dir / "trajectories" / f"evaluation-{stage}.jsonl" for stage in (before, name)]
+            first, second = (read_task_outcomes(file) if file.is_file() else {} for file in files)
+            results.append(compare_stage(name, evaluations[0], evaluations[1], (first, second)))
+        before = name
+    return results
 
 
 def _failed(run_dir: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.viewing.alerts import Alert, alerts_of
     from whetstone.viewing.app import Viewer, view_application
     from whetstone.viewing.compared import comparison_in
     from whetstone.viewing.index import TrajectoryIndex
@@ -16,13 +15,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = window(__name__)
 
 __all__ = [
-    "Alert",
     "OpenedRun",
     "Taught",
     "TrajectoryIndex",
     "Viewer",
     "Wanted",
-    "alerts_of",
     "comparison_in",
     "opened_runs",
     "view_application",

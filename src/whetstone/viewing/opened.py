@@ -14,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from whetstone.errors import RecipeError, RunDirectoryError, did_you_mean
+from whetstone.evaluation.stage_results import StageResult, read_stage_results
+from whetstone.json_lines import UNREADABLE
 from whetstone.plain_json import plain as to_plain
 from whetstone.recipe.yaml_text import yaml_document
+from whetstone.reporting.alarms import MIN_STEPS, find_alarms, find_change, stored_alarms
 from whetstone.tools.plain_text import plain
-from whetstone.viewing.alerts import Change, alerts_of, change
 from whetstone.viewing.index import TrajectoryIndex
 from whetstone.viewing.run_files import RunFiles
 from whetstone.viewing.series import MetricRows, curves_of
@@ -179,16 +181,27 @@ class OpenedRun:
             "seconds": rows[-1].get("time/elapsed_seconds") if rows else None,
         }  # fmt: skip
 
+    def stage_results(self) -> list[StageResult]:
+        """Each stage of a finished run, compared with its own start; none if the summary cannot be read."""
+        try:
+            return read_stage_results(self.summary)
+        except UNREADABLE:
+            return []
+
     def verdict(self) -> dict[str, str]:
-        """Whether it goes well, in a word and a sentence; the word is `learning`, `learned`, `flat`, `falling`,
-        `early` or `unknown`."""
-        summary = self.summary
-        if summary and _has_success(summary.get("before")) and _has_success(summary.get("after")):
-            return _of_ends(summary["before"], summary["after"])
+        """Return whether the run goes well, as a `word` and a sentence (`said`).
+
+        The word is `learning`, `learned`, `flat`, `falling`, `worse`, `early` or `unknown`. The last stage of a
+        finished run determines it, compared with its own start.
+        """
+        results = self.stage_results()
+        if results:
+            word = {"better": "learned", "worse": "worse", "unclear": "flat"}.get(results[-1].outcome, "unknown")
+            return {"word": word, "said": f"Success on held-out tasks. {'. '.join(each.sentence for each in results)}."}
         rows = self.metrics.of("reinforcement")
         for key, form in (("episode/success", "{:.0%}"), ("reward/mean", "{:.3g}")):
             if rows and rows[-1].get(key) is not None:
-                return _of_curve(change(rows, key), "success" if "success" in key else "reward", form, len(rows))
+                return _judge_curve(rows, key, form)
         stage = next(iter(reversed(self.metrics.stages())), "")
         rows = self.metrics.of(stage)
         values = [row["loss/total"] for row in rows if isinstance(row.get("loss/total"), int | float)]
@@ -206,7 +219,9 @@ class OpenedRun:
             "folder": str(self.folder),
             "progress": self.progress(),
             "verdict": self.verdict(),
-            "alerts": [asdict(alert) for alert in alerts_of(self.metrics.of("reinforcement"))],
+            "stages": [result.to_json() for result in self.stage_results()],
+            "alarms": [asdict(alarm) for alarm in find_alarms(self.metrics.rows)],
+            "stored_alarms": stored_alarms(self.metrics.rows),
             "evaluations": self.evaluations(),
             "recipe": flat(self.recipe),
             "recipe_text": plain(self.recipe_text),
@@ -326,40 +341,20 @@ def flat(value: Any, key: str = "") -> dict[str, str]:
     return {key: plain(value if isinstance(value, str) else json.dumps(to_plain(value, other=str), ensure_ascii=False))}
 
 
-def _of_ends(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    first, last = before["success"], after["success"]
-    low, high = after["interval"]
-    said = (
-        f"Success on held-out tasks: {first:.1%} → {last:.1%} "
-        f"(95 % interval {low:.1%} to {high:.1%}, {after.get('episodes')} episodes)."
-    )
-    if low > before["interval"][1]:
-        return {"word": "learned", "said": said}
-    if high < before["interval"][0]:
-        return {"word": "falling", "said": f"{said} It unlearned."}
-    return {"word": "flat", "said": f"{said} The intervals overlap: no clear change."}
-
-
-def _of_curve(changed: Change | None, what: str, form: str, steps: int) -> dict[str, str]:
-    if changed is None:
-        return {"word": "early", "said": f"Too early to say: {steps} steps; from 15 on {what} is compared."}
-    early, late = form.format(changed.early), form.format(changed.late)
-    if changed.late >= 0.95 and what == "success":
-        return {"word": "learned", "said": f"Nearly all is solved: {what} was {early} in the beginning, {late} now."}
-    if changed.clear >= 3:
-        return {"word": "learning", "said": f"{what.capitalize()} rose from {early} to {late} over {steps} steps."}
-    if changed.clear <= -3:
-        return {"word": "falling", "said": f"{what.capitalize()} fell from {early} to {late} over {steps} steps."}
-    return {
-        "word": "flat",
-        "said": f"{what.capitalize()} was {early} in the beginning, {late} now, over {steps} steps.",
-    }
-
-
-def _has_success(told: Any) -> bool:
-    return (
-        isinstance(told, dict) and isinstance(told.get("success"), int | float) and _is_interval(told.get("interval"))
-    )
+def _judge_curve(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> dict[str, str]:
+    """Judge a run in progress by the change of success, or of the reward, from its first steps to its last."""
+    what = key.partition("/")[2] if "success" in key else "reward"
+    fall, rise = find_change(rows, key, -1), find_change(rows, key, 1)
+    if fall is not None:
+        return {"word": "falling", "said": f"{what.capitalize()} fell {fall.describe(form)}."}
+    if rise is not None:
+        return {"word": "learning", "said": f"{what.capitalize()} rose {rise.describe(form)}."}
+    values = [row[key] for row in rows if row.get(key) is not None]
+    if len(values) < MIN_STEPS:
+        early = f"Too early to say: {len(rows)} steps; from {MIN_STEPS} on {what} is compared."
+        return {"word": "early", "said": early}
+    first, last = (form.format(fmean(part)) for part in (values[:10], values[-10:]))
+    return {"word": "flat", "said": f"{what.capitalize()} was {first} at the start, {last} now, in {len(rows)} steps."}
 
 
 def _is_interval(value: Any) -> bool:

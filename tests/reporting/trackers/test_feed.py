@@ -50,6 +50,7 @@ def test_a_run_is_told_whole_and_in_order(tmp_path):
     assert tracker.evaluations == [(0, 0.25), (2, 0.5)]
     assert tracker.finished == [
         {
+            "summary/success_untrained": 0.0,
             "summary/success_before": 0.25,
             "summary/success_after": 0.75,
             "summary/training_seconds": 8.0,

@@ -22,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 from whetstone.atomic_write import write_text
+from whetstone.evaluation.stage_results import last_evaluation, read_stage_results, untrained_of
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trackers.protocol import TrackedRun, Tracker
 
@@ -221,10 +222,12 @@ def evaluation_metrics(evaluation: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _numbers_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    results = read_stage_results(summary)
     return _finite(
         {
-            "summary/success_before": summary["before"]["success"],
-            "summary/success_after": summary["after"]["success"],
+            "summary/success_untrained": untrained_of(summary)["success"],
+            "summary/success_before": (results[-1].before if results else untrained_of(summary))["success"],
+            "summary/success_after": last_evaluation(summary)["success"],
             "summary/training_seconds": sum(summary["seconds"].values()),
             "summary/parameters": summary["parameters"],
         }

@@ -7,7 +7,7 @@ import { follow, go, link, state } from "/page/state.js";
 
 const WORDS = {
   learning: ["good", "▲", "It learns"], learned: ["good", "✓", "It learned"], flat: ["plain", "■", "No clear change"],
-  falling: ["bad", "▼", "It gets worse"], early: ["plain", "…", "Too early to say"],
+  falling: ["bad", "▼", "It gets worse"], worse: ["bad", "▼", "Its last stage made it worse"], early: ["plain", "…", "Too early to say"],
 };
 const STATES = { running: "Running", finished: "Finished", silent: "Silent", empty: "Nothing yet" };
 const FOLDED = new Set(["Success by kind of task", "Endings and faults", "All others"]);
@@ -16,7 +16,7 @@ const held = { overviews: new Map(), curves: new Map() };
 let parts = {};
 
 export function mount(main) {
-  parts = Object.fromEntries(["head", "alerts", "held", "controls", "curves", "recipe"].map((name) => [name, el("div")]));
+  parts = Object.fromEntries(["head", "alarms", "held", "controls", "curves", "recipe"].map((name) => [name, el("div")]));
   fill(main, Object.values(parts));
   held.overviews.clear();
   held.curves.clear();
@@ -43,7 +43,7 @@ function draw(context) {
   const run = context.at;
   const told = held.overviews.get(run.name);
   fill(parts.head, head(run, told));
-  fill(parts.alerts, alerts(told));
+  fill(parts.alarms, alarms(told));
   fill(parts.held, heldOut(told));
   const stages = [...new Set(context.overlaid.flatMap((each) => Object.keys(held.curves.get(each.name))))];
   const stage = stages.includes(state.stage) ? state.stage
@@ -101,18 +101,30 @@ function glance(run, rows) {
       smooth: Number(state.smooth ?? 0.6) }));
 }
 
-function alerts(told) {
-  if (!told.alerts.length) {
-    const early = told.verdict.word === "early" || !told.progress.stages.includes("reinforcement");
-    return el("p", { class: "calm" }, early ? "Signs of trouble are looked for from step 15 of reinforcement on."
-      : "✓ No sign of trouble: entropy, reward against success, lengths, mismatch, gradients and engine were looked at.");
+function alarms(told) {
+  const raised = new Set(told.alarms.map((alarm) => alarm.name));
+  const earlier = Object.entries(told.stored_alarms).filter(([name]) => !raised.has(name));
+  const past = earlier.length > 0 && el("p", { class: "soft" }, "Alarms during the run: ",
+    earlier.map(([name, [first, last]]) => `${name} (steps ${first} to ${last})`).join(", "), ".");
+  if (!told.alarms.length) return [el("p", { class: "calm" }, calm(told)), past];
+  return [el("h2", {}, `Alarms (${told.alarms.length})`), el("div", { class: "alerts" }, told.alarms.map((alarm) =>
+    el("section", { class: "alert" }, el("h3", {}, `⚠ ${sentence(alarm.name, "")}`), el("p", {}, sentence(alarm.message)),
+      el("p", {}, el("b", {}, "Check: "), sentence(alarm.check), shown(alarm)),
+      el("p", {}, el("b", {}, "Try: "), sentence(alarm.remedy)),
+      el("p", { class: "soft" }, "Curves: ", alarm.keys.map((key, i) => [i ? ", " : "",
+        el("a", { href: `#${key}`, on: { click: (event) => jump(event, key) } }, title(key))]))))), past];
+}
+
+// Without an alarm. A run whose last stage did not become better gets no check mark.
+function calm(told) {
+  if (told.verdict.word === "early" || !told.progress.stages.includes("reinforcement")) {
+    return "Most alarms need 10 to 15 steps of reinforcement.";
   }
-  return [el("h2", {}, `Look at this (${told.alerts.length})`), el("div", { class: "alerts" }, told.alerts.map((alert) =>
-    el("section", { class: "alert" }, el("h3", {}, `⚠ ${sentence(alert.name, "")}`), el("p", {}, sentence(alert.said)),
-      el("p", {}, el("b", {}, "Look at: "), sentence(alert.look), shown(alert)),
-      el("p", {}, el("b", {}, "Try: "), sentence(alert.attempt)),
-      el("p", { class: "soft" }, "Curves: ", alert.keys.map((key, i) => [i ? ", " : "",
-        el("a", { href: `#${key}`, on: { click: (event) => jump(event, key) } }, title(key))])))))];
+  if (told.verdict.word === "worse") {
+    return "▼ No alarm in the metrics, but the last stage ended below its start: see the stages above.";
+  }
+  const mark = ["learned", "learning"].includes(told.verdict.word) ? "✓ " : "";
+  return `${mark}No alarm: success, reward, entropy, lengths, contexts, mismatch, gradients and engine were compared.`;
 }
 
 const sentence = (said, end = ".") => said[0].toUpperCase() + said.slice(1) + (said.endsWith("?") ? "" : end);
