@@ -1,8 +1,8 @@
 """Statistics of tool calls: errors, durations and cut results of each tool, and the tools that fail in every call.
 
 Errors have two causes. The *model* causes a call of an unknown tool, invalid arguments, and `ToolError`. The *tool*
-causes any other exception, a timeout, and a backend that is unavailable. A tool of which no call succeeds is reported in
-both cases, with different remedies (`describe_failing_tools`).
+causes any other exception, a timeout, and a backend that is unavailable. A tool of which no call succeeds is reported
+in both cases, with different remedies (`describe_failing_tools`).
 
 Note:
     Names of tools that do not exist are written by the model. Their calls are one entry, `UNKNOWN`, so that the number
@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from whetstone.causes import counted_causes
+from whetstone.json_lines import read_objects
 from whetstone.trajectory import CallRecord, Trajectory
 
 UNKNOWN = "(unknown tools)"
@@ -27,11 +29,13 @@ _MIN_REJECTED_CALLS = 50
 """The same for errors of the model, which an untrained model makes often."""
 _MAX_TOOLS = 40
 """Tools with metrics, those with the most calls."""
+_MAX_EPISODES = 5_000
+"""Stored episodes that are read for error messages, the last ones."""
 _MOSTLY = 0.5
 """Fraction of the calls of a step above which failed calls and cut results are reported."""
 _ANSWERED = ("ok", "stopped")
 _OF_TOOL = ("tool_failed", "timeout", "unavailable")
-_WITHOUT_TOOL = ("malformed_call", "too_many_calls")
+_WITHOUT_TOOL = ("malformed_call", "too_many_calls", "not_called")
 _SQLITE_THREAD = "SQLite objects created in a thread"
 
 
@@ -82,27 +86,32 @@ def tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
     return metrics
 
 
-def stored_calls(rows: Iterable[Mapping[str, Any]]) -> Iterator[CallRecord]:
-    """Yield the calls of stored trajectories, as `trajectories/*.jsonl` has them."""
-    for row in rows:
-        for turn in row.get("turns") or ():
-            yield from (CallRecord(*call) for call in turn.get("calls") or ())
+def read_calls(run_dir: Path) -> Iterator[CallRecord]:
+    """Yield the calls of the last stored training episodes of a run; damaged lines are left out."""
+    num_left = _MAX_EPISODES
+    for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
+        for row in read_objects(path, _turns_of, on_damage=lambda number, reason: None):
+            for turn in row:
+                yield from (CallRecord(*call) for call in turn.get("calls") or ())
+            num_left -= 1
+        if num_left <= 0:
+            return
 
 
 def statistics_of_run(
-    rows: Iterable[Mapping[str, Any]], load_trajectories: Callable[[], Iterable[Mapping[str, Any]]]
+    rows: Iterable[Mapping[str, Any]], run_dir: Path
 ) -> dict[str, ToolStatistics]:
     """Return the statistics of each tool over many steps, the most frequently called first.
 
     Args:
         rows: Metrics of the steps.
-        load_trajectories: Returns stored trajectories, for error messages; called if there are errors.
+        run_dir: Its trajectories are read for error messages, if there are errors.
     """
     metrics = [row for row in rows if "step" in row]
     names = dict.fromkeys(name for row in metrics for name in _tools_of(row))
     errors: dict[str, str] = {}
     if any(row.get(f"tools/{name}/error_fraction") for row in metrics for name in names):
-        errors = {name: tool.error for name, tool in tool_statistics(stored_calls(load_trajectories())).items()}
+        errors = {name: tool.error for name, tool in tool_statistics(read_calls(run_dir)).items()}
     found = {name: _sum_steps(name, metrics, errors.get(name, "")) for name in names}
     return dict(sorted(found.items(), key=lambda entry: -entry[1].calls))
 
@@ -180,6 +189,10 @@ def _statistics_of(calls: Sequence[CallRecord]) -> ToolStatistics:
         max(call.seconds for call in calls),
         next(iter(counted_causes(errors, most=1)), ""),
     )
+
+
+def _turns_of(row: dict[str, Any]) -> list[Mapping[str, Any]]:
+    return list(row["turns"])
 
 
 def _tools_of(metrics: Mapping[str, Any]) -> list[str]:

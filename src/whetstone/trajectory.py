@@ -151,9 +151,10 @@ class Task:
     """What results are broken down by: `kind`, `difficulty`, `domain`, …"""
 
 
-_READ = frozenset(
-    {"ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy"}
-)
+_READ = frozenset({
+    "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy",
+    "not_called",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class CallRecord:
     outcome: str
     """`ok`, `tool_error`, `tool_failed` (by a bug of its own), `unavailable` (its backend failed),
     `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`,
-    `refused_by_policy`."""
+    `refused_by_policy`, `not_called` (its effect is not permitted)."""
     seconds: float
     """How long the tool ran; 0 where it did not."""
     truncated: bool = False

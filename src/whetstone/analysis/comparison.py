@@ -13,8 +13,8 @@ import importlib.util
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -46,6 +46,7 @@ from whetstone.record import latest_checkpoint, read_json
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.reporting.trajectories import read_task_outcomes
 from whetstone.training.budget import UNITS, spent_in
+from whetstone.training.permission import Ask, permit_run, training_parts
 from whetstone.training.run import train
 from whetstone.trajectory import EndReason
 
@@ -251,13 +252,18 @@ def compare(
     folder: Path,
     budget: Mapping[str, float],
     progress: Progress,
+    ask: Ask | None = None,
 ) -> ComparisonResult:
     """Run what is not there yet, and compare. A run that was stopped goes on; one that failed is shown as failed.
+
+    Args:
+        ask: As of `train`.
 
     Raises:
         Interrupted: The process was asked to stop; the same comparison goes on.
         RunDirectoryError: No two contenders have a run that could be scored.
     """
+    contenders = [_permitted(contender, seeds, folder, ask=ask, say=progress.say) for contender in contenders]
     runs: dict[str, list[ContenderRun]] = {contender.name: [] for contender in contenders}
     for seed in seeds:  # seed by seed, so that a comparison that was stopped has whole pairs
         for contender in contenders:
@@ -273,6 +279,32 @@ def compare(
         return ComparisonResult(runs, paired(done), dict(budget))
     except ValueError as error:
         raise RunDirectoryError(f"{error}: in one of them nothing could be scored") from None
+
+
+def _permitted(
+    contender: Contender, seeds: Sequence[int], folder: Path, *, ask: Ask | None, say: Callable[[str], None]
+) -> Contender:
+    """Return a contender with permission for the real calls of its runs that are missing.
+
+    Raises:
+        RecipeError: Nothing permits them.
+    """
+    missing = [seed for seed in seeds if not _is_over(_folder_of(contender, seed, folder))]
+    resolved = contender.resolved
+    if missing:
+        prefix = f"{contender.name}, {len(missing)} runs"
+        parts = training_parts(resolved) * len(missing)
+        resolved = permit_run(resolved, parts, ask=ask, say=lambda line: say(f"{prefix}: {line}"))
+    return replace(contender, resolved=resolved)
+
+
+def _folder_of(contender: Contender, seed: int, folder: Path) -> Path:
+    """Return the run directory of a contender with a seed."""
+    return folder / "runs" / f"{_slug(contender.name)}-{key_of(contender.resolved.with_changes({'seed': seed}))}"
+
+
+def _is_over(run_dir: Path) -> bool:
+    return (run_dir / "summary.json").is_file() or (run_dir / "failed.txt").is_file()
 
 
 def run_of(
@@ -297,7 +329,7 @@ def run_of(
         there = runs / f"{_slug(contender.name)}-{_short(key_of(resolved) + began.parent.parent.name)}"
         resolved = resolved.with_changes({"policy.tiny": None, "policy.path": str(began), "supervised": None})
     else:
-        there = runs / f"{_slug(contender.name)}-{key_of(resolved)}"
+        there = _folder_of(contender, seed, folder)
     failure = there / "failed.txt"
     if failure.is_file():
         return ContenderRun(seed, there, {}, True, failure.read_text(encoding="utf-8").strip())
@@ -332,7 +364,9 @@ def _checkpoint_of(warm_up: Resolved, runs: Path, seed: int, progress: Progress)
 def key_of(resolved: Resolved) -> str:
     """Names a run by all that decides it: recipe, version, and the code and weights it names. Keys that are empty are
     left out, so that a key that came later makes no older result another's."""
-    written = _EMPTY.sub("", resolved.dump())
+    permitted = resolved.recipe.environment.allow_effects is not None  # which decides nothing
+    written = (resolved.with_changes({"environment.allow_effects": None}) if permitted else resolved).dump()
+    written = _EMPTY.sub("", written)
     found = hashlib.sha256(written.encode())
     found.update(release().encode())
     for module in sorted(set(_NAMED.findall(written))):

@@ -80,6 +80,7 @@ from whetstone.scaling.protocol import Cluster
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tool_calls import ToolWatch
+from whetstone.tools import CallPolicy
 from whetstone.trajectory import Task, Trajectory
 
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
@@ -279,6 +280,7 @@ def assemble(
     memory: Mapping[str, Any] | None = None,
     *,
     say: Callable[[str], None] = lambda line: None,
+    calls: CallPolicy | None = None,
 ) -> Assembly:
     """Make every part a recipe names.
 
@@ -286,16 +288,17 @@ def assemble(
         policy: Taken instead of the recipe's own, such as one from a checkpoint.
         memory: What parts of the method remember, from there too.
         say: Told what takes a while, and what was left out.
+        calls: Which tools are called; None: those that a run calls.
 
     Raises:
         WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
     """
     recipe = resolved.recipe
-    source: Source = _source(resolved, "tasks", recipe.tasks.options)
+    source: Source = source_of(resolved, "tasks", recipe.tasks.options)
     demonstrated = source
     if recipe.supervised is not None and recipe.supervised.tasks:
         options = {**recipe.tasks.options, **recipe.supervised.tasks}
-        demonstrated = _source(resolved, "supervised.tasks", options)
+        demonstrated = source_of(resolved, "supervised.tasks", options)
     imitation = recipe.reinforcement.imitation if recipe.reinforcement is not None else None
     warm_up = recipe.supervised if recipe.supervised is not None and recipe.supervised.data is None else None
     for key, asks in (("supervised", warm_up), ("reinforcement.imitation", imitation)):
@@ -317,7 +320,7 @@ def assemble(
         if fulfils(tasks, Skips) and tasks.skipped:
             skipped_rows[key] = tasks.skipped
             say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
-    environment = environment_of(resolved)
+    environment = environment_of(resolved, calls)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = _reward(resolved)
     check_judging(resolved, reward, environment(), source)
@@ -404,14 +407,19 @@ def assemble(
     )
 
 
-def judged_parts(resolved: Resolved) -> tuple[Source, Callable[[], Environment], Reward]:
+def judged_parts(
+    resolved: Resolved, calls: CallPolicy | None = None
+) -> tuple[Source, Callable[[], Environment], Reward]:
     """(tasks, what makes an environment, reward) of a recipe: all that is needed to judge, and no model.
+
+    Args:
+        calls: Which tools are called; None: those that a run calls.
 
     Raises:
         WhetstoneError: As `assemble`.
     """
-    source = _source(resolved, "tasks", resolved.recipe.tasks.options)
-    return source, environment_of(resolved), _reward(resolved)
+    source = source_of(resolved, "tasks", resolved.recipe.tasks.options)
+    return source, environment_of(resolved, calls), _reward(resolved)
 
 
 def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
@@ -458,7 +466,15 @@ def _busy_seconds(engine: Engine) -> Callable[[], float]:
     return lambda: engine.statistics.busy_seconds
 
 
-def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+    """Return the task source of a recipe.
+
+    Args:
+        key: Recipe key of the options, for errors.
+
+    Raises:
+        RecipeError: There is no such source, or an option is wrong.
+    """
     recipe = resolved.recipe
     part = Part(name=recipe.tasks.source, **options)
     source: Source = part_of(

@@ -5,23 +5,42 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import found
+from whetstone.chat import Message
 from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.advised import Advised
 from whetstone.environments.dependencies import check_needs
-from whetstone.environments.protocol import Checks, Needs
-from whetstone.errors import RecipeError
+from whetstone.environments.protocol import Checks, HoldsTools, Needs, Observation, StepResult
+from whetstone.errors import EpisodeError, RecipeError, did_you_mean
 from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
 from whetstone.recipe import Resolved
-from whetstone.tools import TOOLS, FrozenModel
+from whetstone.recipe.settings import EnvironmentSettings
+from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
+from whetstone.tools.protocol import DeclaresEffects
+from whetstone.tools.side_effects import declared_effect, describe_refusal
+from whetstone.tools.threads import call_user_function
+from whetstone.trajectory import Task
 
 
-def environment_of(resolved: Resolved) -> Callable[[], Environment]:
+def run_policy(resolved: Resolved) -> CallPolicy:
+    """Return which tools a run of a recipe calls: those that it permits, and those of unknown effect."""
+    settings = resolved.recipe.environment
+    allowed = settings.allow_effects
+    return CallPolicy(
+        tuple(allowed) if isinstance(allowed, list) else bool(allowed), effects=dict(settings.effects or {})
+    )
+
+
+def environment_of(resolved: Resolved, calls: CallPolicy | None = None) -> Callable[[], Environment]:
     """Makes a fresh environment of a recipe for each episode.
+
+    Args:
+        calls: Which tools are called; None: those that a run calls.
 
     Raises:
         RecipeError: There is none of its name, or one cannot be made as it is to be.
@@ -33,9 +52,89 @@ def environment_of(resolved: Resolved) -> Callable[[], Environment]:
         raise resolved.error(
             "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
         )
+    policy = run_policy(resolved) if calls is None else replace(calls, effects=dict(settings.effects or {}))
+    made = functools.partial(gated, made, settings.name, policy)
+    _check_names(resolved, made())
     if settings.fault_injection is None:
         return made
     return functools.partial(_noisy, made, settings.fault_injection.model_dump())
+
+
+def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Environment:
+    """Return a new environment whose tools are called as a policy permits.
+
+    Args:
+        name: Name of the environment, by which its own effect is permitted.
+    """
+    environment = make()
+    inner = environment.world if isinstance(environment, Advised) else environment
+    if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset):
+        inner.toolset.calls = calls
+    declared = declared_effect(environment, name) if fulfils(environment, DeclaresEffects) else "read"
+    own = {name: calls.effect_of(name, declared)}
+    return NotPlayed(environment, describe_refusal(own)) if calls.refused(own) else environment
+
+
+def effects_in(environment: Environment, settings: EnvironmentSettings) -> dict[str, Effect | None]:
+    """Return the effects of the tools of an environment, and that of the environment itself if it declares one."""
+    inner = environment.world if isinstance(environment, Advised) else environment
+    effects = dict(inner.toolset.effects) if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset) else {}
+    name = settings.name
+    own = {name: declared_effect(environment, name)} if fulfils(environment, DeclaresEffects) else {}
+    declared = settings.effects or {}
+    return {**effects, **own, **{tool: declared[tool] for tool in declared if tool in (*effects, name)}}
+
+
+class NotPlayed:
+    """An environment that is not played, because nothing permits its effect.
+
+    Args:
+        environment: The environment.
+        why: Reason, for the error of each episode.
+    """
+
+    def __init__(self, environment: Environment, why: str) -> None:
+        self.environment, self.why = environment, why
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of a copy or a pickle, which has no attribute yet
+            raise AttributeError(name)
+        return getattr(self.environment, name)
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """Refuse.
+
+        Raises:
+            EpisodeError: In each case.
+        """
+        raise EpisodeError(f"not played: {self.why}")
+
+    async def step(self, action: Message) -> StepResult:
+        """Refuse; see `reset`."""
+        raise EpisodeError(f"not played: {self.why}")
+
+    async def close(self) -> None:
+        """Close the environment."""
+        await call_user_function(self.environment.close)
+
+
+def _check_names(resolved: Resolved, environment: Environment) -> None:
+    """Check that `environment.effects` and `environment.allow_effects` name tools.
+
+    Raises:
+        RecipeError: A name is not that of a tool or of the environment.
+    """
+    settings = resolved.recipe.environment
+    inner = environment.world if isinstance(environment, Advised) else environment
+    if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset) and inner.toolset.changing:
+        return  # an MCP server lists its tools later
+    known = [*effects_in(environment, settings), settings.name]
+    allowed = settings.allow_effects if isinstance(settings.allow_effects, list) else []
+    for key, names in (("effects", settings.effects or {}), ("allow_effects", allowed)):
+        for name in names:
+            if name not in known:
+                said = f'there is no tool "{name}"{did_you_mean(name, known)}'
+                raise resolved.error(f"environment.{key}", said)
 
 
 def _made(

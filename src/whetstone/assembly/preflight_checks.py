@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import torch
 
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.assembly.environment import effects_in
+from whetstone.assembly.example_calls import (
+    Clueless,
+    OneCall,
+    describe_failures_of_tools,
+    judge_failures,
+)
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.trackers import trackers_of
-from whetstone.chat import Message, ToolCall, ToolSpec, assistant, tool_result, user
+from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
@@ -37,10 +42,15 @@ from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
-from whetstone.tool_calls import describe_failing_tools, tool_statistics
+from whetstone.tools import CallPolicy, Effect
+from whetstone.tools.side_effects import describe_refusal
 from whetstone.tools.threads import call_user_function
-from whetstone.trajectory import Author, Segment, Task, Tokens, Trajectory
+from whetstone.trajectory import Author, Segment, Tokens, Trajectory
 
+_CHECK_CALLS = CallPolicy(calls_unknown=False)
+_NOTHING: Mapping[str, Effect | None] = {}
+_PLAYS = ("prompts", "tools and expert", "reward", "episodes", "sampler and learner")
+"""Checks that play the environment."""
 _EPISODES = 8
 _CHECK_SECONDS = 15.0
 """Deadline of each check after the policy is loaded."""
@@ -56,13 +66,17 @@ _PROMPTS = 200
 """Tasks whose prompts are measured, of those trained on and of those held out."""
 _NO_RESPONSE = ("timeout", "stopped")
 """Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
-_OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
-"""Exceptions of a tool that example arguments can cause."""
 _PROMPT_SECONDS = 2.0
 """After which those that were measured are enough."""
 
 
-async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS) -> AsyncIterator[Check]:
+async def preflight(
+    resolved: Resolved,
+    *,
+    check_seconds: float = _CHECK_SECONDS,
+    calls: CallPolicy = _CHECK_CALLS,
+    effects: Mapping[str, Effect | None] | None = None,
+) -> AsyncIterator[Check]:
     """Try everything a run of this recipe needs.
 
     A large policy on a CPU is tried on few tokens, and the largest update is extrapolated from smaller ones. If a check
@@ -70,6 +84,8 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
 
     Args:
         check_seconds: Deadline of each check after the policy is loaded.
+        calls: Which tools are called. The default calls only those that declare that they read.
+        effects: Effects of the tools; None: those that are known without a connection to a server.
     """
     began = time.perf_counter()
     try:
@@ -78,7 +94,7 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
         trackers_of(resolved)
-        assembly = await run_in_compute_thread(assemble, resolved)
+        assembly = await run_in_compute_thread(lambda: assemble(resolved, calls=calls))
     except WhetstoneError as error:
         yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
@@ -89,7 +105,12 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
-    probe = _Probe(assembly, plan)
+    name = resolved.recipe.environment.name
+    known = effects_in(assembly.environment(), resolved.recipe.environment) if effects is None else effects
+    refused = calls.refused(known)
+    if refused:
+        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_refusal(refused)}")
+    probe = _Probe(assembly, plan, refused)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
         ("prompts", probe.prompts),
@@ -100,25 +121,27 @@ async def preflight(resolved: Resolved, *, check_seconds: float = _CHECK_SECONDS
         ("largest step", probe.largest_step),
     ]
     late = ""
-    for name, check in checks:
+    for check_name, check in checks:
         began = time.perf_counter()
+        if name in refused and check_name in _PLAYS:
+            yield Check(check_name, CheckStatus.WARN, f"not tried: the environment {name} is not played")
+            continue
         if late:
-            yield Check(name, CheckStatus.WARN, f'not tried, because "{late}" is not finished', is_finished=False)
+            said = f'not tried, because "{late}" is not finished'
+            yield Check(check_name, CheckStatus.WARN, said, is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, result = (
-                name,
-                Check(name, CheckStatus.WARN, f"not finished in {check_seconds:g} s", is_finished=False),
-            )
+            late, said = check_name, f"not finished in {check_seconds:g} s"
+            result = Check(check_name, CheckStatus.WARN, said, is_finished=False)
         else:
             try:
                 result = trial.result()
             except Exception as error:  # a plug-in may raise any exception
-                result = Check(name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
-        yield replace(result, name=name, seconds=time.perf_counter() - began)
+                result = Check(check_name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
+        yield replace(result, name=check_name, seconds=time.perf_counter() - began)
 
 
 async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
@@ -184,8 +207,12 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
 class _Probe:
     """What the checks share: the parts, an expert's episode, sampled episodes."""
 
-    def __init__(self, assembly: Assembly, plan: Sequence[MemoryShare] = ()) -> None:
+    def __init__(
+        self, assembly: Assembly, plan: Sequence[MemoryShare] = (), refused: Mapping[str, Effect | None] = _NOTHING
+    ) -> None:
         self.assembly, self.recipe, self.plan = assembly, assembly.resolved.recipe, plan
+        self.refused = refused
+        """Tools that are not called."""
         self.shown: Trajectory | None = None
         self.sampled: list[Trajectory] = []
         self._trainer: _Dry | None = None
@@ -248,12 +275,16 @@ class _Probe:
             return Check("", CheckStatus.WARN, f"the source has no expert, so no call is known to be right{said}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
-        failing = describe_failing_tools(tool_statistics(self.shown.calls))
+        failing = describe_failures_of_tools(self.shown.calls)
         if failing:
-            return Check("", CheckStatus.FAIL, f"the expert's calls: {'; '.join(failing)}")
+            return Check("", CheckStatus.FAIL, f"{'; '.join(failing)} (calls of the expert)")
         if not self.shown.ended.valid or self.shown.ended.cut_short:
             why = f": {self.shown.error}" if self.shown.error else ""
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
+        refused = list(dict.fromkeys(call.name for call in self.shown.calls if call.outcome == "not_called"))
+        if refused:
+            self.shown = None  # it says nothing of the reward
+            return Check("", CheckStatus.WARN, f"not tried: the expert calls {', '.join(refused)}")
         for turn in self.shown.turns:
             amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
             if amiss:
@@ -276,14 +307,16 @@ class _Probe:
     async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
         """Call each tool once with example arguments; return the first failure, and the number of calls.
 
-        A tool may refuse example arguments. Only a call without a response is a failure.
+        A tool may refuse example arguments. Only a call without a response is a failure. Tools whose effects are not
+        permitted are left out.
         """
+        specs = [spec for spec in specs if spec.name not in self.refused]
         for spec in specs:
-            actor = ExpertActor(_OneCall(spec), self.assembly.chat)
+            actor = ExpertActor(OneCall(spec), self.assembly.chat)
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
-            failing = describe_failing_tools(tool_statistics(played.calls))
-            if failing and any(call.outcome in ("tool_failed", "unavailable") for call in played.calls):
-                return _failing(failing, [call.error for call in played.calls]), 0
+            failing = describe_failures_of_tools(played.calls)
+            if failing and not any(call.outcome in _NO_RESPONSE for call in played.calls):
+                return judge_failures(failing, [call.error for call in played.calls]), 0
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
                 return Check("", CheckStatus.FAIL, f"a call of {spec.name} with example arguments failed: {why}"), 0
@@ -293,7 +326,7 @@ class _Probe:
         """The reward of the expert's episode, and of one that somebody plays who does not know how."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
             return Check("", CheckStatus.WARN, "without an expert's episode there is no answer known to be right")
-        actor = ExpertActor(_Clueless(), self.assembly.chat)
+        actor = ExpertActor(Clueless(), self.assembly.chat)
         wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
         for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
             if played.score is None:
@@ -331,13 +364,7 @@ class _Probe:
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
-        failing = describe_failing_tools(
-            {
-                name: tool
-                for name, tool in tool_statistics(c for t in self.sampled for c in t.calls).items()
-                if tool.failed
-            }
-        )
+        failing = describe_failures_of_tools([call for t in self.sampled for call in t.calls])
         if failing:
             return Check("", CheckStatus.FAIL, "; ".join(failing))
         failed = [t for t in self.sampled if not t.ended.valid]
@@ -347,8 +374,13 @@ class _Probe:
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
         said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
+        refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
+        said += f"; {refusals} calls were not made" if refusals else ""
         compares = (
-            self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
+            not refusals
+            and self.recipe.reinforcement is not None
+            and self.recipe.critic is None
+            and self.recipe.supervised is None
         )
         if compares and len(set(rewards)) == 1:
             return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")
@@ -438,59 +470,6 @@ class _Probe:
         settings = next(reversed(self.recipe.own_stages.values()), None)
         assert settings is not None  # a recipe without a stage is refused
         return settings
-
-
-class _Clueless:
-    """Does not know, whatever it is asked."""
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        return assistant("I do not know.")
-
-
-class _OneCall:
-    """Calls one tool with example arguments, then ends the episode."""
-
-    def __init__(self, spec: ToolSpec) -> None:
-        self.spec = spec
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        if any(message.role == "assistant" for message in conversation):
-            return assistant("Done.")
-        return assistant("", ToolCall(self.spec.name, json.dumps(example_of(self.spec.parameters)), "call_0_0"))
-
-
-def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return the smallest value that a JSON schema of usual form allows."""
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            return example_of(schema[key][0])
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) else kind
-    if kind == "object":
-        known = schema.get("properties", {})
-        return {name: example_of(known.get(name, {})) for name in schema.get("required", ())}
-    if kind == "array":
-        return [example_of(schema.get("items", {}))] * schema.get("minItems", 0)
-    if kind in ("integer", "number"):
-        return schema.get("minimum", 1)
-    return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
-
-
-def _failing(lines: Sequence[str], errors: Sequence[str]) -> Check:
-    """Return the result of calls with example arguments that all failed, which these arguments may have caused."""
-    if all(error.startswith(_OF_ARGUMENTS) for error in errors):
-        mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
-        said = f"{'; '.join(lines)}; the example arguments may be the cause"
-        return Check("", CheckStatus.WARN, said, mend, is_decided=False)
-    return Check("", CheckStatus.FAIL, "; ".join(lines))
 
 
 class _Dry(ModelTrainer):

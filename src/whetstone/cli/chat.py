@@ -12,6 +12,7 @@ import click
 
 import whetstone.rollout
 from whetstone.cli import completing
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.run_or_model import assembled
 from whetstone.cli.shown import shown
 from whetstone.cli.unread import LEARNING, say_unread
@@ -33,13 +34,21 @@ _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature",
 @click.option("--recipe", help="Whose tools a model has; none unless said. A run has its own.")
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.7, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
-def chat(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, temperature: float, seed: int) -> None:
+@allow_effects_option
+def chat(
+    run_or_model: str,
+    overrides: tuple[str, ...],
+    recipe: str | None,
+    temperature: float,
+    seed: int,
+    allow_effects: bool,
+) -> None:
     """Speak with RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it.
 
     A line of yours, then what it says and calls, with what its tools answer. Ctrl-D ends; lines may come from a pipe.
     """
     say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
-    assembly = assembled(run_or_model, overrides, recipe)
+    assembly = assembled(run_or_model, permitting(overrides, allow_effects), recipe, ask=ask_once())
     if not fulfils(assembly.environment(), HoldsTools):
         named = assembly.resolved.recipe.environment.name
         raise RecipeError(f'the environment "{named}" is no set of tools, and only those can be spoken with')

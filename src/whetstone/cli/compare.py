@@ -12,6 +12,7 @@ import click
 
 from whetstone import analysis
 from whetstone.atomic_write import write_text
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
@@ -38,9 +39,10 @@ _KEY = re.compile(r"[\w.]+=")
 )
 @click.option("--output-dir", type=click.Path(path_type=Path), default=Path("comparisons"), show_default=True,
               help="Where runs are kept and the page goes; runs that are there are not made again.")  # fmt: skip
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare_command(
-    recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...], output_dir: Path, as_json: bool
+    recipes: tuple[str, ...], seeds: int, budget: tuple[str, ...], output_dir: Path, allow_effects: bool, as_json: bool
 ) -> None:
     """Compare RECIPEs: same tasks, same budget, several seeds; a table, learning curves, paired tests, one HTML page.
 
@@ -52,7 +54,7 @@ def compare_command(
     if not named:
         raise RecipeError("name a recipe to compare; `whetstone recipes` lists those there are")
     limits = _limits(budget)
-    contenders = analysis.contenders_of(named, overrides, budget=limits)
+    contenders = analysis.contenders_of(named, permitting(tuple(overrides), allow_effects), budget=limits)
     analysis.check_contenders(contenders)
     first = min(contender.resolved.recipe.seed for contender in contenders)
     found = analysis.compare(
@@ -61,6 +63,7 @@ def compare_command(
         folder=output_dir,
         budget=limits,
         progress=Progress(quiet=as_json),
+        ask=ask_once(),
     )
     told = found.to_json()
     unit = next(iter(limits), "sampled_tokens")

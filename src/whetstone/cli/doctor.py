@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whetstone import assembly, environments, inference, policies
+from whetstone import assembly, environments, inference, policies, training
 from whetstone.cli import completing
 from whetstone.cli.check_output import show
+from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy
 from whetstone.cli.notes import say_notes
 from whetstone.compute_thread import is_computing
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Needs
-from whetstone.errors import RecipeError
+from whetstone.errors import RecipeError, WhetstoneError
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.extras import install_command
 from whetstone.plain_json import to_json
@@ -39,12 +40,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("recipe", required=False, shell_complete=completing.recipes)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
+@call_tools_option
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def doctor(
+    recipe: str | None, overrides: tuple[str, ...], call_tools: bool, allow_effects: bool, as_json: bool
+) -> None:
     """Look at this machine: processors, packages, programs, disk; and say what is missing for what.
 
     With RECIPE, try each of its parts once, small, before anything long begins: the template, tools, reward, a few
     episodes, whether sampler and learner agree, the largest step. Exits with 1 where something would go wrong.
+
+    Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
+    `--allow-effects` those that change something.
 
     With `engine=… policy.path=MODEL` and no recipe, try that engine alone: its log-probs, its tokenizer, its prefix
     cache, and whether weights reach it.
@@ -57,7 +65,13 @@ def doctor(recipe: str | None, overrides: tuple[str, ...], as_json: bool) -> Non
         command = shlex.join(["whetstone", "train", recipe, *overrides])
         resolved = load_recipe(recipe, overrides)
         say_notes(resolved)
-        sys.exit(0 if asyncio.run(_try(assembly.preflight(resolved), f"ready: {command}", as_json)) else 1)
+        try:
+            effects = training.tool_effects(resolved)
+        except WhetstoneError:
+            effects = {}  # a check reports the error
+        calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
+        checks = assembly.preflight(resolved, calls=calls, effects=effects)
+        sys.exit(0 if asyncio.run(_try(checks, f"ready: {command}", as_json)) else 1)
     found = examine()
     if as_json:
         click.echo(to_json(found))

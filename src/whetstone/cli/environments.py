@@ -7,8 +7,8 @@ import functools
 import os
 import secrets
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -17,7 +17,9 @@ import whetstone.environments
 import whetstone.rewards
 import whetstone.tasks
 import whetstone.tools
+from whetstone.assembly.environment import gated
 from whetstone.cli.check_output import show as show_check
+from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_option, check_policy, say_refused
 from whetstone.cli.listening import access_log_option, bound_to, start_access_log
 from whetstone.cli.tasks import all_sources, read_options
 from whetstone.contracts import fulfils
@@ -32,7 +34,11 @@ from whetstone.evaluation.contract import Contract, check_contract
 from whetstone.network.loopback import LOOPBACK
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
+from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.serving.connections import runner
+from whetstone.tools import CallPolicy
+from whetstone.tools.side_effects import checked_effect, describe_refusal
+from whetstone.training.permission import known_effects
 
 
 @click.group()
@@ -49,6 +55,8 @@ def environments() -> None:
     "--episodes", type=click.IntRange(min=1), default=20, show_default=True, help="Of the expert, and of chance."
 )
 @click.option("--max-turns", type=click.IntRange(min=1), default=60, show_default=True)
+@call_tools_option
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     environment: str,
@@ -57,6 +65,8 @@ def check(
     reward: str | None,
     episodes: int,
     max_turns: int,
+    call_tools: bool,
+    allow_effects: bool,
     as_json: bool,
 ) -> None:
     """Try ENVIRONMENT: expert and random scores, reward range, whether nonsense or stopping at once ever wins, the
@@ -64,10 +74,19 @@ def check(
     strange actions, speed. Exits with 1 where a promise is broken.
 
     Options go to the environment, to its tasks, or to both, wherever there is one of that name.
+
+    Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
+    `--allow-effects` those that change something. Their effects are options, too: `effects='{refund: write}'`.
     """
-    contract = contract_of(
-        environment, read_options(options), source=source, reward=reward, episodes=episodes, max_turns=max_turns
-    )
+    given, settings = _split_effects(environment, options)
+    contract = contract_of(environment, given, source=source, reward=reward, episodes=episodes, max_turns=max_turns)
+    effects = known_effects(contract.make, settings)
+    calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
+    say_refused(calls, effects)
+    if environment in calls.refused(effects):
+        raise RecipeError(f"nothing is tried: the environment {environment} is not played")
+    calls = replace(calls, effects=dict(settings.effects or {}))
+    contract.make = functools.partial(gated, contract.make, environment, calls)
     found = asyncio.run(_checked(contract, as_json))
     bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
@@ -100,6 +119,7 @@ def check(
     show_default=True,
     help="Close an episode after this many seconds without a request.",
 )
+@allow_effects_option
 @access_log_option("-")
 def serve(
     environment: str,
@@ -109,6 +129,7 @@ def serve(
     port: int,
     capacity: int,
     idle_seconds: float,
+    allow_effects: bool,
     access_log: str,
 ) -> None:
     """Serve ENVIRONMENT and its tasks over HTTP until stopped. Elsewhere a recipe says
@@ -116,8 +137,15 @@ def serve(
 
     Whoever may ask is told the tasks with their answers. So beyond this machine a token is asked for, which both sides
     find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
-    contract = contract_of(environment, read_options(options), source=source)
-    episodes = Episodes(contract.make, capacity=capacity, idle_seconds=idle_seconds)
+    given, settings = _split_effects(environment, options)
+    contract = contract_of(environment, given, source=source)
+    effects, calls = known_effects(contract.make, settings), CallPolicy(effects=dict(settings.effects or {}))
+    if refused := calls.refused(effects):
+        if not allow_effects and not ask_once()(f"Let clients call {', '.join(refused)} for real?"):
+            raise RecipeError(f"{environment}: not served: {describe_refusal(refused)}")
+        calls = replace(calls, allowed=True)
+    make = functools.partial(gated, contract.make, environment, calls)
+    episodes = Episodes(make, capacity=capacity, idle_seconds=idle_seconds)
     token = os.environ.get(TOKEN, "")
     made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
     served = application(environment, episodes, contract.source, token=token or made)
@@ -128,6 +156,21 @@ def serve(
         if made:
             click.echo(f"who asks needs {TOKEN}={made}")
         server.run(sockets=[bound])
+
+
+def _split_effects(environment: str, options: Sequence[str]) -> tuple[dict[str, Any], EnvironmentSettings]:
+    """Return the options without `effects`, and the settings of the environment with them.
+
+    Raises:
+        RecipeError: An option is not of the form KEY=VALUE, or an effect does not exist.
+    """
+    given = read_options(options)
+    declared = given.pop("effects", None)
+    for name, effect in declared.items() if isinstance(declared, Mapping) else ():
+        checked_effect(effect, f"effects.{name}")
+    if declared is not None and not isinstance(declared, Mapping):
+        raise RecipeError(f"effects: effects by tool, such as {{refund: write}}, got {declared!r}")
+    return given, EnvironmentSettings(name=environment, effects=declared)
 
 
 async def _checked(contract: Contract, quiet: bool) -> list[Check]:

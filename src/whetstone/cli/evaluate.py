@@ -15,6 +15,7 @@ from whetstone import evaluation, training
 from whetstone.atomic_write import write_text
 from whetstone.causes import listed
 from whetstone.cli import completing
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.notes import say_notes
 from whetstone.cli.shown import show_tools
 from whetstone.cli.unread import LEARNING, say_unread
@@ -58,6 +59,7 @@ _OF_GROUPS = (
 @click.option(
     "--inspect", type=click.Path(path_type=Path), help="Write a log there that Inspect reads, episodes and all."
 )
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     run_or_recipe: str,
@@ -72,6 +74,7 @@ def evaluate(
     output_dir: Path | None,
     lm_eval: Path | None,
     inspect: Path | None,
+    allow_effects: bool,
     as_json: bool,
 ) -> None:
     """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands.
@@ -92,7 +95,9 @@ def evaluate(
     given = {"episodes": episodes, "samples": samples, "temperature": temperature}
     changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
     agent = training.agent_of(
-        run_or_recipe, (*overrides, *changes), _endpoint(policy, model, api_key_env) if remote and policy else policy
+        run_or_recipe,
+        permitting((*overrides, *changes), allow_effects),
+        _endpoint(policy, model, api_key_env) if remote and policy else policy,
     )
     say_notes(agent.resolved)
     record = training.EvaluationRecord(output_dir) if output_dir is not None else None
@@ -105,6 +110,7 @@ def evaluate(
         progress=progress,
         say=lambda line: click.echo(line, err=True),
         heard=groups.append if inspect is not None else None,
+        ask=ask_once(),
     )
     if episodes is not None and protocol["tasks"]["count"] < episodes:
         there = protocol["tasks"]["count"]

@@ -14,6 +14,7 @@ import click
 import whetstone.record
 import whetstone.serving.live
 import whetstone.training
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--paused", is_flag=True, help="Begin without learning, until POST /v1/live/resume.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
+@allow_effects_option
 @access_log_option("-")
 def live(
     recipe: str,
@@ -50,6 +52,7 @@ def live(
     keys: Path | None,
     paused: bool,
     idle_seconds: float,
+    allow_effects: bool,
     access_log: str,
 ) -> None:
     """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
@@ -65,14 +68,28 @@ def live(
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """
     known = keys_for(address, keys)
-    resolved = _resolved(recipe, overrides)
+    resolved = _resolved(recipe, permitting(overrides, allow_effects))
     folder = run_dir or Path("runs") / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
-    resolved = whetstone.training.pin_choices(resolved, folder, resume=True)
+    resolved = _permitted(whetstone.training.pin_choices(resolved, folder, resume=True))
     start_access_log(access_log)
     with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
+
+
+def _permitted(resolved: Resolved) -> Resolved:
+    """Return the recipe with permission for the real calls of `live.guard`; the calls of clients are the clients'.
+
+    Raises:
+        RecipeError: Nothing permits them.
+    """
+    if resolved.recipe.live is None or resolved.recipe.live.guard is None:
+        return resolved
+    evaluation = [(resolved, lambda played: played.recipe.evaluation.interval_episodes)]
+    return whetstone.training.permit_run(
+        resolved, evaluation, ask=ask_once(), say=lambda line: click.echo(f"{line}; per evaluation", err=True)
+    )
 
 
 def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:

@@ -15,11 +15,13 @@ import whetstone.evaluation.audit
 import whetstone.rewards
 from whetstone import assembly
 from whetstone.cli.check_output import show
+from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, say_refused
 from whetstone.errors import RecipeError
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.plain_json import to_json
-from whetstone.recipe import load_recipe
+from whetstone.recipe import Resolved, load_recipe
 from whetstone.rewards.protocol import let_go
+from whetstone.training.permission import tool_effects
 
 if TYPE_CHECKING:
     from whetstone.evaluation.audit import Audit
@@ -57,18 +59,25 @@ def listed(as_json: bool) -> None:
 @click.option(
     "--tasks", default=100, show_default=True, type=click.IntRange(min=5), help="A fifth is kept to try it on."
 )
+@call_tools_option
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: int, as_json: bool) -> None:
+def train_model(
+    recipe: str,
+    overrides: tuple[str, ...],
+    folder: Path,
+    tasks: int,
+    call_tools: bool,
+    allow_effects: bool,
+    as_json: bool,
+) -> None:
     """Fit a reward model on RECIPE's tasks: what its expert does is better, what impostors do is worse.
 
     Written to the model folder as `reward_head.json`; a recipe uses it with
     `reward: {name: reward_model, path: FOLDER}`.
     """
     resolved = load_recipe(recipe, overrides)
-    source, make, reward = assembly.judged_parts(resolved)
-    tried = whetstone.evaluation.audit.Audit(
-        make, source, reward, tasks=tasks, max_turns=min(_MOST_TURNS, resolved.recipe.environment.max_turns)
-    )
+    tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
 
     async def played() -> None:
         async for _ in tried.checks():
@@ -96,33 +105,56 @@ def train_model(recipe: str, overrides: tuple[str, ...], folder: Path, tasks: in
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="How many.")
+@call_tools_option
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def audit(recipe: str, overrides: tuple[str, ...], tasks: int, as_json: bool) -> None:
+def audit(
+    recipe: str, overrides: tuple[str, ...], tasks: int, call_tools: bool, allow_effects: bool, as_json: bool
+) -> None:
     """Try the reward of RECIPE: whether anybody who does not do the task is paid as if he did.
 
     An expert plays its tasks, and fifteen impostors: one that fails honestly, one at random, one that says nothing,
     gives up, guesses, calls tools for ever, copies what tools said, answers everything, talks to the judge, says
     garbage or nonsense, makes one move, stops at once, or is cut off before its end. Exits with 1 where the reward can
     be fooled.
+
+    Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
+    `--allow-effects` those that change something. A task whose expert needs another tool is left out.
     """
     resolved = load_recipe(recipe, overrides)
-    source, make, reward = assembly.judged_parts(resolved)
-    turns = min(_MOST_TURNS, resolved.recipe.environment.max_turns)
-    tried = whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
+    tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
     found = asyncio.run(_checked(tried, as_json))
     bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
         said = {
             "recipe": resolved.name,
-            "sound": not bad,
+            "sound": not bad if tried.tried else None,
             "players": tried.table(),
             "checks": [asdict(each) for each in found],
         }
         click.echo(to_json(said))
     else:
         _show(tried)
-        click.echo(f"can be fooled: {', '.join(bad)}" if bad else f"the reward of {resolved.name} was not fooled")
-    sys.exit(1 if bad else 0)
+        good = f"the reward of {resolved.name} was not fooled" if tried.tried else "undecided: no task was played"
+        click.echo(f"can be fooled: {', '.join(bad)}" if bad else good)
+    sys.exit(1 if bad or not tried.tried else 0)
+
+
+def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: bool) -> Audit:
+    """Return the audit of a recipe's reward; report the tools that it does not call.
+
+    Raises:
+        WhetstoneError: As `assemble`; or the environment is not played.
+    """
+    effects = tool_effects(resolved)
+    calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
+    say_refused(calls, effects)
+    settings = resolved.recipe.environment
+    if settings.name in calls.refused(effects):
+        raise RecipeError(f"nothing is audited: the environment {settings.name} is not played")
+    source, make, reward = assembly.judged_parts(resolved, calls)
+    turns = min(_MOST_TURNS, settings.max_turns)
+    return whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
 
 
 async def _checked(tried: Audit, quiet: bool) -> list[Check]:

@@ -14,6 +14,7 @@ import whetstone.rollout
 import whetstone.tasks
 from whetstone import training
 from whetstone.cli import completing
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.notes import say_notes
 from whetstone.cli.shown import show_tools, shown
 from whetstone.cli.unread import LEARNING, say_unread
@@ -38,15 +39,25 @@ _OF_GROUPS = (
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
 @click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many episodes.")
 @click.option("--expert", is_flag=True, help="Let the source's expert play instead of the policy.")
+@allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an episode.")
-def rollout(run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, as_json: bool) -> None:
+def rollout(
+    run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, allow_effects: bool, as_json: bool
+) -> None:
     """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
     run_dir = Path(run_or_recipe)
     unread = (*LEARNING, *_OF_GROUPS, "evaluation", *(("policy",) if run_dir.is_dir() else ()))
     say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
                "episodes are played one by one and not learned from")  # fmt: skip
-    resolved, run = training.recipe_of(run_or_recipe, overrides)
+    resolved, run = training.recipe_of(run_or_recipe, permitting(overrides, allow_effects))
     say_notes(resolved)
+    resolved = training.permit_run(
+        resolved,
+        [(resolved, lambda _: count)],
+        ask=ask_once(),
+        say=lambda line: click.echo(f"whetstone: {line}", err=True),
+        measured=run,
+    )
     trusted = resolved.recipe.policy.trust_remote_code
     policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
     assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))

@@ -14,10 +14,14 @@ from whetstone.recipe import built_in_methods, built_in_recipes
 
 if TYPE_CHECKING:
     from whetstone.assembly import Assembly
+    from whetstone.training.permission import Ask
 
 
-def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None) -> Assembly:
+def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, *, ask: Ask | None = None) -> Assembly:
     """The parts of a run, or of a recipe with this model in it.
+
+    Args:
+        ask: Asks for permission to call tools that change something; None: no tool is called.
 
     Raises:
         RecipeError: It is neither, or a run is given another's tools.
@@ -37,6 +41,10 @@ def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None)
             "reinforcement": {},
         }
         agent = training.agent_of(recipe if recipe is not None else bare, overrides, run_or_model)
+    resolved = agent.resolved
+    if ask is not None:
+        one_episode = [(resolved, lambda _: 1)]
+        resolved = training.permit_run(resolved, one_episode, ask=ask, say=lambda line: click.echo(line, err=True))
     return whetstone.assembly.assemble(
-        agent.resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True)
+        resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True)
     )

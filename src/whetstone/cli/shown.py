@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-<<<<<<< HEAD
-=======
 from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.reporting.alarms import find_alarms, stored_alarms
->>>>>>> i49-verdicts
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ def shown(message: Message) -> str:
     return plain(f"  {message.role:<10} {message.text}{calls}{unread}")
 
 
-<<<<<<< HEAD
 def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
     """Print a line for each of the most frequently called tools: calls, errors, cut results, seconds."""
     for name, tool in list(tools.items())[:_MAX_TOOLS]:
@@ -41,7 +37,8 @@ def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
         most = f"  most often: {tool.error}" if tool.error else ""
         seconds = f"  {tool.seconds_mean:.2g} s on average, {tool.seconds_max:.2g} s at most"
         click.echo(plain(f"tool    {name}  calls {tool.calls}{errors}{cut}{seconds}{most}"))
-=======
+
+
 def judgment_of(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the results of the stages and the alarms of a run as JSON.
 
@@ -65,4 +62,3 @@ def show_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str,
     for name, (first, last) in stored_alarms(rows).items():
         if name not in raised:
             click.echo(f"alarm during the run: {name}, steps {first} to {last}")
->>>>>>> i49-verdicts

@@ -10,6 +10,7 @@ import click
 
 from whetstone import training
 from whetstone.cli import completing
+from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.errors import OutputError
 from whetstone.plain_json import to_json
 from whetstone.recipe import load_recipe
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     help="Where the run is kept [runs/RECIPE].",
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in the run directory from its last checkpoint.")
+@allow_effects_option
 @click.option("--plain", "plain_lines", is_flag=True, help="Print lines, also where the terminal could show a panel.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON and no progress.")
 def train(
@@ -36,6 +38,7 @@ def train(
     overrides: tuple[str, ...],
     run_dir: Path | None,
     resume: bool,
+    allow_effects: bool,
     plain_lines: bool,
     as_json: bool,
 ) -> None:
@@ -47,12 +50,12 @@ def train(
     SIGTERM, SIGHUP (a closed terminal) and Ctrl-C save the run and stop it (exit code 143, 129 and 130). A second
     signal stops it immediately, and the run can still be resumed.
     """
-    resolved = load_recipe(recipe, overrides)
+    resolved = load_recipe(recipe, permitting(overrides, allow_effects))
     if shows_a_dashboard(plain_lines=plain_lines) and not as_json:
         progress: Progress = Dashboard(str(run_dir or resolved.name))
     else:
         progress = Progress(quiet=as_json, plain_lines=plain_lines or "NO_COLOR" in os.environ)
-    summary = training.train(resolved, run_dir, resume=resume, progress=progress)
+    summary = training.train(resolved, run_dir, resume=resume, progress=progress, ask=ask_once())
     try:
         _show(summary, as_json)
     except OSError as error:

@@ -153,7 +153,7 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     trajectories = explainer.trajectories(step) if step is not None else []
     causes = explainer.causes()
     sampled = [row for row in journal if row["stage"] == "reinforcement"]
-    tools = statistics_of_run(sampled, lambda: record.undamaged_lines(run_dir))
+    tools = statistics_of_run(sampled, run_dir)
     failing = describe_failing_tools(tools) if step is None else []
     summary = record.read_json(run_dir / "summary.json")
     if as_json:

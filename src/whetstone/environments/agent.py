@@ -43,6 +43,7 @@ from whetstone.network.http_layer import RouteError
 from whetstone.plain_json import plain
 from whetstone.plugins import find_part
 from whetstone.sandbox import Limits, enclosed
+from whetstone.tools.side_effects import Effect, declared_effect
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Task
 
@@ -117,6 +118,11 @@ class Agent:
         self._door: _Door | None = None
         self.final: dict[str, Any] = {}
         """What is known of how it ended."""
+
+    @property
+    def effects(self) -> Effect | None:
+        """Effect that the function declares; unknown for a command."""
+        return declared_effect(self._function)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """See `Environment`.

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.contracts import fulfils
-from whetstone.tools.protocol import Episode, GivesVerdict, Replayable, Stateless, replayable, stateless
+from whetstone.tools.protocol import (
+    DeclaresEffects,
+    Episode,
+    GivesVerdict,
+    Replayable,
+    Stateless,
+    replayable,
+    stateless,
+)
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 if TYPE_CHECKING:
@@ -179,7 +187,7 @@ class Needs(Protocol):
 
 OPTIONAL = (
     Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
-    Checks, Needs,
+    Checks, Needs, DeclaresEffects,
 )  # fmt: skip
 """What an environment may have."""
 

@@ -127,6 +127,10 @@ class EnvironmentSettings(BaseModel):
     """One action and the answer to it, waiting included; null: as long as the episode may take."""
     fault_injection: NoiseSettings | None = None
     """Random failures, stale results and delays of actions; null injects none."""
+    effects: dict[str, Literal["read", "write", "destructive"]] | None = None
+    """Effects of tools outside of the episode, by tool; instead of those that the tools declare."""
+    allow_effects: bool | list[str] | None = None
+    """Permission for real calls of tools with the effects `write` and `destructive`: true for all, or their names."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from whetstone.window import window
 
 if TYPE_CHECKING:
     from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
-    from whetstone.record.lines import stored_lines, undamaged_lines
+    from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
     from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
     from whetstone.record.store import RunStore
@@ -25,6 +25,5 @@ __all__ = [
     "read_json",
     "run_recipe",
     "stored_lines",
-    "undamaged_lines",
     "write_json",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whetstone.errors import RunDirectoryError
 from whetstone.json_lines import read_objects
 from whetstone.trajectory_json import check_row
 
@@ -24,11 +23,3 @@ def stored_lines(run_dir: Path, *, most: int = _MAX_EPISODES) -> list[dict[str, 
         if len(found) >= most:
             break
     return found[-most:]
-
-
-def undamaged_lines(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the same rows; none if a line is damaged."""
-    try:
-        return stored_lines(run_dir)
-    except RunDirectoryError:
-        return []

@@ -30,6 +30,8 @@ _PLACES = frozenset({
     "reinforcement.optimizer_offload", "reinforcement.reference_device", "reinforcement.reference_offload",
 })  # fmt: skip
 """Keys that say where things lie: a run goes on elsewhere."""
+_EFFECTS = frozenset({"environment.effects", "environment.allow_effects"})
+"""Keys that permit calls of tools, and decide nothing else."""
 _TOLD = "trackers"
 """The key of who is told of it, which decides nothing: a run goes on with others."""
 _SCALE = "scale."
@@ -175,7 +177,7 @@ def _check(run_dir: Path, resolved: Resolved, *, resume: bool) -> None:
 
 
 def _decides_nothing(key: str) -> bool:
-    return key in (*_PLACES, _TOLD) or key.startswith(_SCALE)
+    return key in (*_PLACES, *_EFFECTS, _TOLD) or key.startswith(_SCALE)
 
 
 def _differences(held: Any, asked: Any, key: str) -> Iterator[tuple[str, str]]:

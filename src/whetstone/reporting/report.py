@@ -21,7 +21,6 @@ from whetstone.causes import listed
 from whetstone.chat import Message
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.stage_results import compare_rates, last_evaluation, read_stage_results
-from whetstone.record.lines import undamaged_lines
 from whetstone.reporting import charts
 from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.reporting.front import front_chart
@@ -129,7 +128,7 @@ def write_report(run_dir: Path) -> Path:
     stages = {_called(name, summary): result for name, result in summary["evaluations"].items()}
     recipe = run_dir / "recipe.yaml"
     sampled = [row for row in rows if row["stage"] == "reinforcement"]
-    tools = statistics_of_run(sampled, lambda: undamaged_lines(run_dir))
+    tools = statistics_of_run(sampled, run_dir)
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")

@@ -168,9 +168,8 @@ class _Episode:
         self.final: Mapping[str, Any] = {}
         """Final state that the environment reports."""
         self.stage = _Stage.OPEN
-        self.started = time.perf_counter()
-        self.is_over = False
-        """Whether the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
+        self.started, self.is_over = time.perf_counter(), False
+        """`is_over`: the trajectory is complete; a coroutine that ignored its cancellation then does nothing more."""
 
     async def run(self) -> Trajectory:
         """Play the episode and close its environment."""
@@ -189,8 +188,8 @@ class _Episode:
             ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
         except InfrastructureError as failure:
             ended, error = EndReason.INFRASTRUCTURE, str(failure)
-            if isinstance(failure, ToolUnavailable) and self.turns:
-                self.turns[-1] = replace(self.turns[-1], calls=failure.calls)
+            if isinstance(failure, ToolUnavailable):
+                self.turns[-1:] = [replace(turn, calls=failure.calls) for turn in self.turns[-1:]]
         except asyncio.CancelledError:
             if asked_to_stop():
                 raise
@@ -236,9 +235,8 @@ class _Episode:
     async def blame(self, late: DeadlinePassed, *, turn: int = 0) -> tuple[EndReason, str]:
         """Decide whether the policy or the infrastructure used up the time; (end reason, error).
 
-        It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, if a call
-        waits for the rate limit or the next attempt of a tool, and if the engine is waited for and does not answer
-        another request either.
+        It is the infrastructure before the first turn, in the verdict, while a call waits for the rate limit or the
+        next attempt of a tool, and if the engine does not answer another request either.
         """
         ours = not self.turns or self.stage is _Stage.VERDICT or BACKEND in late.owner
         if not ours and self.stage is _Stage.ACT and fulfils(self.actor, Probed):
@@ -488,8 +486,7 @@ class _Episode:
         return NOTHING if splice is None else Tokens.joined([splice.kept, splice.inserted])
 
     def _count(self, turns: Sequence[Turn]) -> None:
-        """What was spent on turns before a kill was spent."""
-        for turn in turns:
+        for turn in turns:  # what was spent on turns before a kill was spent
             self.around.costs += Costs(_drawn(turn.action), 0, len(turn.calls), 1)
 
     async def _snap(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from whetstone.tools.sandbox_tools import Files, Python, Shell
     from whetstone.tools.schema import Tool, tool_from_function
     from whetstone.tools.search import HttpSearch, Search
+    from whetstone.tools.side_effects import CallPolicy, Effect, effects
     from whetstone.tools.simulated import Simulated
     from whetstone.tools.sql import Sql
     from whetstone.tools.toolset import Answer, Toolset
@@ -31,7 +32,9 @@ __all__ = [
     "TOOLS",
     "Answer",
     "Budget",
+    "CallPolicy",
     "Catalogue",
+    "Effect",
     "Episode",
     "Files",
     "FrozenModel",
@@ -51,6 +54,7 @@ __all__ = [
     "Tool",
     "Toolset",
     "calculator",
+    "effects",
     "finish",
     "fold_memory",
     "model_named",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from whetstone.errors import ToolStop
+from whetstone.tools.side_effects import effects
 
 
+@effects("read")
 def submit(answer: str) -> str:
     """Give the final answer; nothing can be done after it.
 
@@ -14,6 +16,7 @@ def submit(answer: str) -> str:
     raise ToolStop(answer)
 
 
+@effects("read")
 def finish() -> str:
     """End here, when everything asked for is done."""
     raise ToolStop("done")

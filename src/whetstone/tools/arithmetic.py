@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from whetstone.errors import ToolError
 from whetstone.python_syntax import parse_expression
+from whetstone.tools.side_effects import effects
 
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
@@ -26,6 +27,7 @@ _MAX_CHARACTERS = 200
 warnings.filterwarnings("ignore", category=SyntaxWarning, module="<unknown>")
 
 
+@effects("read")
 def calculator(expression: str) -> str:
     """Evaluate an expression of numbers, + - * / and parentheses.
 
@@ -35,6 +37,7 @@ def calculator(expression: str) -> str:
     return shown(evaluate(expression))
 
 
+@effects("read")
 def pocket_calculator(expression: str) -> str:
     """One operation on two numbers.
 

@@ -1,7 +1,7 @@
 """Failures of a tool's backend: recognition, retries with backoff, and the rate limit of a tool.
 
-`find_backend_failure` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised, by
-the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
+`find_backend_failure` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised,
+by the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
 anthropic define them. None of these libraries is imported.
 
 `Pace` spaces the calls of one tool, over all episodes of an event loop, and holds them back after `retry-after`.
@@ -56,6 +56,7 @@ _NOT_SENT = frozenset(
 """Names of exception classes that are raised before a request is sent."""
 _GRPC = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": _RATE_LIMITED, "DEADLINE_EXCEEDED": 504}
 _STATUS = ("status_code", "status", "code", "http_status")
+_RESPONSES = ("response", "resp")
 _CAUSES = ("__cause__", "reason", "os_error")
 
 
@@ -260,7 +261,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 def _status_of(error: BaseException) -> int | None:
     """Return the status of HTTP that an exception carries."""
-    response = _attribute(error, "response") or _attribute(error, "resp")
+    response = next((r for name in _RESPONSES if (r := _attribute(error, name)) is not None), None)
     if isinstance(response, Mapping):  # botocore
         metadata = response.get("ResponseMetadata")
         status = metadata.get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
@@ -277,14 +278,15 @@ def _status_of(error: BaseException) -> int | None:
 
 def _header_of(error: BaseException) -> str | None:
     """Return the `retry-after` header of the response that an exception carries."""
-    for holder in (_attribute(error, "response"), _attribute(error, "resp"), error):
+    for holder in (*(_attribute(error, name) for name in _RESPONSES), error):
         if isinstance(holder, Mapping):
             metadata = holder.get("ResponseMetadata")
             headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
         else:
             headers = _attribute(holder, "headers")
-        if isinstance(headers, Mapping) or hasattr(headers, "items"):
-            values = {str(name).lower(): str(value) for name, value in headers.items()}
+        items = _attribute(headers, "items")
+        if callable(items):
+            values = {str(name).lower(): str(value) for name, value in items()}
             if "retry-after" in values:
                 return values["retry-after"]
     return None
@@ -301,7 +303,7 @@ def _is_chosen(error: BaseException, arguments: Mapping[str, Any]) -> bool:
 
 def _hosts_of(error: BaseException) -> Iterator[str]:
     """Yield the hosts that the attributes of an exception name."""
-    holders = (error, _attribute(error, "request"), _attribute(error, "response"), _attribute(error, "pool"))
+    holders = (error, _attribute(error, "request"), *(_attribute(error, name) for name in _RESPONSES))
     for holder in holders:
         host, url = _attribute(holder, "host"), _attribute(holder, "url")
         if isinstance(host, str) and host:

@@ -22,6 +22,8 @@ class Budget:
         RecipeError: A price below nothing.
     """
 
+    effects = "read"
+
     def __init__(self, *, total: float, prices: dict[str, float] | None = None, price: float = 1.0) -> None:
         self.total, self.prices, self.price = total, {"budget": 0.0, **(prices or {})}, price
         for name, value in {**self.prices, "price": price, "total": total}.items():

@@ -15,6 +15,8 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from whetstone.chat.message import ToolSpec
@@ -43,6 +45,7 @@ class Catalogue:
         TaskError: A file cannot be read.
     """
 
+    effects = MappingProxyType({"find_tools": "read", "remove_tools": "read"})
     changing = True
 
     def __init__(
@@ -59,7 +62,8 @@ class Catalogue:
         self.known: dict[str, Tool] = {}
         answering = Answers(answers) if answers is not None else None
         for spec in specs_in(file) if file is not None else ():
-            self._add(tool_from_schema(spec, functools.partial(_answered, answering, spec.name)))
+            tool = tool_from_schema(spec, functools.partial(_answered, answering, spec.name))
+            self._add(replace(tool, effects="read"))
         for name in functions:
             self._add(tool_from_function(find_part("tool", name, {})))
         if not self.known:
@@ -81,6 +85,10 @@ class Catalogue:
             else [tool_from_function(self.find_tools), tool_from_function(self.remove_tools)]
         )
         return [*own, *self.live.values()]
+
+    def every_tool(self) -> list[Tool]:
+        """Return all tools that a search can find."""
+        return list(self.known.values())
 
     async def find_tools(self, query: str) -> str:
         """Look for tools that can do something; those found can be called from then on.

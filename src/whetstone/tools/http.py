@@ -19,6 +19,7 @@ from whetstone.network import Answer, NotPublicError, PublicTransport, asked
 from whetstone.network.addresses import is_address
 from whetstone.tools.blame import UNSAID
 from whetstone.tools.protocol import Result
+from whetstone.tools.side_effects import EFFECTS, Effect, effect_of_method
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _MOST_STEPS = 5
@@ -61,6 +62,7 @@ class Http:
                 raise RecipeError(
                     f'http: "{host}" is no host; write `example.org`, `example.org:8080`, `*.example.org`'
                 )
+        self.effects: Effect = max(map(effect_of_method, methods), key=EFFECTS.index, default="read")
         self.allow, self.methods = tuple(host.lower() for host in allow), tuple(m.upper() for m in methods)
         self.timeout_seconds, self.max_bytes, self.private = timeout_seconds, max_bytes, private
 

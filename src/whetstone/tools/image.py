@@ -39,6 +39,8 @@ class ImageTools:
         max_side: Maximum length of the longer side of an image, in pixels.
     """
 
+    effects = "read"
+
     def __init__(self, *, max_side: int = 1024) -> None:
         self.max_side = max_side
         self.pictures: list[Pictures.Image] = []

@@ -12,6 +12,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
@@ -24,6 +25,7 @@ from whetstone.tools.mcp_sdk import sdk
 from whetstone.tools.mcp_transports import HttpTransport, ProcessTransport
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.schema import Tool
+from whetstone.tools.side_effects import CALLS_ALL, Effect, effect_of_hints
 from whetstone.tools.toolset import Toolset
 from whetstone.trajectory import Task
 
@@ -228,7 +230,7 @@ class Mcp:
                 "the server ended in the middle of the call; it was started again, and what it knew is gone"
             )
 
-        return tool_from_schema(spec, answer)
+        return replace(tool_from_schema(spec, answer), effects=effect_of_hints(listed.annotations))
 
 
 def as_result(answer: Any) -> Result:
@@ -259,14 +261,23 @@ def server_of(tools: Sequence[Any], *, name: str = "whetstone") -> tuple[Any, To
         tools: As of a `Toolset`.
     """
     types = sdk().types
-    toolset = Toolset(tools, max_result_characters=100_000)
+    toolset = Toolset(tools, max_result_characters=100_000, calls=CALLS_ALL)  # permission is the client's affair
+
+    def hints(effect: Effect | None) -> Any:
+        if effect == "read":  # a client shares a server whose tools only read, which requires tools without state
+            return types.ToolAnnotations(read_only_hint=True) if toolset.stateless else None
+        if effect is None:
+            return None
+        return types.ToolAnnotations(read_only_hint=False, destructive_hint=effect == "destructive")
 
     async def listed(_: Any, __: Any) -> Any:
-        # with tools that remember nothing, a server may be shared; who asks is told so
-        hints = types.ToolAnnotations(read_only_hint=True) if toolset.stateless else None
+        effects = toolset.effects
         declared = [
             types.Tool(
-                name=spec.name, description=spec.description, inputSchema=dict(spec.parameters), annotations=hints
+                name=spec.name,
+                description=spec.description,
+                inputSchema=dict(spec.parameters),
+                annotations=hints(effects[spec.name]),
             )
             for spec in toolset.specs
         ]

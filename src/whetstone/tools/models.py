@@ -81,6 +81,8 @@ class Models:
         RecipeError: There is no model, or none of a name.
     """
 
+    effects = "read"
+
     def __init__(
         self,
         *,

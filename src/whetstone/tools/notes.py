@@ -16,6 +16,8 @@ class Notes:
         max_characters: Maximum length of a note, in characters.
     """
 
+    effects = "read"
+
     def __init__(self, *, max_notes: int = 50, max_characters: int = 2000) -> None:
         self.max_notes, self.max_characters = max_notes, max_characters
         self.notes: dict[int, str] = {}

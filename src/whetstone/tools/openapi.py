@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from whetstone.tools.blame import UNSAID, blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
+from whetstone.tools.side_effects import effect_of_method
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _MOST_DEPTH = 12
@@ -103,7 +104,7 @@ class OpenApi:
         async def answer(arguments: dict[str, Any]) -> Result:
             return await self._asked(operation, arguments)
 
-        return tool_from_schema(operation.spec, answer)
+        return replace(tool_from_schema(operation.spec, answer), effects=effect_of_method(operation.method))
 
     def _client(self) -> httpx2.AsyncClient:
         transport = PublicTransport(also=lambda host: self._said)

@@ -18,11 +18,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from whetstone.chat.message import Image, Text
 from whetstone.contracts import fulfils, names_of
 from whetstone.errors import InfrastructureError
+from whetstone.tools.side_effects import Effect
 from whetstone.trajectory import CallRecord, Task
 
 Outcome = Literal[
-    "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy"
-]
+    "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy",
+    "not_called",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +158,29 @@ class Declares(Protocol):
     """By name, how: how long variables last."""
 
 
+@runtime_checkable
+class DeclaresEffects(Protocol):
+    """Tools, or an environment, that declare what they change outside of the episode."""
+
+    effects: Effect | Mapping[str, Effect] | None
+    """Effect of all tools, or by tool; see `side_effects.py`."""
+
+
+@runtime_checkable
+class ListsEveryTool(Protocol):
+    """Tools that are not on offer all the time."""
+
+    def every_tool(self) -> Iterable[Any]:
+        """Return all tools that can come on offer."""
+        ...
+
+
 OPTIONAL = (
     OffersTools, Opens, Closes, GivesVerdict, Charges, Priced, Changing, MustAgree, Replayable, Stateless, Declares,
+    DeclaresEffects, ListsEveryTool,
 )  # fmt: skip
 """What a class of tools may have."""
-LIFETIME = names_of(OffersTools, Opens, Closes, GivesVerdict, Charges)
+LIFETIME = names_of(OffersTools, Opens, Closes, GivesVerdict, Charges, ListsEveryTool)
 """Public methods of a class of tools that are none."""
 
 

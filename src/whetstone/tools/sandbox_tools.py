@@ -17,7 +17,7 @@ from typing import Any, Literal
 from whetstone.chat.message import Image, Text
 from whetstone.errors import InfrastructureError, ToolError
 from whetstone.plugins import OptionError
-from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox import Ending, Isolation, Limits, Outcome, Session, shared_sandbox
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.tools.protocol import Episode, Result
 from whetstone.tools.protocol import Outcome as Said
@@ -49,6 +49,8 @@ class _InSandbox:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise OptionError("preload", f"there is no module {module}")
         self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
+        self.effects = None if container or sandbox == Isolation.UNSAFE else "read"
+        """Effect of the code; unknown if a container of the user's or nothing confines it."""
         self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
         self.must_agree = {
             "sandbox": sandbox,

@@ -33,6 +33,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from whetstone.chat import ToolSpec
 from whetstone.errors import RecipeError, ToolError, said_by
 from whetstone.plain_json import to_json
+from whetstone.tools.side_effects import Effect, declared_effect
 
 _MOST_PROBLEMS = 5
 _EXTRA = "**"
@@ -57,6 +58,8 @@ class Tool:
     """Whether it ends by itself when its time is over; then nobody else cuts it off."""
     binds_slowly: bool = False
     """Whether reading arguments may take long enough to be done beside the event loop."""
+    effects: Effect | None = None
+    """Effect of a call outside of the episode; None: unknown."""
 
     def named(self, name: str) -> Tool:
         """The same tool under another name."""
@@ -83,7 +86,8 @@ def tool_from_function(function: Callable[..., Any], name: str | None = None) ->
     by_name = function
     if signature.positional or signature.variadic:
         by_name = functools.partial(_call_by_position, function, signature.positional, signature.variadic)
-    return Tool(spec, by_name, functools.partial(_bind, spec.name, signature))
+    bind = functools.partial(_bind, spec.name, signature)
+    return Tool(spec, by_name, bind, effects=declared_effect(function, spec.name))
 
 
 def parse_arguments(tool: str, arguments: str) -> dict[str, Any]:

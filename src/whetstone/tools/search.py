@@ -36,6 +36,7 @@ class Search:
         RecipeError: `mode` asks for vectors and there is no embedding, or a library is not installed.
     """
 
+    effects = "read"
     stateless = True
 
     def __init__(
@@ -98,6 +99,7 @@ class HttpSearch:
         timeout_seconds: How long it may take.
     """
 
+    effects = "read"
     stateless = True
 
     def __init__(self, *, url: str, timeout_seconds: float = 10.0) -> None:

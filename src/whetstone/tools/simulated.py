@@ -46,6 +46,8 @@ class Simulated:
         TaskError: A file cannot be read.
     """
 
+    effects = "read"
+
     def __init__(
         self,
         *,

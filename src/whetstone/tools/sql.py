@@ -37,6 +37,8 @@ class Sql:
         RecipeError: There is no such file, or the library is not installed.
     """
 
+    effects = "read"
+
     def __init__(
         self,
         *,

@@ -18,13 +18,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
@@ -33,19 +29,23 @@ from whetstone.errors import (
     InfrastructureError,
     RecipeError,
     ToolError,
-    ToolStop,
     WhetstoneError,
     did_you_mean,
     explained,
-    innermost,
     said_by,
 )
-from whetstone.plain_json import MAX_VALUES
-from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
-from whetstone.tools.backend_failures import BackendFailure, call_with_retries, find_backend_failure, pace_of
+from whetstone.tools.backend_failures import BackendFailure, call_with_retries, pace_of
+from whetstone.tools.execution import (
+    CallOutcome,
+    attribute_failure,
+    error_line,
+    execute,
+    failed_result,
+    waiting_for_tool,
+)
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import (
     LIFETIME,
@@ -53,8 +53,10 @@ from whetstone.tools.protocol import (
     Charges,
     Closes,
     Declares,
+    DeclaresEffects,
     Episode,
     GivesVerdict,
+    ListsEveryTool,
     MustAgree,
     OffersTools,
     Opens,
@@ -64,6 +66,7 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.tools.side_effects import CallPolicy, Effect, declared_effect, describe_refusal
 from whetstone.tools.threads import (
     call_in_single_thread,
     call_user_function,
@@ -72,14 +75,13 @@ from whetstone.tools.threads import (
     turn_of_single_thread,
 )
 from whetstone.trajectory import CallRecord, Task
-from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
+from whetstone.waiting import DeadlinePassed, deadline, finish_within
 
+_DEFAULT_CALLS = CallPolicy()
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
-_MAX_ERROR_CHARACTERS = 300
 MIN_CLOSE_SECONDS = 10.0
 """Closing a tool may take this long, and as long as one of its calls."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Toolset:
         attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx).
         single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
             after another: for SQLite connections and libraries that are not thread-safe.
+        calls: Which tools are called. The default calls no tool that declares the effect `write` or `destructive`.
 
     Raises:
         RecipeError: Two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or is of no
@@ -124,8 +127,9 @@ class Toolset:
         max_calls_per_second: Mapping[str, float] | None = None,
         attempts: int = 3,
         single_thread: bool = False,
+        calls: CallPolicy = _DEFAULT_CALLS,
     ) -> None:
-        self.timeout_seconds, self.max_result_characters = timeout_seconds, max_result_characters
+        self.timeout_seconds, self.max_result_characters, self.calls = timeout_seconds, max_result_characters, calls
         self.max_calls_per_second, self.attempts = dict(max_calls_per_second or {}), attempts
         self.single_thread = single_thread
         self.holders: list[Any] = []
@@ -166,6 +170,37 @@ class Toolset:
         return tuple(tool.spec for tool in self._tools.values())
 
     @property
+    def effects(self) -> dict[str, Effect | None]:
+        """Effect of each tool, those that can come on offer included; None: unknown."""
+        later = [tool for holder in self.holders if fulfils(holder, ListsEveryTool) for tool in holder.every_tool()]
+        tools = {tool.spec.name: tool.effects for tool in later}
+        tools |= {name: tool.effects for name, tool in self._tools.items()}
+        return {name: self.calls.effect_of(name, declared) for name, declared in tools.items()}
+
+    @property
+    def changing(self) -> bool:
+        """Whether tools come and go."""
+        return self._changing()
+
+    async def list_effects(self) -> dict[str, Effect | None]:
+        """Return `effects` after an MCP server, or another source of changing tools, was asked for its tools.
+
+        Raises:
+            InfrastructureError: The server does not respond.
+        """
+        changing = [holder for holder in self.holders if fulfils(holder, Changing) and holder.changing]
+        try:
+            for holder in changing:
+                if fulfils(holder, Opens):
+                    await self._call_plainly(holder.open, Episode(Task("effects", ""), 0))
+            await self._list_again()
+            return self.effects
+        finally:
+            for holder in changing:
+                if fulfils(holder, Closes):
+                    await call_user_function(holder.close)
+
+    @property
     def stateless(self) -> bool:
         """Whether an answer depends on its call alone."""
         return all(stateless(holder) for holder in self.holders)
@@ -193,7 +228,7 @@ class Toolset:
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if fulfils(holder, Opens):
-                with waiting_for(f"tool {_name_of(holder)} (open)"), _attributing(f"{_name_of(holder)} (open)"):
+                with waiting_for_tool(f"tool {_name_of(holder)} (open)"):
                     await self._call_plainly(holder.open, episode)
         await self._list_again()
 
@@ -224,18 +259,18 @@ class Toolset:
         except BaseException as error:  # of code around a tool: what it charges, reads arguments with, or lists
             if asked_to_stop() or pressed(error):
                 raise
-            return self._answer(call, _attributed(error))
+            return self._answer(call, attribute_failure(error))
 
     async def _called(self, call: ToolCall) -> Answer:
         if not isinstance(call.name, str) or not isinstance(call.arguments, str):
             return self._answer(
-                call, _failed("invalid_arguments", "a call has a name and arguments, both of them texts")
+                call, failed_result("invalid_arguments", "a call has a name and arguments, both of them texts")
             )
         tool = self._tools.get(call.name)
         if tool is None:
             name = _short_name(call.name)
             return self._answer(
-                call, _failed("unknown_tool", f'there is no tool "{name}"{did_you_mean(name, self._tools)}')
+                call, failed_result("unknown_tool", f'there is no tool "{name}"{did_you_mean(name, self._tools)}')
             )
         try:
             if tool.binds_slowly:
@@ -243,14 +278,19 @@ class Toolset:
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
-            return self._answer(call, _failed("invalid_arguments", said_by(error)))
+            return self._answer(call, failed_result("invalid_arguments", said_by(error)))
+        effect = self.calls.effect_of(call.name, tool.effects)
+        if not self.calls.permits(call.name, effect):
+            return self._answer(
+                call, failed_result("not_called", f"not called: {describe_refusal({call.name: effect})}")
+            )
         cost = 0.0
         for holder in self.holders:
             if fulfils(holder, Charges):
                 said, price = holder.charge(call.name)
                 cost += price
                 if said:
-                    return self._answer(call, _failed("budget_exhausted", said))
+                    return self._answer(call, failed_result("budget_exhausted", said))
         started = time.perf_counter()
         came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
@@ -263,7 +303,7 @@ class Toolset:
         said: dict[str, Any] = {}
         for holder in self.holders:
             if fulfils(holder, GivesVerdict):
-                with waiting_for(f"tool {_name_of(holder)} (verdict)"), _attributing(f"{_name_of(holder)} (verdict)"):
+                with waiting_for_tool(f"tool {_name_of(holder)} (verdict)"):
                     one = dict(await self._call_plainly(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
@@ -315,47 +355,47 @@ class Toolset:
         if any(fulfils(holder, OffersTools) for holder in self.holders):
             await self._call_plainly(self._list)
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome:
         """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
         name = tool.spec.name
         pace = pace_of(name)
         num_answered, started = pace.num_answered, time.monotonic()
-        came: _Came | BackendFailure = await call_with_retries(
+        came: CallOutcome | BackendFailure = await call_with_retries(
             functools.partial(self._run_once, tool, arguments),
             pace=pace,
             calls_per_second=self.max_calls_per_second.get(name),
             attempts=self.attempts,
-            effects=getattr(tool, "effects", None),
+            effects=self.calls.effect_of(name, tool.effects),
         )
         if not isinstance(came, BackendFailure):
             pace.num_answered += isinstance(came, Result) and came.outcome == "ok"
             return came
         if came.blame is not None:
-            return _attributed(await came.blame())
+            return attribute_failure(await came.blame())
         if came.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
-            return _failed("tool_failed", remove_host_paths(came.cause, user_folders=True))
+            return failed_result("tool_failed", remove_host_paths(came.cause, user_folders=True))
         return InfrastructureError(f"{name}: {came.cause} (after {time.monotonic() - started:.1f} s of attempts)")
 
-    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> _Came | BackendFailure:
+    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
         seconds = None if tool.keeps_time else self.timeout_seconds
         async with turn_of_single_thread(self.single_thread and not is_async(tool.function)):
             try:
-                return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
+                return await finish_within(seconds, execute(tool, arguments), owner=tool.spec.name)
             except DeadlinePassed:
-                return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+                return failed_result("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
-    def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
+    def _answer(self, call: ToolCall, came: CallOutcome, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """What came of a call, as it is shown and recorded."""
         failure = came if isinstance(came, InfrastructureError) else None
-        result = _failed("unavailable", said_by(came)) if isinstance(came, InfrastructureError) else came
+        result = failed_result("unavailable", said_by(came)) if isinstance(came, InfrastructureError) else came
         try:
             content, truncated = self._within(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
             why = remove_host_paths(explained(error), user_folders=True)
-            result = _failed("tool_failed", f"what the tool returned cannot be shown: {why}")
+            result = failed_result("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
         record = CallRecord(
-            _short_name(call.name), result.outcome, seconds, truncated, cost, _error_of(result, content)
+            _short_name(call.name), result.outcome, seconds, truncated, cost, error_line(result, content)
         )
         return Answer(content, record, failure)
 
@@ -383,11 +423,23 @@ def tools_of(holder: Any) -> list[Tool]:
         RecipeError: A method cannot be a tool.
     """
     if fulfils(holder, OffersTools):
-        return [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
+        offered = [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
+        return [_with_effects(tool, holder) for tool in offered]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
     names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
     methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
-    return [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+    tools = [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
+    if fulfils(holder, DeclaresEffects) and isinstance(holder.effects, Mapping):
+        known = {tool.spec.name for tool in tools}
+        for name in holder.effects.keys() - known:
+            raise RecipeError(f'{_name_of(holder)}.effects: there is no tool "{name}"{did_you_mean(name, known)}')
+    return [_with_effects(tool, holder) for tool in tools]
+
+
+def _with_effects(tool: Tool, holder: Any) -> Tool:
+    """Return a tool with the effect that it or its class declares."""
+    declared = tool.effects or declared_effect(holder, tool.spec.name)
+    return tool if declared == tool.effects else replace(tool, effects=declared)
 
 
 def _is_property(holder: Any, name: str) -> bool:
@@ -430,111 +482,6 @@ def _is_class(item: Any) -> bool:
 
 def _holds_tools(item: Any) -> bool:
     return not inspect.isroutine(item) and (fulfils(item, OffersTools) or fulfils(item, Opens))
-
-
-def _as_result(value: Any) -> Result:
-    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
-    if isinstance(value, Result):
-        return value
-    if isinstance(value, str) and not isinstance(value, Enum):
-        return Result((Text(value),))
-    if isinstance(value, Text | Image):
-        return Result((value,))
-    if isinstance(value, tuple | list) and any(isinstance(part, Text | Image) for part in value):
-        return Result(tuple(part for one in value for part in _as_result(one).content))
-    if isinstance(value, bytes | bytearray):
-        return Result((Text(json_value(value)),))
-    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
-
-
-def _described(value: Any) -> str:
-    """Return the text of a value that JSON cannot express.
-
-    Raises:
-        TypeError: The text is the address of an object.
-    """
-    text = explained(value) if isinstance(value, BaseException) else str(value)
-    if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
-        raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
-    return text
-
-
-_Came = Result | InfrastructureError
-"""What comes of a call: something to be shown, or nothing that says anything."""
-
-
-async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came | BackendFailure:
-    """Return what a tool's function returns, or its failure. Raises only a person's second Ctrl-C."""
-    try:
-        if is_async(tool.function):
-            value = await tool.function(**arguments)
-        else:
-            value = await call_user_function(_call, tool.function, arguments)
-        if isinstance(value, AsyncIterator):
-            value = await _take(value)
-        is_quick = isinstance(value, Result | str)
-        return _as_result(value) if is_quick else await run_in_thread(_as_result, value)
-    except BaseException as error:  # a tool is foreign code, and may raise anything
-        if pressed(error):
-            raise
-        return find_backend_failure(innermost(error), arguments) or _attributed(error)
-
-
-def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and convert its result, which may be a generator, in the same thread."""
-    value = function(**arguments)
-    return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else _as_result(value)
-
-
-async def _take(values: AsyncIterator[Any]) -> list[Any]:
-    """Return the values of an asynchronous generator.
-
-    Raises:
-        TypeError: There are more than `MAX_VALUES`.
-    """
-    taken = []
-    async for value in values:
-        taken.append(value)
-        if len(taken) > MAX_VALUES:
-            raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
-    return taken
-
-
-def _attributed(error: BaseException) -> _Came:
-    """Whose failure an exception is; see the head of this file."""
-    error = innermost(error)
-    if isinstance(error, InfrastructureError):
-        return error
-    if isinstance(error, ToolStop):
-        return Result((Text(said_by(error)),), "stopped")
-    if isinstance(error, ToolError):
-        return _failed("tool_error", remove_host_paths(said_by(error)))
-    return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
-
-
-@contextmanager
-def _attributing(owner: str) -> Iterator[None]:
-    """Raise the failure of a backend in the block as `InfrastructureError`."""
-    try:
-        yield
-    except Exception as error:
-        failure = find_backend_failure(innermost(error), {})
-        if failure is None:
-            raise
-        raise InfrastructureError(f"{owner}: {failure.cause}") from error
-
-
-def _error_of(result: Result, content: tuple[Text | Image, ...]) -> str:
-    """Return the error message of a call for people, in one line; empty if it was answered."""
-    if result.outcome in ("ok", "stopped"):
-        return ""
-    text = "".join(part.text for part in content if isinstance(part, Text)).strip()
-    line = " ".join(text.removeprefix("error: ").split())
-    return line if len(line) <= _MAX_ERROR_CHARACTERS else f"{line[: _MAX_ERROR_CHARACTERS - 1]}…"
-
-
-def _failed(outcome: Any, reason: str) -> Result:
-    return Result((Text(f"error: {reason}"),), outcome)
 
 
 def _short_name(name: Any) -> str:

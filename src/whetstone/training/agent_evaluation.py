@@ -22,6 +22,7 @@ from whetstone.training import evaluating
 from whetstone.training.evaluating import EvaluationRecord, protocol_of
 from whetstone.training.final import final_agent
 from whetstone.training.own_loop import run_to_end
+from whetstone.training.permission import Ask, count_evaluation, permit_run
 from whetstone.training.summary import RunSummary
 from whetstone.trajectory import Group
 
@@ -39,6 +40,7 @@ def evaluate(
     seed: int | None = None,
     into: str | Path | None = None,
     progress: Progress | None = None,
+    ask: Ask | None = None,
 ) -> Evaluation:
     """Success on held-out tasks, with intervals: of a run at its last checkpoint, or of a recipe's policy as it stands.
     Works where an event loop is running, as in a notebook.
@@ -53,6 +55,7 @@ def evaluate(
         seed: Of the draws.
         into: A folder that episodes are kept in; the same call goes on with them.
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
+        ask: As of `train`.
 
     Raises:
         WhetstoneError: A recipe, file or folder is wrong, or there is no such run.
@@ -63,7 +66,7 @@ def evaluate(
     record = EvaluationRecord(Path(into)) if into is not None else None
     if record is not None:
         record.check()
-    return evaluate_agent(agent, seed=seed, record=record, progress=progress or Progress())[0]
+    return evaluate_agent(agent, seed=seed, record=record, progress=progress or Progress(), ask=ask)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Agent:
     """What parts of the method remember."""
     endpoint: ChatEndpoint | None = None
     """Acts in the policy's place."""
+    run_dir: Path | None = None
+    """Run directory of the recipe."""
 
 
 def agent_of(
@@ -95,10 +100,10 @@ def agent_of(
     if isinstance(policy, str | Path):
         folder = Path(policy)
         if (folder / "recipe.yaml").is_file():
-            return Agent(resolved, *trained(folder))
-        return Agent(resolved.with_changes({"policy": {"path": str(policy)}}))
+            return Agent(resolved, *trained(folder), run_dir=run)
+        return Agent(resolved.with_changes({"policy": {"path": str(policy)}}), run_dir=run)
     own, memory = trained(run) if run is not None else (None, None)
-    return Agent(resolved, own, memory, policy)
+    return Agent(resolved, own, memory, policy, run)
 
 
 def recipe_of(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
@@ -127,6 +132,7 @@ def evaluate_agent(
     progress: Progress,
     say: Callable[[str], None] | None = None,
     heard: Callable[[Group], None] | None = None,
+    ask: Ask | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     """(what it came to, everything that decided it)
 
@@ -135,11 +141,14 @@ def evaluate_agent(
         record: Where episodes are kept.
         say: Told what takes a while, and what was left out; None: `progress` shows it.
         heard: Told each task's episodes as they end.
+        ask: As of `train`.
 
     Raises:
         WhetstoneError: As `assemble`; or the record is of another evaluation.
     """
-    assembly = assemble(agent.resolved, agent.policy, agent.memory, say=say or progress.say)
+    parts = [(agent.resolved, count_evaluation)]
+    resolved = permit_run(agent.resolved, parts, ask=ask, say=say or progress.say, measured=agent.run_dir)
+    assembly = assemble(resolved, agent.policy, agent.memory, say=say or progress.say)
     seed = agent.resolved.recipe.seed if seed is None else seed
     return run_to_end(lambda: _played(assembly, agent.endpoint, seed, record, progress, heard))
 

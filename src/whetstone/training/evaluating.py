@@ -194,7 +194,7 @@ def protocol_of(
         "chat_template": _digest(str(getattr(assembly.policy.tokenizer, "chat_template", ""))),
         "chat_format": recipe.chat.format,
         "tools": _digest(json.dumps([spec.to_openai() for spec in specs], sort_keys=True)),
-        "environment": recipe.environment.model_dump(mode="json"),
+        "environment": recipe.environment.model_dump(mode="json", exclude={"effects", "allow_effects"}),
         "task_source": recipe.tasks.model_dump(mode="json"),
         "reward": recipe.reward.model_dump(mode="json"),
         "strategy": recipe.evaluation.strategy.model_dump(mode="json") if recipe.evaluation.strategy else None,

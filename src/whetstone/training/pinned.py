@@ -31,6 +31,9 @@ def pin_choices(resolved: Resolved, run_dir: Path, *, resume: bool) -> Resolved:
         PolicyError: The hub has no such model, or cannot be reached.
     """
     began = run_recipe(run_dir) if resume and (run_dir / "recipe.yaml").is_file() else None
+    if began is not None and resolved.recipe.environment.allow_effects is None:
+        permitted = began.recipe.environment.allow_effects  # a resumed run does not ask again
+        resolved = resolved.with_changes({"environment.allow_effects": permitted}) if permitted else resolved
     commits = _commits(resolved, began)
     resolved = resolved.with_changes(commits) if commits else resolved
     precisions = _precisions(resolved, began)

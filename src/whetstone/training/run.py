@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from whetstone.reporting.trackers import Feed
 from whetstone.training.interruption import Interrupted
 from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
+from whetstone.training.permission import Ask, permit_run, training_parts
 from whetstone.training.pinned import pin_choices
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
@@ -49,6 +51,7 @@ def train(
     on_metrics: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Progress | None = None,
     reuse_from: Sequence[Path] = (),
+    ask: Ask | None = None,
 ) -> RunSummary:
     """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
 
@@ -61,6 +64,8 @@ def train(
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
         reuse_from: Run directories whose warm-ups and stages are taken where they are what this run would make; what
             was taken is said, and the run comes to the same.
+        ask: Asks for permission to call tools that change something, if the recipe does not give it
+            (`environment.allow_effects`); None refuses.
 
     Raises:
         Interrupted: The process was asked to stop; the run is saved and can be resumed.
@@ -72,7 +77,8 @@ def train(
     feed = Feed(trackers_of(resolved), run_dir, resolved.recipe.model_dump(mode="json"), say=progress.say)
     try:
         mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
-        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror)
+        permit = partial(_permitted, ask=ask, say=progress.say)
+        summary = _trained(resolved, run_dir, progress, feed, resume, on_metrics, reuse_from, mirror, permit)
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
         raise
@@ -92,6 +98,7 @@ def _trained(
     on_metrics: Callable[[Mapping[str, Any]], None] | None,
     reuse_from: Sequence[Path],
     mirror: Mirror | None = None,
+    permit: Callable[[Resolved, Path], Resolved] | None = None,
 ) -> RunSummary:
     """The run, told to trackers of the whole through `feed`."""
     for note in resolved.notes:
@@ -99,6 +106,8 @@ def _trained(
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
     resolved = pin_choices(resolved, run_dir, resume=resume)
+    if permit is not None and not (resume and (run_dir / "summary.json").is_file()):
+        resolved = permit(resolved, run_dir)
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
@@ -140,6 +149,15 @@ def _trained(
             write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)
+
+
+def _permitted(resolved: Resolved, run_dir: Path, *, ask: Ask | None, say: Callable[[str], None]) -> Resolved:
+    """Return the recipe with permission for the real calls of all its stages and ablations.
+
+    Raises:
+        RecipeError: Nothing permits them.
+    """
+    return permit_run(resolved, training_parts(resolved), ask=ask, say=say, measured=run_dir)
 
 
 def _staged(

@@ -51,7 +51,6 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.lines import undamaged_lines
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
@@ -382,7 +381,7 @@ class SingleRun:
 
     def _say_if_nothing_was_learned(self, stage: str) -> None:
         rows = [row for row in self.journal.read() if row["stage"] == stage]
-        tools = describe_failing_tools(statistics_of_run(rows, lambda: undamaged_lines(self.run_dir)))
+        tools = describe_failing_tools(statistics_of_run(rows, self.run_dir))
         for line in tools:
             self.progress.say(f"{stage}: {line}")
         rows = [row for row in rows if "update/skipped_fraction" in row]

@@ -24,6 +24,8 @@ State = dict[str, Any]
 class Services:
     """The tools of the services a task names, over its state."""
 
+    effects = "read"
+
     def __init__(self) -> None:
         self.state: State = {}
         self._expected: State = {}

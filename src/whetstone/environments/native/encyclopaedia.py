@@ -65,6 +65,7 @@ class Encyclopaedia:
         results: Titles a search shows.
     """
 
+    effects = "read"
     stateless = True
 
     def __init__(self, *, results: int = 5) -> None:

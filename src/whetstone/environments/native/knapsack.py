@@ -21,6 +21,8 @@ from whetstone.trajectory import Task
 class Knapsack:
     """Three tools: `rules`, `inspect`, `pack`. Each look at a thing is paid from the budget."""
 
+    effects = "read"
+
     def __init__(self) -> None:
         self.items: list[list[int]] = []
         self.capacity = self.most = self.budget = 0

@@ -95,6 +95,8 @@ def _line(episode: Episode) -> _Line:
 class SupportDesk:
     """The agent's tools: `find_account`, `resume_line`, `refill_data`, `allow_roaming`."""
 
+    effects = "read"
+
     def __init__(self) -> None:
         self._line: _Line | None = None
 

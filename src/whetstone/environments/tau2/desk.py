@@ -24,6 +24,7 @@ class Desk:
         RecipeError: There is none.
     """
 
+    effects = "read"
     domain: ClassVar[str]
 
     def __init__(self, *, path: str) -> None:

@@ -92,8 +92,18 @@ class Audit:
     async def checks(self) -> AsyncIterator[Check]:
         """One after the other."""
         began = time.perf_counter()
+        left_out = 0
         for number in range(self.tasks):
-            self.tried += await self._task(self.source.task(number), number)
+            tried = await self._task(self.source.task(number), number)
+            expert = next(one.trajectory for one in tried if one.player == "expert")
+            needed = any(call.outcome == "not_called" for call in expert.calls)
+            left_out += needed
+            self.tried += [] if needed else tried
+        if left_out:
+            said = f"{left_out} of {self.tasks} tasks are not tried: the expert needs tools that are not called"
+            yield Check("tools", CheckStatus.WARN, said)
+        if not self.tried:
+            return
         seconds = time.perf_counter() - began
         for check in (self._invalid, self._order, self._nothing, self._giving_up, self._turns, self._names):
             found = check()

@@ -1,0 +1,67 @@
+"""Options and questions of commands that call tools: `--allow-effects` and `--call-tools`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+
+import click
+
+from whetstone.tools import CallPolicy, Effect
+from whetstone.tools.side_effects import describe_refusal
+
+PERMISSION = "environment.allow_effects=true"
+"""The override that `--allow-effects` is short for."""
+allow_effects_option = click.option(
+    "--allow-effects", is_flag=True, help="Permit real calls of tools that write or destroy something."
+)
+call_tools_option = click.option(
+    "--call-tools", is_flag=True, help="Also call tools that declare no effect, with made-up arguments."
+)
+
+
+def permitting(overrides: tuple[str, ...], allow_effects: bool) -> tuple[str, ...]:
+    """Return the overrides of a run with those of its options."""
+    return (*overrides, PERMISSION) if allow_effects else overrides
+
+
+def ask_once() -> Callable[[str], bool]:
+    """Return a function that asks in the terminal and keeps the answer; without a terminal the answer is no."""
+
+    @functools.cache
+    def answer() -> bool:
+        return click.confirm(question[0], err=True)
+
+    question: list[str] = []
+
+    def ask(text: str) -> bool:
+        question.append(text)
+        return is_terminal() and answer()
+
+    return ask
+
+
+def is_terminal() -> bool:
+    """Return whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def check_policy(effects: Mapping[str, Effect | None], *, allow_effects: bool, call_tools: bool) -> CallPolicy:
+    """Return which tools a check calls. A person in a terminal is asked about tools of unknown effect.
+
+    `environment.allow_effects` of a recipe permits calls of a run, not those of a check, whose arguments are made up.
+
+    Args:
+        effects: Effects by tool.
+    """
+    unknown = [name for name, effect in effects.items() if effect is None]
+    if unknown and not call_tools and is_terminal():
+        call_tools = click.confirm(f"Call {', '.join(unknown)} (no effect declared) for this check?", err=True)
+    return CallPolicy(allow_effects, call_tools)
+
+
+def say_refused(calls: CallPolicy, effects: Mapping[str, Effect | None]) -> None:
+    """Report tools that are not called, on standard error."""
+    if refused := calls.refused(effects):
+        click.echo(f"whetstone: not called: {describe_refusal(refused)}", err=True)

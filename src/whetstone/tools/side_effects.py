@@ -1,0 +1,160 @@
+"""Side effects of tools, and which tools may be called.
+
+An effect is a change outside of the episode, such as a refund, an e-mail or a row in a shared database. What a tool
+changes in objects that `open` or `reset` creates for the episode is not an effect.
+
+    read          changes nothing outside of the episode
+    write         changes something
+    destructive   changes something that cannot be undone
+    None          unknown: the tool declares nothing
+
+Note:
+    `Toolset.call` asks a `CallPolicy` before each call, so no command has to check effects itself. Runs call tools of
+    unknown effect, and checks (`whetstone doctor`, `rewards audit`) do not. Neither calls tools of the effects `write`
+    and `destructive` without permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
+
+from whetstone.errors import RecipeError, did_you_mean
+
+Effect = Literal["read", "write", "destructive"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods of HTTP that change nothing."""
+Declared = TypeVar("Declared", bound=Callable[..., Any])
+
+
+def effects(effect: Effect) -> Callable[[Declared], Declared]:
+    """Declare the effect of a function, of a method, or of all methods of a class.
+
+        @effects("write")
+        def refund(order: str) -> str: ...
+
+    A class can set the attribute instead: `effects = "read"`, or `effects = {"refund": "write"}` by method.
+
+    Raises:
+        RecipeError: There is no such effect.
+    """
+    checked_effect(effect, "effects")
+
+    def declare(function: Declared) -> Declared:
+        function.effects = effect  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def checked_effect(value: Any, where: str) -> Effect:
+    """Return an effect that was read from a declaration.
+
+    Raises:
+        RecipeError: There is no such effect.
+    """
+    if value not in EFFECTS:
+        raise RecipeError(
+            f'{where}: "{value}" is not an effect{did_you_mean(str(value), EFFECTS)}; use {", ".join(EFFECTS)}'
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def declared_effect(part: Any, name: str = "") -> Effect | None:
+    """Return the effect that a function or a class of tools declares.
+
+    Args:
+        part: A function, method, partial or object with tools.
+        name: Name of the tool, for an attribute `effects` that is a mapping by tool.
+
+    Raises:
+        RecipeError: The declaration names no effect.
+    """
+    while isinstance(part, partial):
+        part = part.func
+    declared = getattr(part, "effects", None)
+    if isinstance(declared, Mapping):
+        declared = declared.get(name)
+    elif not isinstance(declared, str):  # None, or a tool that has this name
+        return None
+    return None if declared is None else checked_effect(declared, f"tool {name}: effects")
+
+
+def effect_of_method(method: str) -> Effect:
+    """Return the effect of a request by its HTTP method."""
+    if method.upper() in READING_METHODS:
+        return "read"
+    return "destructive" if method.upper() == "DELETE" else "write"
+
+
+def effect_of_hints(annotations: Any) -> Effect | None:
+    """Return the effect that the annotations of an MCP tool declare; None if they declare none.
+
+    As in the specification, a tool with `readOnlyHint: false` is destructive unless `destructiveHint` is false.
+    """
+    if annotations is None:
+        return None
+    if annotations.read_only_hint:
+        return "read"
+    if annotations.destructive_hint is None and annotations.read_only_hint is None:
+        return None
+    return "write" if annotations.destructive_hint is False else "destructive"
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """Which tools are called."""
+
+    allowed: bool | tuple[str, ...] = False
+    """Permission for tools of the effects `write` and `destructive`: for all, or for those of these names."""
+    calls_unknown: bool = True
+    """Whether tools that declare no effect are called."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """Effects by tool, instead of the declared ones."""
+
+    def effect_of(self, name: str, declared: Effect | None) -> Effect | None:
+        """Return the effect of a tool."""
+        return self.effects.get(name, declared)
+
+    def permits(self, name: str, effect: Effect | None) -> bool:
+        """Return whether a tool of this effect is called."""
+        if effect == "read":
+            return True
+        if effect is None:
+            return self.calls_unknown
+        return self.allowed if isinstance(self.allowed, bool) else name in self.allowed
+
+    def refused(self, effects: Mapping[str, Effect | None]) -> dict[str, Effect | None]:
+        """Return the tools that are not called, with their effects."""
+        return {name: effect for name, effect in effects.items() if not self.permits(name, effect)}
+
+
+CALLS_ALL = CallPolicy(allowed=True)
+"""Calls every tool."""
+
+
+def describe_refusal(effects: Mapping[str, Effect | None]) -> str:
+    """Return why tools are not called and what permits it, in one line."""
+    unknown = [name for name, effect in effects.items() if effect is None]
+    real = [name for name, effect in effects.items() if effect is not None]
+    reasons = []
+    if real:
+        kinds = ", ".join(f"{name} ({effects[name]})" for name in real)
+        reasons.append(f"{kinds} {_verb(real)} something outside of the episode; "
+                       "permit it with environment.allow_effects or --allow-effects")  # fmt: skip
+    if unknown:
+        reasons.append(f"{', '.join(unknown)} {'declares' if len(unknown) == 1 else 'declare'} no effect; "
+                       f"{describe_declaration(unknown)}, or use --call-tools")  # fmt: skip
+    return "; ".join(reasons)
+
+
+def describe_declaration(names: Iterable[str]) -> str:
+    """Return how the effects of these tools are declared."""
+    return f'declare it with @effects("read") or environment.effects: {{{", ".join(f"{n}: read" for n in names)}}}'
+
+
+def _verb(names: list[str]) -> str:
+    return "changes" if len(names) == 1 else "change"

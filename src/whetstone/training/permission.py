@@ -1,0 +1,183 @@
+"""Permission for real calls: which tools of a run change something, how often, and whether the recipe permits them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whetstone.assembly.assembly import source_of
+from whetstone.assembly.environment import effects_in, environment_of, run_policy
+from whetstone.contracts import fulfils
+from whetstone.environments import Environment
+from whetstone.environments.protocol import HoldsTools
+from whetstone.errors import InfrastructureError, RunDirectoryError
+from whetstone.recipe import (
+    DistillationSettings,
+    ReinforcementSettings,
+    Resolved,
+    SamplingSettings,
+    SupervisedSettings,
+    stages_of,
+)
+from whetstone.recipe.settings import EnvironmentSettings
+from whetstone.reporting import read_trajectories
+from whetstone.tools import CallPolicy, Effect, Toolset
+from whetstone.tools.side_effects import describe_declaration
+from whetstone.training.own_loop import run_to_end
+
+Ask = Callable[[str], bool]
+"""Asks a person whether tools may be called, and returns the answer."""
+Part = tuple[Resolved, Callable[[Resolved], int]]
+"""A recipe, and what counts the episodes that are played with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealCalls:
+    """Tools of a run that are not read-only, with the number of calls to expect."""
+
+    effects: dict[str, Effect | None] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+    """Calls by tool."""
+    basis: str = ""
+    """How the numbers were estimated."""
+
+    def describe(self, names: Sequence[str]) -> str:
+        """Return the tools with their effects and numbers of calls."""
+        return ", ".join(f"{name} ({self.effects[name] or 'unknown effect'}) {self.count[name]:,}" for name in names)
+
+
+def tool_effects(resolved: Resolved, say: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
+    """Return the effects of the tools of a recipe. An MCP server is started to list them.
+
+    Args:
+        say: Receives a line if a server does not respond.
+
+    Raises:
+        RecipeError: The environment cannot be created.
+    """
+    return known_effects(environment_of(resolved, CallPolicy()), resolved.recipe.environment, say)
+
+
+def known_effects(
+    make: Callable[[], Environment], settings: EnvironmentSettings, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Effect | None]:
+    """Return the effects of the tools of an environment; see `tool_effects`."""
+    environment = make()
+    try:
+        toolset = environment.toolset if fulfils(environment, HoldsTools) else None
+        if isinstance(toolset, Toolset) and toolset.changing:
+            run_to_end(toolset.list_effects)
+    except InfrastructureError as error:
+        say(f"the effects of tools are not known before the run: {error}")
+    return effects_in(environment, settings)
+
+
+def expect_calls(parts: Sequence[Part], measured: Path | None, say: Callable[[str], None]) -> RealCalls:
+    """Estimate the real calls of the parts of a run.
+
+    Args:
+        measured: Run directory whose last evaluation has the calls per episode; None, or without one: at most one call
+            per turn is assumed.
+    """
+    effects: dict[str, Effect | None] = {}
+    found = [(part, {name: e for name, e in tool_effects(part[0], say).items() if e != "read"}) for part in parts]
+    if not any(real for _, real in found):
+        return RealCalls()
+    count: dict[str, float] = defaultdict(float)
+    rates = measured_rates(measured) if measured is not None else None
+    episodes = 0
+    for (resolved, count_episodes), real in found:
+        number = count_episodes(resolved)
+        episodes += number
+        effects |= real
+        for name in real:
+            count[name] += number * (resolved.recipe.environment.max_turns if rates is None else rates.get(name, 0.0))
+    basis = f"{episodes:,} episodes × max_turns, one call per turn"
+    if rates is not None:
+        basis = f"{episodes:,} episodes, calls per episode measured in {measured}"
+    return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis)
+
+
+def measured_rates(run_dir: Path) -> dict[str, float] | None:
+    """Return the calls per episode by tool in the last evaluation of a run; None if there is none."""
+    files = sorted((run_dir / "trajectories").glob("evaluation-*.jsonl"), key=lambda path: path.stat().st_mtime)
+    try:
+        trajectories = read_trajectories(files[-1]) if files else []
+    except RunDirectoryError:  # only an estimate is lost
+        return None
+    calls = Counter(call.name for trajectory in trajectories for call in trajectory.calls)
+    return {name: number / len(trajectories) for name, number in calls.items()} if trajectories else None
+
+
+def permit_run(
+    resolved: Resolved,
+    parts: Sequence[Part],
+    *,
+    ask: Ask | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    measured: Path | None = None,
+) -> Resolved:
+    """Return the recipe with permission for the real calls of a run; ask for it if the recipe does not give it.
+
+    Args:
+        parts: The recipes that are played, such as stages and ablations.
+        ask: Asks for permission; None refuses.
+        say: Receives the expected number of calls.
+        measured: See `expect_calls`.
+
+    Raises:
+        RecipeError: A tool has the effect `write` or `destructive`, and nothing permits to call it.
+    """
+    calls = expect_calls(parts, measured, say)
+    unknown = [name for name, effect in calls.effects.items() if effect is None]
+    known = [name for name in calls.effects if name not in unknown]
+    if unknown:
+        say(f"real calls: {calls.describe(unknown)} (estimate: {calls.basis}); {describe_declaration(unknown)}")
+    if not known:
+        return resolved
+    say(f"real calls: {calls.describe(known)} (estimate: {calls.basis})")
+    refused = list(run_policy(resolved).refused({name: calls.effects[name] for name in known}))
+    if not refused:
+        return resolved
+    if ask is not None and ask(f"Call {', '.join(refused)} for real?"):
+        permitted = resolved.recipe.environment.allow_effects or []
+        assert isinstance(permitted, list)  # true permits everything
+        return resolved.with_changes({"environment.allow_effects": [*permitted, *refused]})
+    raise resolved.error(
+        "environment.allow_effects",
+        f"does not permit {calls.describe(refused)} real calls (estimate: {calls.basis}); set it to "
+        f"[{', '.join(refused)}], use --allow-effects, or replace the tool by a stand-in (docs/side-effects.md)",
+    )
+
+
+def training_parts(resolved: Resolved) -> list[Part]:
+    """Return the stages and ablations of a recipe, each with its number of episodes."""
+    parts: list[Part] = [(stage.resolved, count_training) for stage in stages_of(resolved)]
+    parts = parts or [(resolved, count_training)]
+    for changes in resolved.recipe.ablations.values():
+        parts += training_parts(resolved.with_changes({"ablations": None, **changes}))
+    return parts
+
+
+def count_evaluation(resolved: Resolved) -> int:
+    """Return the number of episodes of one evaluation."""
+    settings = resolved.recipe.evaluation
+    tasks = source_of(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
+    return len(tasks) * settings.samples
+
+
+def count_training(resolved: Resolved) -> int:
+    """Return the number of episodes of all stages of a run, evaluations included."""
+    recipe, evaluation = resolved.recipe, count_evaluation(resolved)
+    episodes = evaluation
+    for stage in recipe.own_stages.values():
+        episodes += evaluation
+        if isinstance(stage, SupervisedSettings) and stage.data is None:
+            episodes += stage.steps * stage.batch_size
+        elif isinstance(stage, ReinforcementSettings | SamplingSettings | DistillationSettings):
+            episodes += stage.steps * stage.tasks_per_step * recipe.rollout.group_size
+        if isinstance(stage, ReinforcementSettings) and recipe.evaluation.interval_steps:
+            episodes += stage.steps // recipe.evaluation.interval_steps * recipe.evaluation.interval_episodes
+    return episodes
