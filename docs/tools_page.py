@@ -53,6 +53,9 @@ open another.
 A class may have `open(episode)` and `close()`, plain or async; `tools()` where its tools are not its public methods;
 `stateless`, `replayable` and `declared` say what forks and resumed episodes may rely on (`tools/protocol.py`).
 
+A tool that changes something outside of the episode, such as a refund, declares its effect; Whetstone asks before it
+calls such a tool for real ([tools with side effects](side-effects.md)).
+
 An MCP server over HTTP that restarts, or whose session expires, costs the episodes that called it: they are played
 again, over a new session. A status of HTTP, such as 502, is a failure of infrastructure unless the server still lists
 its tools. A process that fails to start twice, before it ever answered, is not started again.

@@ -14,11 +14,13 @@ from whetstone.assembly.preflight_checks import _Probe
 from whetstone.chat import Chat
 from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import load_recipe
+from whetstone.tools import CallPolicy
 
 
 def checks(*overrides):
     async def main():
-        found = [check async for check in preflight(load_recipe("demo", [*SMALL, *overrides]), check_seconds=600)]
+        resolved = load_recipe("demo", [*SMALL, *overrides])
+        found = [check async for check in preflight(resolved, check_seconds=600, calls=CallPolicy())]
         return {check.name: check for check in found}
 
     return asyncio.run(main())

@@ -21,6 +21,7 @@ from whetstone.tools.http import permits
 from whetstone.tools.mcp import server_of
 from whetstone.tools.mcp_connections import Connection, connections
 from whetstone.tools.notes import Notes
+from whetstone.tools.side_effects import CALLS_ALL
 from whetstone.trajectory import Task
 
 SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
@@ -308,7 +309,7 @@ components:
 def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(SPECIFICATION)
     service = OpenApi(file=str(tmp_path / "shop.yaml"), url=shop, headers={"X-Key": "secret"})
-    toolset = Toolset([service])
+    toolset = Toolset([service], calls=CALLS_ALL)
     specs = {spec.name: spec for spec in toolset.specs}
     assert list(specs) == ["get_item", "delete_items_item", "addItem", "broken", "missing"]
     assert specs["get_item"].description == "Show an item."
@@ -335,7 +336,7 @@ def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
     assert played(toolset, ("broken", {}))[0].text.startswith("error: status 500")
     gone = OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match="ConnectError"):
-        played(Toolset([gone]), ("broken", {}))
+        played(Toolset([gone], calls=CALLS_ALL), ("broken", {}))
 
 
 @pytest.mark.parametrize("language", ["de\r\nX-Evil: 1", "de\0", "dé", "\n", "d" * 10**6])
@@ -346,7 +347,7 @@ def test_a_header_that_cannot_be_sent_is_the_models(shop, tmp_path, language):
         "      - {name: Accept-Language, in: header, schema: {type: string}}\n"
         "      - {name: note, in: cookie, schema: {}}\n"
     )
-    service = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    service = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     answers = played(
         service,
         ("show", {"item": "x", "Accept-Language": language}),
@@ -397,7 +398,7 @@ paths:
 @pytest.mark.parametrize("item", ["..", ".", "", "../broken", "%2e%2e", "..\\\\..", "a/../../broken", "x?y#z"])
 def test_an_argument_in_a_path_leads_to_no_other_operation(shop, tmp_path, item):
     (tmp_path / "shop.yaml").write_text(SPECIFICATION)
-    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     (answer,) = played(toolset, ("get_item", {"item": item}))
     if item in ("..", ".", ""):
         assert (answer.record.outcome, "names nothing" in answer.text) == ("tool_error", True)
@@ -408,7 +409,7 @@ def test_an_argument_in_a_path_leads_to_no_other_operation(shop, tmp_path, item)
 
 def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(BODIES)
-    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     specs = {spec.name: spec.parameters for spec in toolset.specs}
     assert (list(specs["login"]["properties"]), specs["login"]["required"]) == (["session", "name", "stay"], ["name"])
     assert list(specs["upload"]["properties"]) == ["title", "picture", "size"]
@@ -465,7 +466,7 @@ paths:
 
 def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(PIECES)
-    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     specs = {spec.name: spec.parameters for spec in toolset.specs}
     assert (list(specs["parts"]["properties"]), specs["parts"]["required"]) == (["files", "title"], ["files"])
     answers = played(
@@ -484,7 +485,7 @@ def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(s
 
 def test_arguments_that_make_a_way_out_of_a_path_only_together_are_refused(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(PIECES)
-    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)])
+    toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     refused, fine = played(toolset, ("show", {"name": ".", "ending": "."}), ("show", {"name": "a", "ending": ".."}))
     assert (refused.record.outcome, "'..' names nothing" in refused.text) == ("tool_error", True)
     assert json.loads(fine.text)["path"] == "/files/a../x"

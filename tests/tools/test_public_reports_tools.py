@@ -18,6 +18,7 @@ from whetstone.sandbox import Limits
 from whetstone.tools import Mcp, OpenApi, Python, Shell, Toolset
 from whetstone.tools.mcp_sdk import sdk
 from whetstone.tools.schema import tool_from_function
+from whetstone.tools.side_effects import CALLS_ALL
 from whetstone.trajectory import Task
 
 # MCP
@@ -228,7 +229,7 @@ def test_names_that_path_query_and_body_share_are_all_sent(echo, tmp_path):
     }  # fmt: skip
     file = tmp_path / "api.json"
     file.write_text(json.dumps(document))
-    toolset = Toolset([OpenApi(file=str(file), url=echo)])
+    toolset = Toolset([OpenApi(file=str(file), url=echo)], calls=CALLS_ALL)
     specs = {spec.name: spec for spec in toolset.specs}
     assert len(specs["fields"].properties) == 5
     assert len(specs["whole"].properties) == 2

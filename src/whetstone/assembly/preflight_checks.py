@@ -377,12 +377,9 @@ class _Probe:
         refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
         said += f"; {refusals} calls were not made" if refusals else ""
         compares = (
-            not refusals
-            and self.recipe.reinforcement is not None
-            and self.recipe.critic is None
-            and self.recipe.supervised is None
+            self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )
-        if compares and len(set(rewards)) == 1:
+        if compares and not refusals and len(set(rewards)) == 1:
             return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")
         return Check("", CheckStatus.PASS, said)
 

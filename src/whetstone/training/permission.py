@@ -45,7 +45,8 @@ class RealCalls:
 
     def describe(self, names: Sequence[str]) -> str:
         """Return the tools with their effects and numbers of calls."""
-        return ", ".join(f"{name} ({self.effects[name] or 'unknown effect'}) {self.count[name]:,}" for name in names)
+        tools = ", ".join(f"{self.count[name]:,} of {name} ({self.effects[name] or 'unknown effect'})" for name in names)
+        return f"up to {tools}, estimated as {self.basis}"
 
 
 def tool_effects(resolved: Resolved, say: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
@@ -94,7 +95,8 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, say: Callable[[st
         effects |= real
         for name in real:
             count[name] += number * (resolved.recipe.environment.max_turns if rates is None else rates.get(name, 0.0))
-    basis = f"{episodes:,} episodes × max_turns, one call per turn"
+    turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
+    basis = f"{episodes:,} episodes × {turns} turns with one call each"
     if rates is not None:
         basis = f"{episodes:,} episodes, calls per episode measured in {measured}"
     return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis)
@@ -134,10 +136,10 @@ def permit_run(
     unknown = [name for name, effect in calls.effects.items() if effect is None]
     known = [name for name in calls.effects if name not in unknown]
     if unknown:
-        say(f"real calls: {calls.describe(unknown)} (estimate: {calls.basis}); {describe_declaration(unknown)}")
+        say(f"real calls: {calls.describe(unknown)}; {describe_declaration(unknown)}")
     if not known:
         return resolved
-    say(f"real calls: {calls.describe(known)} (estimate: {calls.basis})")
+    say(f"real calls: {calls.describe(known)}")
     refused = list(run_policy(resolved).refused({name: calls.effects[name] for name in known}))
     if not refused:
         return resolved
@@ -147,8 +149,8 @@ def permit_run(
         return resolved.with_changes({"environment.allow_effects": [*permitted, *refused]})
     raise resolved.error(
         "environment.allow_effects",
-        f"does not permit {calls.describe(refused)} real calls (estimate: {calls.basis}); set it to "
-        f"[{', '.join(refused)}], use --allow-effects, or replace the tool by a stand-in (docs/side-effects.md)",
+        f"real calls of {', '.join(refused)} are not permitted; set it to [{', '.join(refused)}] or use "
+        "--allow-effects, or replace the tool by a stand-in (docs/side-effects.md)",
     )
 
 

@@ -140,6 +140,8 @@ class _Tried:
                 if "no answer of its own" in str(error):
                     return Check("", CheckStatus.WARN, str(error).splitlines()[0])
                 raise
+            if any(call.outcome == "not_called" for call in played.trajectory.calls):
+                return Check("", CheckStatus.WARN, "not tried: the expert needs tools that are not called")
             solved += await self._solved(played, task)
             turns.append(len(played.actions))
         share = solved / self.contract.episodes

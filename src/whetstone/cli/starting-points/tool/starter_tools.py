@@ -4,11 +4,13 @@ import operator
 import re
 
 from whetstone.errors import ToolError
+from whetstone.tools import effects
 
 _TERM = re.compile(r"\s*(-?\d+)\s*([-+*])\s*(-?\d+)\s*")
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
+@effects("read")  # changes nothing outside of the episode; else "write" or "destructive"
 def compute(expression: str) -> int:
     """One operation on two whole numbers.
 

@@ -1,0 +1,155 @@
+"""Effects of tools: how they are declared, and which tools a toolset calls."""
+
+import asyncio
+import functools
+import json
+import sys
+
+import pytest
+
+import tests_effects
+from tests_effects import CALLS
+from tests_tools import played
+from whetstone.errors import RecipeError
+from whetstone.tools import TOOLS, CallPolicy, Catalogue, Http, OpenApi, Toolset, effects
+from whetstone.tools.mcp import Mcp
+from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools.side_effects import CALLS_ALL, effect_of_hints
+
+
+@pytest.fixture(autouse=True)
+def _no_calls():
+    CALLS.clear()
+
+
+def test_a_function_a_method_and_a_class_declare_effects():
+    class Account:
+        effects = "read"
+
+        async def balance(self) -> int:
+            """Balance."""
+            return 1
+
+        async def pay(self) -> None:
+            """Pay."""
+
+        pay.effects = "write"
+
+    def undeclared() -> None:
+        """Nothing is declared."""
+
+    bound = functools.partial(tests_effects.writing, expression="1+1")
+    assert Toolset([Account, undeclared]).effects == {"balance": "read", "pay": "write", "undeclared": None}
+    assert Toolset([bound]).effects == {"pocket_calculator": "write"}
+    assert Toolset([tests_effects.Shop]).effects == {"look_up": None, "order": "write", "refund": "destructive"}
+
+
+def test_a_policy_overrides_what_tools_declare():
+    toolset = Toolset([tests_effects.Shop], calls=CallPolicy(effects={"look_up": "read", "refund": "read"}))
+    assert toolset.effects == {"look_up": "read", "order": "write", "refund": "read"}
+
+
+@pytest.mark.parametrize("declare", [lambda: effects("writes"), lambda: Toolset([type("Odd", (), {"effects": "no", "look": lambda self: None})])])
+def test_an_effect_that_does_not_exist_is_an_error(declare):
+    with pytest.raises(RecipeError, match="is not an effect.*use read, write, destructive"):
+        declare()
+
+
+def test_an_effect_of_a_tool_that_does_not_exist_is_an_error():
+    class Odd:
+        effects = {"refnd": "write"}  # noqa: RUF012
+
+        async def refund(self) -> None:
+            """Refund."""
+
+    with pytest.raises(RecipeError, match='Odd.effects: there is no tool "refnd"; did you mean "refund"'):
+        Toolset([Odd])
+
+
+@pytest.mark.parametrize(
+    ("policy", "called"),
+    [
+        (CallPolicy(), [None, "read"]),
+        (CallPolicy(calls_unknown=False), ["read"]),
+        (CallPolicy(calls_unknown=False, allowed=("pocket_calculator",)), ["read", "write", "destructive"]),
+        (CallPolicy(allowed=("refund",)), [None, "read"]),
+        (CALLS_ALL, [None, "read", "write", "destructive"]),
+    ],
+)
+def test_a_toolset_calls_what_its_policy_permits_and_nothing_else(policy, called):
+    for tool in (tests_effects.undeclared, tests_effects.reading, tests_effects.writing, tests_effects.destroying):
+        (answer,) = played(Toolset([tool], calls=policy), ("pocket_calculator", {"expression": "2*3"}))
+        effect = getattr(tool, "effects", None)
+        assert (answer.record.outcome, answer.text == "6") == (
+            ("ok", True) if effect in called else ("not_called", False)
+        )
+    assert CALLS == called
+
+
+def test_a_toolset_without_a_policy_calls_no_tool_that_writes():
+    (answer,) = played(Toolset([tests_effects.writing]), ("pocket_calculator", {"expression": "2*3"}))
+    assert "pocket_calculator (write) changes something outside of the episode" in answer.text
+    assert "environment.allow_effects or --allow-effects" in answer.text
+    assert CALLS == []
+
+
+def test_operations_have_the_effect_of_their_method(tmp_path):
+    methods = {"get": "read", "post": "write", "put": "write", "patch": "write", "delete": "destructive"}
+    paths = {"/order": {method: {"operationId": f"{method}_order"} for method in methods}}
+    (tmp_path / "shop.json").write_text(json.dumps({"openapi": "3.0.0", "paths": paths}))
+    service = OpenApi(file=str(tmp_path / "shop.json"), url="http://127.0.0.1:9")
+    assert Toolset([service]).effects == {f"{method}_order": effect for method, effect in methods.items()}
+
+
+@pytest.mark.parametrize(
+    ("methods", "effect"), [(["GET"], "read"), (["get", "POST"], "write"), (["GET", "DELETE", "PUT"], "destructive")]
+)
+def test_http_has_the_worst_effect_of_its_methods(methods, effect):
+    assert Toolset([Http(allow=["example.org"], methods=methods)]).effects == {"http": effect}
+
+
+@pytest.mark.parametrize(
+    ("hints", "effect"),
+    [
+        ({}, None),
+        ({"title": "A tool"}, None),
+        ({"read_only_hint": True}, "read"),
+        ({"read_only_hint": True, "destructive_hint": True}, "read"),
+        ({"read_only_hint": False}, "destructive"),  # the default of destructiveHint is true
+        ({"read_only_hint": False, "destructive_hint": False}, "write"),
+        ({"destructive_hint": False}, "write"),
+        ({"destructive_hint": True}, "destructive"),
+    ],
+)
+def test_hints_of_mcp_are_effects(hints, effect):
+    pytest.importorskip("mcp", reason="pip install mcp")
+    assert effect_of_hints(sdk().types.ToolAnnotations(**hints)) == effect
+    assert effect_of_hints(None) is None
+
+
+@pytest.mark.slow
+def test_effects_pass_through_an_mcp_server():
+    pytest.importorskip("mcp", reason="pip install mcp")
+    names = ["calculator", "tests_effects:Shop"]
+    code = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from whetstone.cli.main import main; main()"
+    server = Mcp(command=[sys.executable, "-c", code, ":".join(sys.path), "mcp", *names], prewarm=0)
+    found = asyncio.run(Toolset([server]).list_effects())
+    assert found == {"calculator": None, "look_up": None, "order": "write", "refund": "destructive"}  # with a state
+
+
+def test_tools_behind_a_catalogue_keep_their_effects():
+    catalogue = Catalogue(functions=["tests_effects:writing"])
+    assert Toolset([catalogue]).effects == {
+        "find_tools": "read",
+        "remove_tools": "read",
+        "pocket_calculator": "write",
+    }
+
+
+BY_OPTIONS = {"http", "mcp", "openapi", "python", "shell", "files"}
+"""Tools whose effects depend on their options; `mcp` on the server."""
+
+
+@pytest.mark.parametrize("name", sorted(set(TOOLS) - BY_OPTIONS))
+def test_every_tool_of_the_package_declares_its_effects(name):
+    assert TOOLS[name].effects == ({"find_tools": "read", "remove_tools": "read"} if name == "catalog" else "read")
