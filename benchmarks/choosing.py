@@ -103,7 +103,11 @@ def row(settings: BenchSettings, name: str, seed: int, run: ContenderRun, wrong:
         wrong: The share of its tasks that are wrong.
     """
     area = measure_from("area").of(run.folder, run.summary)
-    measures = {"success": run.summary["after"]["success"], "area under the curve": area, "wrong tasks": wrong}
+    measures = {
+        "success": run.summary["stages"][-1]["after"]["success"],
+        "area under the curve": area,
+        "wrong tasks": wrong,
+    }
     outcomes = outcomes_of(run.folder)
     return row_of(settings, name, seed, measures, [outcomes.get(task, 0.0) for task in sorted(outcomes)])
 

@@ -124,8 +124,8 @@ def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, float | None
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     entropies = [row["policy/entropy"] for row in rows if row["stage"] == "reinforcement"]
     return {
-        "success": summary["after"]["success"],
-        "success before": summary["before"]["success"] if began is not None else None,
+        "success": summary["stages"][-1]["after"]["success"],
+        "success before": summary["stages"][-1]["before"]["success"] if began is not None else None,
         "pass@1 before": None if before is None else before["1"],
         "pass@1": after["1"],
         "pass@8 before": None if before is None else before[str(SAMPLES)],

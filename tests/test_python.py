@@ -189,7 +189,7 @@ def test_a_summary_is_what_the_file_holds_and_is_frozen(lambdas):
     assert run.written == json.loads((run.run_dir / "summary.json").read_text())
     assert list(run.evaluations) == ["untrained", "reinforcement"]
     assert run.before is run.evaluations["untrained"]
-    assert run.after.to_json() == run.written["after"]
+    assert run.after.to_json() == run.written["evaluations"]["reinforcement"]
     assert run.policy().parameters == run.parameters
     with pytest.raises(FrozenInstanceError):
         run.seed = 1

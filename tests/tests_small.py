@@ -80,6 +80,11 @@ async def generous(trajectory, task):
     return Score(1.0)
 
 
+async def always_solved(trajectory, task):
+    """Return 1 and success for every episode."""
+    return Score(1.0, success=True)
+
+
 async def torn(trajectory, task):
     """Loses its judge when the evaluation is over."""
     if trajectory.id.startswith("group-"):

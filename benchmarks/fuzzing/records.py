@@ -21,13 +21,13 @@ from whetstone.chat.message import ToolCall, assistant, tool_result, user
 from whetstone.errors import WhetstoneError
 from whetstone.record import RunRecord, stored_lines
 from whetstone.reporting import Journal, metrics, read_trajectories
+from whetstone.reporting.alarms import find_alarms
 from whetstone.rewards.judges.asking import Kept, read_answer
 from whetstone.serving.live.journal import LearningJournal
 from whetstone.serving.live.turns import TurnStore
 from whetstone.serving.people.queue import PeopleQueue
 from whetstone.trajectory import Author, CallRecord, EndReason, Score, Task, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import encoded_trajectory, encoded_turn
-from whetstone.reporting.alarms import find_alarms
 from whetstone.viewing.app import Viewer
 from whetstone.viewing.opened import OpenedRun
 from whetstone.viewing.wanted import Wanted
@@ -83,7 +83,7 @@ _SHAPE = {
 }  # fmt: skip
 _RECIPE = {"title": "Sums", "policy": {"path": "x"}, "reinforcement": {"steps": 4}, "tasks": {"source": "arithmetic"}}
 _EVALUATION = {"success": 0.5, "interval": [0.2, 0.8], "episodes": 8, "reward": 0.5, "kinds": {}}
-_SUMMARY = {"before": _EVALUATION, "after": _EVALUATION}
+_SUMMARY = {"evaluations": {"untrained": _EVALUATION, "reinforcement": _EVALUATION}}
 WORDS = tuple(sorted({
     key for row in (*METRICS, *JOURNAL, *TURNS, *PEOPLE, *LIVE, *JUDGED, _TRAJECTORY, *_TRAJECTORY["turns"], _RECIPE,
                     _TRAJECTORY["turns"][0]["context"], _TRAJECTORY["score"], _SUMMARY, _EVALUATION) for key in row

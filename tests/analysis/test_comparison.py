@@ -12,6 +12,7 @@ from whetstone.analysis.comparison import compare, contenders_of, key_of, learni
 from whetstone.analysis.replay import Replay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
+from whetstone.evaluation.stage_results import compare_stage
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.reporting.comparison import band_of, differences, table_lines, verdict_of
@@ -223,22 +224,53 @@ def pair(one, other, p):
     }
 
 
-def row(name, mean):
+def row(name, mean, before=0.3, **changes):
+    difference = mean - before
+    outcome = "better" if difference > 0.05 else "worse" if difference < -0.05 else "unclear"
+    change = {"mean": difference, "interval": (difference - 0.05, difference + 0.05), "outcome": outcome}
     return {"name": name, "mean": mean, "success": [mean] * 3, "seeds": [0, 1, 2], "tool_calls": 1.0, "tokens": 9.0,
-            "failed": {}, "spent": dict.fromkeys(comparison.UNITS, 1.0)}  # fmt: skip
+            "before": before, "untrained": 0.0, "change": change, "failed": {},
+            "spent": dict.fromkeys(comparison.UNITS, 1.0), **changes}  # fmt: skip
 
 
-def test_the_sentence_says_no_more_than_the_intervals():
+def test_the_sentence_reports_no_more_than_the_intervals_and_ends_the_terminal_output():
     told = {
         "contenders": [row("a", 0.9), row("b", 0.5), row("c", 0.4)],
         "pairs": [pair("a", "b", 0.2), pair("a", "c", 0.01), pair("b", "c", 0.9)],
     }
-    assert (
-        verdict_of(told) == "a has the highest success, 90.0 %; over seeds it can be told from c, from the others not."
+    assert verdict_of(told) == (
+        "a has the highest success, 90.0 %; over 3 seeds it is better than c, and cannot be distinguished from b."
     )
-    assert "cannot be told from any" in verdict_of({**told, "pairs": [pair("a", "b", 0.2), pair("a", "c", 0.2)]})
-    assert "from every other" in verdict_of({**told, "pairs": [pair("a", "b", 0.01), pair("a", "c", 0.01)]})
+    equal = {**told, "pairs": [pair("a", "b", 0.2), pair("a", "c", 0.2)]}
+    assert "it cannot be distinguished from b, c." in verdict_of(equal)
+    assert table_lines(equal)[-1] == verdict_of(equal)
+    assert "better than every other" in verdict_of({**told, "pairs": [pair("a", "b", 0.01), pair("a", "c", 0.01)]})
     assert any("a − c" in line for line in table_lines(told))
+
+
+def test_a_comparison_warns_if_every_contender_ended_below_its_start():
+    pairs = [pair("a", "b", 0.2)]
+    lost = {"contenders": [row("a", 0.4, 0.7), row("b", 0.38, 0.72)], "pairs": pairs}
+    assert "WARNING: every contender ended below its start" in verdict_of(lost)
+    lines = table_lines(lost)
+    assert any(line.startswith("a: 70 → 40 %, worse than its start (-30 points") for line in lines)
+    assert any("70.0 %" in line and "0.0 %" in line for line in lines)  # start and untrained of a
+    one_gained = {"contenders": [row("a", 0.8, 0.7), row("b", 0.38, 0.72)], "pairs": pairs}
+    assert "WARNING" not in verdict_of(one_gained)
+
+
+def test_the_change_of_a_contender_has_an_interval_over_seeds_or_over_tasks():
+    def result(before, after):
+        ends = ({"success": rate, "interval": [rate - 0.02, rate + 0.02], "episodes": 400} for rate in (before, after))
+        return compare_stage("reinforcement", *ends)
+
+    # -0.30, -0.28, -0.32: mean -0.30, s = 0.02; t(0.975, 2) = 4.3027, half = 4.3027 * 0.02 / sqrt(3) = 0.0497
+    found = comparison.change_over_seeds([result(0.7, 0.4), result(0.7, 0.42), result(0.72, 0.4)])
+    assert found.mean == pytest.approx(-0.3)
+    assert found.interval == pytest.approx((-0.3497, -0.2503), abs=1e-4)
+    assert found.outcome == "worse"
+    assert comparison.change_over_seeds([result(0.7, 0.4)]) == result(0.7, 0.4).difference
+    assert comparison.change_over_seeds([]).outcome == "unknown"
 
 
 @pytest.mark.slow

@@ -172,8 +172,8 @@ def test_what_is_wrong_with_a_bench_is_one_line(changed, said, tmp_path):
 def test_measures_as_they_are_written():
     assert measure_from("area").label == "area under the curve"
     part = measure_from({"evaluation": "parts.right"})
-    assert part.of(Path(), {"after": {"parts": {"right": 0.25}}}) == 0.25
-    assert math.isnan(part.of(Path(), {"after": {"parts": {}}}))
+    assert part.of(Path(), {"evaluations": {"reinforcement": {"parts": {"right": 0.25}}}}) == 0.25
+    assert math.isnan(part.of(Path(), {"evaluations": {"reinforcement": {"parts": {}}}}))
     measure = measure_from({"metric": "update/grad_norm", "over": "max", "better": "lower"})
     assert (measure.label, measure.lower_is_better) == ("update/grad_norm (max)", True)
     with pytest.raises(RecipeError, match="a share of successes"):

@@ -86,4 +86,4 @@ def test_what_it_writes_passes_its_own_tests_and_trains(tmp_path, kind):
     assert tried.returncode == 0, tried.stdout + tried.stderr
     done = whetstone("train", "recipe.yaml", *SMALL, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["after"]["episodes"] == 4
+    assert json.loads(done.stdout)["stages"][-1]["after"]["episodes"] == 4

@@ -94,10 +94,10 @@ def test_evaluations_of_other_tasks_are_compared_as_independent_samples():
 
 
 def test_an_evaluation_without_a_scored_episode_has_no_outcome():
-    found = compare_stage("supervised", evaluation(None), evaluation(0.5))
-    assert found.outcome == "unknown"
-    assert found.sentence == "supervised: unknown → 50 %, unknown: an evaluation has no scored episode"
-    assert math.isnan(read_stage_results({"stages": [json.loads(json.dumps(found.to_json()))]})[0].difference.mean)
+    result = compare_stage("supervised", evaluation(None), evaluation(0.5))
+    assert result.outcome == "unknown"
+    assert result.sentence == "supervised: unknown → 50 %, unknown: an evaluation has no scored episode"
+    assert math.isnan(read_stage_results({"stages": [json.loads(json.dumps(result.to_json()))]})[0].difference.mean)
 
 
 def test_a_result_is_read_as_it_was_written():
@@ -108,8 +108,8 @@ def test_a_result_is_read_as_it_was_written():
 
 
 def test_summaries_of_earlier_releases_are_read():
-    made = {"untrained": evaluation(0.0), "supervised": evaluation(0.77), "reinforcement": evaluation(0.66)}
-    old = {"before": made["untrained"], "after": made["reinforcement"], "evaluations": made}
+    evaluations = {"untrained": evaluation(0.0), "supervised": evaluation(0.77), "reinforcement": evaluation(0.66)}
+    old = {"before": evaluations["untrained"], "after": evaluations["reinforcement"], "evaluations": evaluations}
     assert [(each.name, each.outcome) for each in read_stage_results(old)] == [
         ("supervised", "better"), ("reinforcement", "worse")
     ]  # fmt: skip

@@ -24,13 +24,13 @@ def rows(count=40, **keys):
 
     A scatter of 0.1 % keeps differences from being infinitely clear.
     """
-    found = []
+    result = []
     for step in range(count):
         values = {name: of(step / (count - 1)) if callable(of) else of for name, of in keys.items()}
         scatter = 1 + 0.001 * (-1) ** step
-        found.append({"stage": "reinforcement", "step": step + 1}
+        result.append({"stage": "reinforcement", "step": step + 1}
                      | {name.replace("__", "/"): value * scatter for name, value in values.items()})  # fmt: skip
-    return found
+    return result
 
 
 def exactly(count, **keys):
@@ -38,8 +38,8 @@ def exactly(count, **keys):
     return [{"stage": "reinforcement", "step": step + 1, **values} for step in range(count)]
 
 
-def names(given):
-    return [alarm.name for alarm in find_alarms(given)]
+def names(steps):
+    return [alarm.name for alarm in find_alarms(steps)]
 
 
 def rising(low, high):
@@ -83,9 +83,9 @@ def test_each_sign_raises_its_alarm_and_no_other(name, changed):
 
 
 def test_one_gradient_of_twenty_times_the_median_is_a_spike_and_names_its_step():
-    given = rows(**HEALTHY)
-    given[30]["update/grad_norm"] = 10.0  # the others are about 0.5
-    (alarm,) = find_alarms(given)
+    steps = rows(**HEALTHY)
+    steps[30]["update/grad_norm"] = 10.0  # the others are about 0.5
+    (alarm,) = find_alarms(steps)
     assert alarm.name == "gradient spikes"
     assert "at step 31" in alarm.message
     assert alarm.step == 40
@@ -100,14 +100,14 @@ def test_one_gradient_of_twenty_times_the_median_is_a_spike_and_names_its_step()
     ],
 )
 def test_three_steps_of_equal_groups_have_a_remedy_that_depends_on_success(success, name, remedy, wrong_remedy):
-    given = exactly(3, group__zero_variance_fraction=1.0, episode__success=success)
-    assert names(given[:2]) == []
-    (alarm,) = find_alarms(given)
+    steps = exactly(3, group__zero_variance_fraction=1.0, episode__success=success)
+    assert names(steps[:2]) == []
+    (alarm,) = find_alarms(steps)
     assert alarm.name == name
     assert remedy in alarm.remedy
     assert wrong_remedy not in alarm.remedy
-    given[1]["group/zero_variance_fraction"] = 0.9
-    assert names(given) == []
+    steps[1]["group/zero_variance_fraction"] = 0.9
+    assert names(steps) == []
 
 
 def test_many_equal_groups_are_an_alarm_unless_most_tasks_are_solved():
@@ -116,9 +116,9 @@ def test_many_equal_groups_are_an_alarm_unless_most_tasks_are_solved():
 
 
 def test_a_reward_that_is_the_same_in_the_first_two_steps_is_constant():
-    given = exactly(2, episode__reward_min=0.5, episode__reward_max=0.5)
-    assert names(given[:1]) == []
-    (alarm,) = find_alarms(given)
+    steps = exactly(2, episode__reward_min=0.5, episode__reward_max=0.5)
+    assert names(steps[:1]) == []
+    (alarm,) = find_alarms(steps)
     assert alarm.name == "constant reward"
     assert "the reward 0.5" in alarm.message
     assert "whetstone rewards audit" in alarm.remedy
@@ -143,22 +143,22 @@ def test_no_trend_is_reported_in_fewer_than_fifteen_steps():
 
 
 def test_values_that_are_missing_or_none_are_left_out():
-    given = rows(**HEALTHY)
-    for row in given[::2]:
+    steps = rows(**HEALTHY)
+    for row in steps[::2]:
         row["policy/entropy"] = None
-    assert names(given) == []
+    assert names(steps) == []
     assert names([{"stage": "reinforcement", "step": 1}] * 40) == []
 
 
 def test_a_change_is_counted_in_standard_errors_of_successive_steps():
     # 15 values: ten alternate between 0 and 1, five between 20 and 21
     values = [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 20, 21, 20, 21, 20]
-    found = find_change([{"x": value} for value in values], "x", 1)
+    result = find_change([{"x": value} for value in values], "x", 1)
     # scatter: 13 differences of 1 and one of 19: (13 + 361) / 2 / 14 = 13.357
     # first 10: 0.5, last 5: 20.4 -> 19.9 / sqrt(13.357 (1/10 + 1/5)) = 9.941; first 5: 0.4 -> 8.65
-    assert (found.first_steps, found.last_steps) == (10, 5)
-    assert (found.early, found.late) == (0.5, 20.4)
-    assert found.errors == pytest.approx(19.9 / math.sqrt(374 / 28 * 0.3))
+    assert (result.first_steps, result.last_steps) == (10, 5)
+    assert (result.early, result.late) == (0.5, 20.4)
+    assert result.errors == pytest.approx(19.9 / math.sqrt(374 / 28 * 0.3))
     assert find_change([{"x": value} for value in values], "x", -1) is None
 
 
@@ -197,8 +197,8 @@ def test_a_run_that_does_not_change_rarely_raises_the_alarm_of_success_and_a_fal
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "episodes"), [(0.77, 64), (0.5, 16), (0.1, 16), (0.5, 4)])
 def test_fewer_than_2_of_100_flat_runs_raise_the_alarm_of_success(rate, episodes):
-    found = [first_alarm(run) for run in runs_of(lambda step: rate, 1000, episodes=episodes, seed=1)]
-    assert sum(step is not None for step in found) <= 20
+    result = [first_alarm(run) for run in runs_of(lambda step: rate, 1000, episodes=episodes, seed=1)]
+    assert sum(step is not None for step in result) <= 20
 
 
 def test_correlated_episodes_of_a_group_need_a_larger_fall():
@@ -216,8 +216,8 @@ def test_a_fall_of_less_than_five_points_is_no_alarm_however_clear():
 
 
 def test_a_curriculum_is_named_as_another_cause_of_a_fall():
-    given = rows(**{**HEALTHY, "episode__success": rising(0.6, 0.2), "reward__mean": 0.3, "curriculum__stage": 1.0})
-    assert "curriculum" in falling_success(given).check
+    steps = rows(**{**HEALTHY, "episode__success": rising(0.6, 0.2), "reward__mean": 0.3, "curriculum__stage": 1.0})
+    assert "curriculum" in falling_success(steps).check
 
 
 def test_the_mismatch_has_one_limit_that_depends_on_the_precision_of_the_sampler():
@@ -232,9 +232,9 @@ def test_the_mismatch_has_one_limit_that_depends_on_the_precision_of_the_sampler
 
 
 def test_one_step_of_mismatch_among_three_is_no_alarm():
-    given = exactly(3, sampler__mismatch_kl=1e-6, sampler__mismatch_limit=1e-4)
-    given[-1]["sampler/mismatch_kl"] = 1.0
-    assert names(given) == []
+    steps = exactly(3, sampler__mismatch_kl=1e-6, sampler__mismatch_limit=1e-4)
+    steps[-1]["sampler/mismatch_kl"] = 1.0
+    assert names(steps) == []
 
 
 def test_rows_of_the_last_reinforcement_stage_are_considered():
@@ -253,10 +253,10 @@ def test_rewards_of_a_stage_that_does_not_train_on_them_raise_no_alarm():
 
 
 def test_alarms_of_earlier_steps_are_read_from_the_metrics():
-    given = exactly(6)
-    for row in given[1:4]:
+    steps = exactly(6)
+    for row in steps[1:4]:
         row["alarm/full_contexts"] = 1.0
-    assert stored_alarms(given) == {"full contexts": (2, 4)}
+    assert stored_alarms(steps) == {"full contexts": (2, 4)}
 
 
 def test_the_page_on_reading_a_run_lists_every_alarm_and_every_limit():

@@ -79,13 +79,13 @@ def test_the_panel_shows_the_alarms_that_are_raised_now():
     row = {"stage": "reinforcement", "step": 1, "sampler/mismatch_kl": 0.5}
     dashboard, written = Dashboard("runs/shop"), io.StringIO()
     dashboard.console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
-    with dashboard.stage("reinforcement", 20) as shown:
-        shown.advance({"sampler/mismatch_kl": 0.5})
-        shown.show_alarms(find_alarms([row]))
+    with dashboard.stage("reinforcement", 20) as bar:
+        bar.advance({"sampler/mismatch_kl": 0.5})
+        bar.show_alarms(find_alarms([row]))
         dashboard.console = Console(file=written, width=200, force_terminal=True, color_system=None)
         dashboard.console.print(dashboard.panel())
         assert "! sampler mismatch" in written.getvalue()
-        shown.show_alarms([])
+        bar.show_alarms([])
         dashboard.console.print(dashboard.panel())
     assert written.getvalue().count("! sampler mismatch") == 1
 

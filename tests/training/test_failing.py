@@ -190,8 +190,9 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     cause = "the reward failed: RuntimeError: sometimes"
     assert 0 < failed < 16
     assert summary["failed"] == {"episodes": failed, "causes": {cause: failed}}
-    assert summary["after"]["causes"] == {cause: summary["after"]["invalid"]}
-    assert f"{summary['after']['invalid']} of 40 episodes have no score: {cause}" in done.stdout
+    after = summary["evaluations"]["reinforcement"]
+    assert after["causes"] == {cause: after["invalid"]}
+    assert f"{after['invalid']} of 40 episodes have no score: {cause}" in done.stdout
     assert f"episodes have no score: {cause}" in done.stderr  # beside the progress
     assert " failed" in done.stderr
     page = (run / "report.html").read_text()
@@ -205,7 +206,7 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     assert told["failed"] == {cause: failed}
     assert sum(row["failed"] for row in told["steps"]) == pytest.approx(failed / 8)
     told = whetstone("evaluate", run, "--json")
-    assert json.loads(told.stdout)["causes"] == summary["after"]["causes"]
+    assert json.loads(told.stdout)["causes"] == after["causes"]
     assert told.returncode == 1
     assert cause in told.stderr
 
@@ -215,7 +216,8 @@ def test_a_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
     run = ["--run-dir", "runs/numpy"]
     done = whetstone("train", "shop.yaml", "reward=rewards_here:numpy", "evaluation.episodes=4", *run, cwd=shop)
     assert done.returncode == 0
-    assert json.loads((shop / "runs/numpy/summary.json").read_text())["after"]["reward"] == 0.5
+    summary = json.loads((shop / "runs/numpy/summary.json").read_text())
+    assert summary["evaluations"]["reinforcement"]["reward"] == 0.5
     shown = whetstone("rollout", "shop.yaml", "reward=rewards_here:numpy", "-n", 1, "--json", cwd=shop)
     assert json.loads(shown.stdout)["reward"] == 0.5
 

@@ -38,9 +38,10 @@ def test_a_run_goes_on_and_says_how_many_it_left_out(project, changes):
     assert [row["cost_per_step/episodes"] for row in rows] == [8, 8, 8]  # others took their places
     assert rows[-1]["group/prompt_too_long"] > 0
     summary = json.loads((run / "summary.json").read_text())
-    held_out = summary["after"]["tasks"] + summary["after"]["too_long"]
-    assert 0 < summary["after"]["too_long"] < held_out <= 40
-    said = f"{summary['after']['too_long']} tasks are left out: their prompts leave no room in the model's context"
+    after = summary["evaluations"]["reinforcement"]
+    held_out = after["tasks"] + after["too_long"]
+    assert 0 < after["too_long"] < held_out <= 40
+    said = f"{after['too_long']} tasks are left out: their prompts leave no room in the model's context"
     assert said in done.stdout
     assert "such tasks are left out and counted (group/prompt_too_long)" in done.stderr
 

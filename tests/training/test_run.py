@@ -105,7 +105,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
     resumed = train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
-    assert resumed.written["after"] == whole.written["after"]
+    assert resumed.written["evaluations"] == whole.written["evaluations"]
     ours, theirs = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     steps_on_record = [

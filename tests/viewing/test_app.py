@@ -57,7 +57,7 @@ def test_an_overview_has_verdict_alarms_recipe_and_evaluations(runs):
     assert found["title"] == "Sums with a tool"
     assert found["recipe"]["reinforcement.learning_rate"] == "0.001"
     assert found["evaluations"][0]["success"] == 0.25
-    assert (found["alarms"], found["stages"], found["stored_alarms"]) == ([], [], {})
+    assert (found["alarms"], found["results"], found["stored_alarms"]) == ([], [], {})
 
 
 def test_curves_trajectories_and_one_of_them(runs):
@@ -79,6 +79,17 @@ def test_tools_steps_episodes_trace_and_comparison(runs):
     compared = told(runs, "/api/compare")
     assert compared["runs"][0]["curve"] == {"x": [16.0, 32.0, 48.0], "y": [0.5, 0.5, 0.5]}  # 16 sampled tokens a step
     assert compared["comparison"] is None
+
+
+def test_a_comparison_of_runs_has_the_result_of_each_stage(tmp_path):
+    folder = made_run(tmp_path / "run")
+    ends = {"before": {"success": 0.7, "interval": [0.65, 0.75]}, "after": {"success": 0.4, "interval": [0.35, 0.45]}}
+    (folder / "summary.json").write_text(json.dumps(ends))
+    opened = opened_runs([folder], cache=tmp_path / "cache")
+    (compared,) = Viewer(opened).compare()["runs"]
+    opened[0].close()
+    assert [result["outcome"] for result in compared["results"]] == ["worse"]
+    assert compared["verdict"]["word"] == "worse"
 
 
 def test_what_compare_wrote_is_read_when_it_is_there(runs, tmp_path):

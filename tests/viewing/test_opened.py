@@ -83,7 +83,7 @@ def test_a_last_stage_that_lost_success_is_worse_however_much_was_gained_before(
     overview = opened(folder).overview()
     assert overview["verdict"]["word"] == "worse"
     assert "reinforcement: 77 → 66 %, worse than its start" in overview["verdict"]["said"]
-    assert [stage["outcome"] for stage in overview["stages"]] == ["better", "worse"]
+    assert [result["outcome"] for result in overview["results"]] == ["better", "worse"]
 
 
 def test_a_few_steps_tell_nothing(tmp_path, opened):

@@ -175,7 +175,7 @@ def test_a_run_that_goes_wrong_says_so_and_what_to_look_at(open_page, tmp_path):
         page = open_page("", at=at)
         page.wait_for_selector(".alert")
         assert page.locator(".verdict .word").inner_text() == "▼ It gets worse"
-        assert "Success fell from 58% (first 5 steps) to 26% (last 5 steps)" in page.locator(".verdict").inner_text()
+        assert "Success fell from 56% (first 5 steps) to 26% (last 5 steps)" in page.locator(".verdict").inner_text()
         assert page.locator(".alert h3").inner_text() == "⚠ Reward hacking"
         kept(page, "alarms")
         page.get_by_role("link", name="Show them").click()

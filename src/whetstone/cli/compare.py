@@ -16,7 +16,7 @@ from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
-from whetstone.reporting.comparison import table_lines, write_comparison
+from whetstone.reporting.comparison import table_lines, verdict_of, write_comparison
 from whetstone.training.budget import UNITS
 
 _KEY = re.compile(r"[\w.]+=")
@@ -66,6 +66,7 @@ def compare_command(
         ask=ask_once(),
     )
     told = found.to_json()
+    told["sentence"] = verdict_of(told)
     unit = next(iter(limits), "sampled_tokens")
     curves = {name: [analysis.learning_curve(run.folder, unit) for run in runs] for name, runs in found.runs.items()}
     page = output_dir / "comparison.html"

@@ -62,9 +62,13 @@ def show(run_dir: Path, id: str | None, credit: bool, full: bool, as_json: bool)
 def _show_run(run: analysis.ShownRun, as_json: bool) -> None:
     recipe = run.recipe.recipe
     if as_json:
-        told = {"recipe": recipe.model_dump(mode="json"), "evaluations": dict(run.evaluations), "summary": run.summary}
-        told |= judgment_of(run.summary, run.rows)
-        click.echo(to_json({**told, "last": run.rows[-1] if run.rows else None, "steps": len(run.rows)}))
+        report = {
+            "recipe": recipe.model_dump(mode="json"),
+            "evaluations": dict(run.evaluations),
+            "summary": run.summary,
+        }
+        report |= judgment_of(run.summary, run.rows)
+        click.echo(to_json({**report, "last": run.rows[-1] if run.rows else None, "steps": len(run.rows)}))
         return
     state = "over" if run.summary is not None else "not over: it goes on, or was stopped"
     click.secho(plain(f"{run.run_dir}  {recipe.title}"), bold=True)

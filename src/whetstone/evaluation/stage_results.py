@@ -165,10 +165,10 @@ def read_stage_results(summary: Mapping[str, Any]) -> list[StageResult]:
     stored = [stage for stage in summary.get("stages", ()) if "after" in stage]
     if stored:
         return [_stored(stage) for stage in stored]
-    made = list(summary.get("evaluations", {}).items())
-    if len(made) > 1:
-        return [compare_stage(name, before, after) for (_, before), (name, after) in pairwise(made)]
-    if not made and "before" in summary:
+    evaluations = list(summary.get("evaluations", {}).items())
+    if len(evaluations) > 1:
+        return [compare_stage(name, before, after) for (_, before), (name, after) in pairwise(evaluations)]
+    if not evaluations and "before" in summary:
         return [compare_stage("training", summary["before"], summary["after"])]
     return []
 
@@ -195,8 +195,8 @@ def numbers_of(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 def last_evaluation(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the last evaluation of a run with all of its numbers."""
-    found: Mapping[str, Any] = list(summary["evaluations"].values())[-1]
-    return found
+    last: Mapping[str, Any] = list(summary["evaluations"].values())[-1]
+    return last
 
 
 def describe_difference(difference: Difference) -> str:
@@ -205,8 +205,8 @@ def describe_difference(difference: Difference) -> str:
     if math.isnan(difference.mean):
         return ""
     paired = f", {difference.paired_tasks} tasks paired" if difference.paired_tasks else ""
-    shown = "unknown" if math.isnan(low) else f"{format_percent(low, '+')} to {format_percent(high, '+')}"
-    return f" ({format_percent(difference.mean, '+')} points, 95 % interval {shown}{paired})"
+    interval = "unknown" if math.isnan(low) else f"{format_percent(low, '+')} to {format_percent(high, '+')}"
+    return f" ({format_percent(difference.mean, '+')} points, 95 % interval {interval}{paired})"
 
 
 def format_percent(rate: float | None, sign: str = "") -> str:

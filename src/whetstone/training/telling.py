@@ -1,4 +1,4 @@
-"""How is what a run came to said? Its success, what it learned by, how fast it was; in a line and as a summary."""
+"""Builds the one-line headline of an evaluation and the summary of a finished run: success, method and throughput."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def summary_of(
     seconds: Mapping[str, float],
     parameters: int,
 ) -> dict[str, Any]:
-    """What a run came to, as `summary.json` holds it.
+    """Build the content of `summary.json`.
 
     Args:
         rows: Of its metrics.
-        seconds: By stage, of training alone.
+        seconds: Training time of each stage.
         parameters: Of its policy.
     """
     recipe = resolved.recipe
@@ -145,7 +145,7 @@ def stage_results_of(recipe: Recipe, run_dir: Path) -> list[StageResult]:
         if isinstance(settings, SamplingSettings):
             continue  # the policy is unchanged
         paths = [run_dir / "evaluations" / f"{stage}.json" for stage in (before, name)]
-        evaluations = [found for path in paths if (found := read_json(path)) is not None]
+        evaluations = [evaluation for path in paths if (evaluation := read_json(path)) is not None]
         if len(evaluations) == 2:
             files = [run_dir / "trajectories" / f"evaluation-{stage}.jsonl" for stage in (before, name)]
             first, second = (read_task_outcomes(file) if file.is_file() else {} for file in files)

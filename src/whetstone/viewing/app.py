@@ -239,7 +239,7 @@ class Viewer:
             spent["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in own)
             curve = {"x": [x for x, _ in points[::width]], "y": [y for _, y in points[::width]]}
             rows.append({"name": run.name, "spent": spent, "curve": curve, "evaluations": run.evaluations(),
-                         "stages": [result.to_json() for result in run.stage_results()],
+                         "results": [result.to_json() for result in run.stage_results()],
                          "verdict": run.verdict(), **run.progress()})  # fmt: skip
         return {"runs": rows, "comparison": self._comparison()}
 

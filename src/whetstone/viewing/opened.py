@@ -219,7 +219,7 @@ class OpenedRun:
             "folder": str(self.folder),
             "progress": self.progress(),
             "verdict": self.verdict(),
-            "stages": [result.to_json() for result in self.stage_results()],
+            "results": [result.to_json() for result in self.stage_results()],
             "alarms": [asdict(alarm) for alarm in find_alarms(self.metrics.rows)],
             "stored_alarms": stored_alarms(self.metrics.rows),
             "evaluations": self.evaluations(),

@@ -21,10 +21,10 @@ export async function update(context) {
   const share = (told) => (told && told.success !== null ? [el("b", {}, percent(told.success)), told.interval
     && el("small", {}, ` ${percent(told.interval[0])} to ${percent(told.interval[1])}`)] : "–");
   const rows = shown.map((run) => {
-    const [first, last, stage] = [run.evaluations[0], run.evaluations.at(-1), run.stages.at(-1)];
+    const [first, last, stage] = [run.evaluations[0], run.evaluations.at(-1), run.results.at(-1)];
     return [[el("i", { class: "dot", style: { "--dot": names.get(run.name) } }), " ",
       el("a", { href: link({ tab: "run", run: run.name }), on: { click: follow } }, run.name)], run.state,
-    share(first), share(stage?.before), run.evaluations.length > 1 ? share(stage?.after ?? last) : "–",
+    share(first), share(stage?.before), stage || run.evaluations.length > 1 ? share(stage?.after ?? last) : "–",
     stage ? OUTCOMES[stage.outcome] : "–", number(last?.reward), number(last?.turns),
     number(last?.tool_calls), number(last?.action_tokens), whole(run.spent.episodes),
     whole(Math.round(run.spent.sampled_tokens)), duration(run.spent.seconds)];
