@@ -75,14 +75,15 @@ def tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
     """Return the statistics as metrics, `tools/TOOL/calls` and so on; see `metric_names.py`."""
     metrics: dict[str, float] = {}
     for name, tool in list(statistics.items())[:_MAX_TOOLS]:
-        metrics |= {
-            f"tools/{name}/calls": float(tool.calls),
-            f"tools/{name}/error_fraction": tool.error_fraction,
-            f"tools/{name}/failed_fraction": tool.failed / tool.calls,
-            f"tools/{name}/truncated_fraction": tool.truncated / tool.calls,
-            f"tools/{name}/seconds_mean": tool.seconds_mean,
-            f"tools/{name}/seconds_max": tool.seconds_max,
+        values = {
+            "calls": float(tool.calls),
+            "error_fraction": tool.error_fraction,
+            "failed_fraction": tool.failed / tool.calls,
+            "truncated_fraction": tool.truncated / tool.calls,
+            "seconds_mean": tool.seconds_mean,
+            "seconds_max": tool.seconds_max,
         }
+        metrics |= {f"tools/{name}/{key}": value for key, value in values.items()}
     return metrics
 
 
@@ -98,9 +99,7 @@ def read_calls(run_dir: Path) -> Iterator[CallRecord]:
             return
 
 
-def statistics_of_run(
-    rows: Iterable[Mapping[str, Any]], run_dir: Path
-) -> dict[str, ToolStatistics]:
+def statistics_of_run(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[str, ToolStatistics]:
     """Return the statistics of each tool over many steps, the most frequently called first.
 
     Args:
@@ -159,6 +158,8 @@ class ToolWatch:
         self._calls: defaultdict[str, list[CallRecord]] = defaultdict(list)
         self._is_done: set[str] = set()
         """Tools that were answered once, or were reported."""
+        self.reported: list[str] = []
+        """Lines that were reported."""
 
     def see(self, trajectory: Trajectory) -> None:
         """Count the calls of one more episode."""
@@ -174,6 +175,7 @@ class ToolWatch:
             if statistics[call.name].failed >= MIN_CALLS or statistics[call.name].calls >= _MIN_REJECTED_CALLS:
                 self._is_done.add(call.name)
                 for line in describe_failing_tools(statistics):
+                    self.reported.append(line)
                     self._say(line)
 
 

@@ -54,7 +54,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_DELETE = answer  # noqa: N815
+            do_GET = do_POST = do_DELETE = answer
 
             def log_message(self, *_):
                 pass
@@ -293,7 +293,7 @@ def test_retry_after_holds_back_all_calls_of_the_tool():
     async def run():
         toolset, began = Toolset([lookup]), asyncio.get_running_loop().time()
         first = asyncio.create_task(toolset.call(ToolCall("lookup", "{}")))
-        while pace_of("lookup")._next < began + 1:  # until the first has failed
+        while pace_of("lookup")._next < began + 1:  # noqa: ASYNC110 - until the first has failed
             await asyncio.sleep(0)
         return began, [await toolset.call(ToolCall("lookup", "{}")), await first]
 

@@ -83,7 +83,7 @@ def test_a_toolset_calls_what_its_policy_permits_and_nothing_else(policy, called
         assert (answer.record.outcome, answer.text == "6") == (
             ("ok", True) if effect in called else ("not_called", False)
         )
-    assert CALLS == called
+    assert called == CALLS
 
 
 def test_a_toolset_without_a_policy_calls_no_tool_that_writes():

@@ -250,7 +250,7 @@ class Assembly:
             record=record,
             group_timeout_seconds=recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else None,
             reward_timeout_seconds=recipe.rollout.reward_timeout_seconds,
-            busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
+            busy_seconds=(lambda: actor.engine.statistics.busy_seconds) if isinstance(actor, PolicyActor) else None,
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
             others=self.frozen,
@@ -462,10 +462,6 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
     )
 
 
-def _busy_seconds(engine: Engine) -> Callable[[], float]:
-    return lambda: engine.statistics.busy_seconds
-
-
 def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
     """Return the task source of a recipe.
 
@@ -475,19 +471,9 @@ def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Sourc
     Raises:
         RecipeError: There is no such source, or an option is wrong.
     """
-    recipe = resolved.recipe
-    part = Part(name=recipe.tasks.source, **options)
-    source: Source = part_of(
-        resolved,
-        key,
-        "task source",
-        part,
-        _SOURCES,
-        {"seed": recipe.seed},
-        protocol=Source,
-        named_at="tasks.source",
-    )
-    return source
+    part, seed = Part(name=resolved.recipe.tasks.source, **options), {"seed": resolved.recipe.seed}
+    named = {"protocol": Source, "named_at": "tasks.source"}
+    return part_of(resolved, key, "task source", part, _SOURCES, seed, **named)  # type: ignore[no-any-return]
 
 
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:

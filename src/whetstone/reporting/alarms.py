@@ -14,30 +14,19 @@ Note:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from statistics import fmean, median
-from typing import Any
 
+from whetstone.reporting.changes import MIN_STEPS, SUCCESS, Change, Row, find_change, is_number
 from whetstone.tool_calls import describe_step
 
-Row = Mapping[str, Any]
-MIN_STEPS = 15
-"""Steps with a value from which `find_change` compares a metric; success is compared from 10 steps."""
-CLEAR = 4.0
-"""Standard errors from which a change counts. Calibrated by simulation: many pairs of windows are compared."""
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
 """Maximum `sampler/mismatch_kl` (nats per token, k3) by precision of the sampler. Rounding of SmolLM2-135M in bfloat16
 gives about 1e-3; the error of a log-prob is proportional to the precision, and k3 to its square."""
-_FIRST, _LAST = (5, 10, 20), (5, 10, 20, 40)
-"""Sizes of the windows that `find_change` compares, in steps."""
-_PRIOR_STEPS = 10
 _MIN_FALL = 0.05
 _SOLVED, _UNSOLVED = 0.9, 0.1
 _IN_A_ROW = 3
-_SUCCESS = "episode/success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +54,6 @@ class Alarm:
     def metric(self) -> str:
         """Name of the metric that stores the alarm."""
         return f"alarm/{self.name.replace(' ', '_')}"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A metric over the first steps and over the last steps."""
-
-    early: float
-    late: float
-    first_steps: int
-    last_steps: int
-    errors: float
-    """Difference in standard errors; infinite if the metric has no scatter."""
-
-    def describe(self, form: str) -> str:
-        """Return `from EARLY (first N steps) to LATE (last M steps)`."""
-        early, late = form.format(self.early), form.format(self.late)
-        return f"from {early} (first {self.first_steps} steps) to {late} (last {self.last_steps} steps)"
 
 
 def find_alarms(rows: Sequence[Row]) -> list[Alarm]:
@@ -129,46 +101,6 @@ def mismatch_limit(dtype: str) -> float:
         dtype: Precision of the sampler, such as `bfloat16`; an unknown one has the limit of `bfloat16`.
     """
     return MISMATCH_LIMITS.get(dtype, MISMATCH_LIMITS["bfloat16"])
-
-
-def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
-    """Find a clear rise or fall of a metric from its first steps to its last steps.
-
-        z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
-        v = (10 b + sum of (x_t+1 - x_t)^2 / 2) / (10 + number of differences)
-
-    Every k in 5, 10, 20 is compared with every m in 5, 10, 20, 40, as far as there are steps. b is the binomial
-    variance of the success of a step with its effective number of episodes; it counts as ten steps. Other metrics have
-    no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without their trend.
-
-    Args:
-        sign: 1 for a rise, -1 for a fall.
-        minimum: Smallest difference that counts.
-
-    Returns:
-        The pair of windows with the largest z, or None if that is less than `CLEAR`.
-    """
-    values = [float(row[key]) for row in rows if _is_number(row, key)]
-    prior = _binomial_variance(rows) if key == _SUCCESS else None
-    if len(values) < (min(_FIRST) + min(_LAST) if prior is not None else MIN_STEPS):
-        return None
-    scatter = math.fsum((after - before) ** 2 / 2 for before, after in pairwise(values))
-    weight = _PRIOR_STEPS if prior is not None else 0
-    variance = (weight * (prior or 0.0) + scatter) / (weight + len(values) - 1)
-    sums = [0.0, *accumulate(values)]
-    best: Change | None = None
-    for first in _FIRST:
-        for last in _LAST:
-            if first + last > len(values):
-                continue
-            early, late = sums[first] / first, (sums[-1] - sums[-1 - last]) / last
-            difference, error = sign * (late - early), math.sqrt(variance * (1 / first + 1 / last))
-            if difference <= max(minimum, 1e-12):
-                continue
-            errors = difference / error if error > 0 else math.inf
-            if errors >= CLEAR and (best is None or errors > best.errors):
-                best = Change(early, late, first, last, errors)
-    return best
 
 
 def failing_tools(rows: Sequence[Row]) -> Alarm | None:
@@ -230,7 +162,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
         steps, groups = 10, f"{fmean(late):.0%} of the groups"
     else:
         return None
-    success = _mean(rows[-steps:], _SUCCESS)
+    success = _mean(rows[-steps:], SUCCESS)
     if success is not None and success >= _SOLVED and steps > _IN_A_ROW:
         return None  # most tasks are solved, and the others still teach
     seen = f"in {groups} of the last {steps} steps all episodes have the same reward, so they give no advantage"
@@ -242,7 +174,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             "success on held-out tasks, by kind of task",
             "harder tasks, or end the stage (reinforcement.until): nothing is left to learn here",
             key,
-            _SUCCESS,
+            SUCCESS,
         )
     if success is not None and success <= _UNSOLVED:
         return _alarm(
@@ -252,7 +184,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             "`whetstone why RUN --step N`: what do the episodes do, and do their tools work?",
             "easier tasks first (curriculum), demonstrations (supervised), partial reward, larger groups",
             key,
-            _SUCCESS,
+            SUCCESS,
         )
     return _alarm(
         rows,
@@ -262,7 +194,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
         "larger groups (rollout.group_size), tasks of medium difficulty (rollout.dynamic_sampling), a higher "
         "rollout.temperature, partial reward",
         key,
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -283,7 +215,7 @@ def failing_episodes(rows: Sequence[Row]) -> Alarm | None:
 
 def full_contexts(rows: Sequence[Row]) -> Alarm | None:
     """More than 10 % of the episodes of the last five steps ended because the context was full; three or more."""
-    recent = [row for row in rows[-5:] if _is_number(row, "episode/invalid_fraction")]
+    recent = [row for row in rows[-5:] if is_number(row, "episode/invalid_fraction")]
     fraction = fmean(float(row.get("end_reason/context_full") or 0.0) for row in recent) if recent else 0.0
     if len(recent) < _IN_A_ROW or fraction <= 0.1:
         return None
@@ -311,7 +243,7 @@ def reward_hacking(rows: Sequence[Row]) -> Alarm | None:
         "trajectories that are not solved, highest reward first",
         "remove the component that pays without a solution, or pay it only on success",
         "reward/mean",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -330,7 +262,7 @@ def falling_success(rows: Sequence[Row]) -> Alarm | None:
         else "policy/kl, policy/entropy, the gradient norm, and the step at which it started",
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, or a checkpoint before the fall",
-        _SUCCESS,
+        SUCCESS,
         "policy/entropy",
         "policy/kl",
     )
@@ -349,7 +281,7 @@ def entropy_collapse(rows: Sequence[Row]) -> Alarm | None:
         "one task across training: are its samples identical?",
         "a higher clip_high, an entropy bonus (reinforcement.entropy), a higher temperature, or a lower learning rate",
         "policy/entropy",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -366,7 +298,7 @@ def rising_entropy(rows: Sequence[Row]) -> Alarm | None:
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, a lower weight of reinforcement.entropy",
         "policy/entropy",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -408,7 +340,7 @@ def idle_updates(rows: Sequence[Row]) -> Alarm | None:
 
 def gradient_spikes(rows: Sequence[Row]) -> Alarm | None:
     """One of the last fifty gradients is more than ten times the median of all."""
-    norms = [(row["step"], row["update/grad_norm"]) for row in rows if _is_number(row, "update/grad_norm")]
+    norms = [(row["step"], row["update/grad_norm"]) for row in rows if is_number(row, "update/grad_norm")]
     if len(norms) < MIN_STEPS:
         return None
     usual = median(norm for _, norm in norms)
@@ -433,7 +365,7 @@ def length_drift(rows: Sequence[Row]) -> Alarm | None:
     longer, shorter = find_change(rows, key, 1), find_change(rows, key, -1)
     grown = longer if longer is not None and longer.late >= 1.5 * longer.early else None
     length = grown or (shorter if shorter is not None and shorter.late <= shorter.early * 2 / 3 else None)
-    if length is None or find_change(rows, _SUCCESS, 1) is not None:
+    if length is None or find_change(rows, SUCCESS, 1) is not None:
         return None
     return _alarm(
         rows,
@@ -492,42 +424,23 @@ def _describe_tools(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]
 
 
 def _falling(rows: Sequence[Row]) -> Change | None:
-    return find_change(rows, _SUCCESS, -1, minimum=_MIN_FALL)
+    return find_change(rows, SUCCESS, -1, minimum=_MIN_FALL)
 
 
 def _improves(rows: Sequence[Row]) -> bool:
     """Whether most tasks are solved, or success still rises over the second half."""
-    success = _mean(rows[-max(3, len(rows) // 5) :], _SUCCESS)
+    success = _mean(rows[-max(3, len(rows) // 5) :], SUCCESS)
     half = rows[len(rows) // 2 :] if len(rows) >= 2 * MIN_STEPS else rows
-    return (success is not None and success >= _SOLVED) or find_change(half, _SUCCESS, 1) is not None
-
-
-def _binomial_variance(rows: Sequence[Row]) -> float | None:
-    """Mean variance of the success of a step; None if a row has no effective number of episodes."""
-    variances = []
-    for row in rows:
-        if _is_number(row, _SUCCESS):
-            count = row.get("episode/effective_samples")
-            if not isinstance(count, int | float) or not math.isfinite(count):
-                return None
-            count = max(1.0, count)
-            rate = min(max(float(row[_SUCCESS]), 0.5 / count), 1 - 0.5 / count)
-            variances.append(rate * (1 - rate) / count)
-    return fmean(variances) if variances else None
+    return (success is not None and success >= _SOLVED) or find_change(half, SUCCESS, 1) is not None
 
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:
-    return [float(row[key]) for row in rows if _is_number(row, key)]
+    return [float(row[key]) for row in rows if is_number(row, key)]
 
 
 def _mean(rows: Sequence[Row], key: str) -> float | None:
     values = _values(rows, key)
     return fmean(values) if values else None
-
-
-def _is_number(row: Row, key: str) -> bool:
-    value = row.get(key)
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _alarm(rows: Sequence[Row], name: str, message: str, check: str, remedy: str, *keys: str) -> Alarm:

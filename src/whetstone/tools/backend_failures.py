@@ -270,7 +270,7 @@ def _status_of(error: BaseException) -> int | None:
         for name in _STATUS:
             value = _attribute(holder, name)
             if callable(value) and "grpc" in type(error).__module__:
-                return _GRPC.get(str(getattr(value(), "name", "")), 400)
+                return _GRPC.get(str(_attribute(value(), "name")), 400)
             if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
                 return int(value)
     return None

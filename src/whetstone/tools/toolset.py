@@ -394,9 +394,9 @@ class Toolset:
             why = remove_host_paths(explained(error), user_folders=True)
             result = failed_result("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
-        record = CallRecord(
-            _short_name(call.name), result.outcome, seconds, truncated, cost, error_line(result, content)
-        )
+        name = _short_name(call.name)
+        error = error_line(result, content).removeprefix(f"{name}: ")
+        record = CallRecord(name, result.outcome, seconds, truncated, cost, error)
         return Answer(content, record, failure)
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:

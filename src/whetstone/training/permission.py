@@ -45,7 +45,9 @@ class RealCalls:
 
     def describe(self, names: Sequence[str]) -> str:
         """Return the tools with their effects and numbers of calls."""
-        tools = ", ".join(f"{self.count[name]:,} of {name} ({self.effects[name] or 'unknown effect'})" for name in names)
+        tools = ", ".join(
+            f"{self.count[name]:,} of {name} ({self.effects[name] or 'unknown effect'})" for name in names
+        )
         return f"up to {tools}, estimated as {self.basis}"
 
 

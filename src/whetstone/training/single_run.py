@@ -384,6 +384,7 @@ class SingleRun:
         tools = describe_failing_tools(statistics_of_run(rows, self.run_dir))
         for line in tools:
             self.progress.say(f"{stage}: {line}")
+        tools = tools or self.assembly.tool_watch.reported
         rows = [row for row in rows if "update/skipped_fraction" in row]
         if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
             return
