@@ -206,7 +206,7 @@ def _tools_of(metrics: Mapping[str, Any]) -> list[str]:
 
 def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], error: str) -> ToolStatistics:
     def total(fraction: str) -> int:
-        return round(sum((row.get(f"tools/{name}/{fraction}") or 0) * counted for row, counted in steps))
+        return round(float(sum((row.get(f"tools/{name}/{fraction}") or 0) * counted for row, counted in steps)))
 
     steps = [(row, row[f"tools/{name}/calls"]) for row in rows if row.get(f"tools/{name}/calls")]
     calls, failed = round(sum(counted for _, counted in steps)), total("failed_fraction")

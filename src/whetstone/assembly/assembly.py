@@ -471,9 +471,10 @@ def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Sourc
     Raises:
         RecipeError: There is no such source, or an option is wrong.
     """
-    part, seed = Part(name=resolved.recipe.tasks.source, **options), {"seed": resolved.recipe.seed}
-    named = {"protocol": Source, "named_at": "tasks.source"}
-    return part_of(resolved, key, "task source", part, _SOURCES, seed, **named)  # type: ignore[no-any-return]
+    given = {"seed": resolved.recipe.seed}
+    part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
+    source: Source = part_of(resolved, key, "task source", part, _SOURCES, given, protocol=Source, named_at=place)
+    return source
 
 
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -119,8 +119,9 @@ class HttpSearch:
             raise self._error(explained(error), was_sent=is_sent(error)) from None
         if answer.status >= 300:
             after = answer.headers.get("retry-after")
-            error = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
-            raise error if is_retryable(answer.status) or error.failure.blame is None else await error.failure.blame()
+            failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
+            blame = failed.failure.blame
+            raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
             said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]

@@ -395,8 +395,8 @@ class Toolset:
             result = failed_result("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
         name = _short_name(call.name)
-        error = error_line(result, content).removeprefix(f"{name}: ")
-        record = CallRecord(name, result.outcome, seconds, truncated, cost, error)
+        line = error_line(result, content).removeprefix(f"{name}: ")
+        record = CallRecord(name, result.outcome, seconds, truncated, cost, line)
         return Answer(content, record, failure)
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:

@@ -50,8 +50,8 @@ def tool_use(calls: Iterable[tuple[str, str, int | None, float, int, str]]) -> l
         calls: (tool, outcome, step, seconds, whether the result was cut, error message)
     """
     held: dict[str, list[_Call]] = defaultdict(list)
-    for name, *call in calls:
-        held[name].append((call[0], call[1], call[2], call[3], call[4]))
+    for name, outcome, step, seconds, truncated, error in calls:
+        held[name].append((outcome, step, seconds, truncated, error))
     names = sorted(held, key=lambda name: -len(held[name]))
     if len(names) > _MOST_TOOLS:
         held[_OTHERS] = [call for name in names[_MOST_TOOLS:] for call in held[name]]
