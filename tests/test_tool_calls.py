@@ -1,4 +1,4 @@
-"""Statistics of tool calls are counts that anybody can repeat, and a tool that never works is named with a remedy."""
+"""Statistics of tool calls agree with a count by hand, and a tool that never works is named with a remedy."""
 
 import json
 from collections import Counter
@@ -44,38 +44,38 @@ def episode(*calls, name="t"):
 
 @given(CALLS)
 def test_statistics_agree_with_a_count_by_hand(calls):
-    found = tool_statistics(calls)
-    assert sum(tool.calls for tool in found.values()) == sum(
+    statistics = tool_statistics(calls)
+    assert sum(tool.calls for tool in statistics.values()) == sum(
         call.outcome not in ("malformed_call", "too_many_calls") for call in calls
     )
-    for name, tool in found.items():
-        mine = [
+    for name, tool in statistics.items():
+        own = [
             call
             for call in calls
             if (call.outcome == "unknown_tool") == (name == UNKNOWN)
             and call.outcome not in ("malformed_call", "too_many_calls")
             and name in (call.name, UNKNOWN)
         ]
-        outcomes = Counter(call.outcome for call in mine)
-        assert tool.calls == len(mine)
+        outcomes = Counter(call.outcome for call in own)
+        assert tool.calls == len(own)
         assert tool.failed == sum(outcomes[outcome] for outcome in OF_TOOL)
-        assert tool.rejected == len(mine) - tool.failed - outcomes["ok"]
-        assert tool.truncated == sum(call.truncated for call in mine)
-        assert tool.seconds_max == max(call.seconds for call in mine)
+        assert tool.rejected == len(own) - tool.failed - outcomes["ok"]
+        assert tool.truncated == sum(call.truncated for call in own)
+        assert tool.seconds_max == max(call.seconds for call in own)
 
 
 @given(st.lists(CALLS, min_size=1, max_size=4))
 def test_statistics_of_steps_add_up_to_those_of_all_calls(steps):
     rows = [{"step": k, **tool_metrics(tool_statistics(calls))} for k, calls in enumerate(steps)]
-    whole = tool_statistics([call for calls in steps for call in calls])
+    total = tool_statistics([call for calls in steps for call in calls])
     summed = statistics_of_run(rows, run_dir=_NOWHERE)
-    assert summed.keys() == whole.keys()
-    for name, tool in whole.items():
-        mine = summed[name]
-        assert (mine.calls, mine.failed, mine.rejected, mine.truncated, mine.seconds_max) == (
+    assert summed.keys() == total.keys()
+    for name, tool in total.items():
+        own = summed[name]
+        assert (own.calls, own.failed, own.rejected, own.truncated, own.seconds_max) == (
             tool.calls, tool.failed, tool.rejected, tool.truncated, tool.seconds_max,
         )  # fmt: skip
-        assert mine.seconds_mean == pytest.approx(tool.seconds_mean)
+        assert own.seconds_mean == pytest.approx(tool.seconds_mean)
 
 
 class _Nowhere:
@@ -119,27 +119,27 @@ def test_the_thread_error_of_sqlite_names_the_option():
 
 
 def test_a_watch_reports_a_tool_once_after_five_calls_and_never_one_that_worked():
-    said = []
-    watch = ToolWatch(said.append)
+    lines = []
+    watch = ToolWatch(lines.append)
     failed, fine = CallRecord("look", "tool_failed", 0.1, error="down"), CallRecord("sum", "ok", 0.1)
     wrong = CallRecord("sum", "tool_failed", 0.1, error="odd")
     watch.see(episode(failed, failed, fine, failed, failed))
-    assert said == []
+    assert lines == []
     for _ in range(20):
         watch.see(episode(failed, wrong))
-    assert said == ["look failed in 5 of 5 calls: down; repair the tool, no call of it succeeds"]
-    assert watch.reported == said
+    assert lines == ["look failed in 5 of 5 calls: down; repair the tool, no call of it succeeds"]
+    assert watch.reported == lines
 
 
 def test_a_watch_waits_longer_for_errors_of_the_model():
-    said = []
-    watch = ToolWatch(said.append)
+    lines = []
+    watch = ToolWatch(lines.append)
     wrong = CallRecord("look", "invalid_arguments", 0.0, error="id: Field required")
     for _ in range(49):
         watch.see(episode(wrong, CallRecord("lok", "unknown_tool", 0.0)))
-    assert said == []
+    assert lines == []
     watch.see(episode(wrong))
-    assert said == [line for line in said if line.startswith("look rejected the arguments in 50 of 50 calls")] != []
+    assert lines == [line for line in lines if line.startswith("look rejected the arguments in 50 of 50 calls")] != []
 
 
 def test_a_step_names_tools_that_mostly_fail_or_whose_results_are_mostly_cut():

@@ -111,8 +111,8 @@ def statistics_of_run(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[
     errors: dict[str, str] = {}
     if any(row.get(f"tools/{name}/error_fraction") for row in metrics for name in names):
         errors = {name: tool.error for name, tool in tool_statistics(read_calls(run_dir)).items()}
-    found = {name: _sum_steps(name, metrics, errors.get(name, "")) for name in names}
-    return dict(sorted(found.items(), key=lambda entry: -entry[1].calls))
+    statistics = {name: _sum_steps(name, metrics, errors.get(name, "")) for name in names}
+    return dict(sorted(statistics.items(), key=lambda entry: -entry[1].calls))
 
 
 def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str]:
@@ -150,11 +150,11 @@ class ToolWatch:
     """Reports a tool that fails in each of its first calls, once, as soon as that is clear.
 
     Args:
-        say: Receives the line.
+        log: Receives the line.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._calls: defaultdict[str, list[CallRecord]] = defaultdict(list)
         self._is_done: set[str] = set()
         """Tools that were answered once, or were reported."""
@@ -176,7 +176,7 @@ class ToolWatch:
                 self._is_done.add(call.name)
                 for line in describe_failing_tools(statistics):
                     self.reported.append(line)
-                    self._say(line)
+                    self._log(line)
 
 
 def _statistics_of(calls: Sequence[CallRecord]) -> ToolStatistics:

@@ -1,4 +1,4 @@
-"""A backend that fails is a failure of infrastructure, and what a model can cause is not."""
+"""A backend that fails is a failure of infrastructure; errors that a model can cause are not."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ class Server:
                 outer.requests.append(f"{self.command} {self.path}")
                 left = outer.answers
                 status, headers = left.pop(0) if len(left) > 1 else left[0]
-                body = b'{"results": [{"text": "found"}]}'
+                body = b'{"results": [{"text": "failure"}]}'
                 self.send_response(status)
                 for name, value in {**headers, "content-length": str(len(body))}.items():
                     self.send_header(name, value)
@@ -73,9 +73,9 @@ class Server:
 
 def closed_port():
     """A port of this machine that nothing listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def call(tool, *, toolset=None, effects=None, **arguments):
@@ -200,8 +200,8 @@ class Throttled(Exception):
 
 def test_attributes_that_raise_and_statuses_in_mappings_are_read():
     assert find_backend_failure(Unsafe(), {}) is None
-    found = find_backend_failure(Throttled(429), {})
-    assert (found.was_sent, found.retry_after) == (False, 1.0)
+    failure = find_backend_failure(Throttled(429), {})
+    assert (failure.was_sent, failure.retry_after) == (False, 1.0)
     assert find_backend_failure(Throttled(400), {}) is None
 
 
@@ -323,7 +323,7 @@ def test_an_operation_of_openapi_and_a_search_take_the_same_path(status, tmp_pat
         assert server.requests == ["GET /order"] * 2
     with Server((status, {}), (200, {})) as server:
         toolset = Toolset([HttpSearch(url=server.url)])
-        assert asyncio.run(toolset.call(ToolCall("search", '{"query": "x"}'))).text == "found"
+        assert asyncio.run(toolset.call(ToolCall("search", '{"query": "x"}'))).text == "failure"
     with Server((429, {})) as server:
         toolset = Toolset([OpenApi(file=str(file), url=server.url)])
         answer = asyncio.run(toolset.call(ToolCall("order", "{}")))

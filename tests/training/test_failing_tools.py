@@ -52,7 +52,7 @@ class Said(Progress):
 @pytest.fixture(scope="module")
 def failed_run(tmp_path_factory):
     """A finished run whose tool raises in every call, and the lines it printed."""
-    said, folder = Said(), tmp_path_factory.mktemp("runs") / "run"
+    progress, folder = Said(), tmp_path_factory.mktemp("runs") / "run"
     letters = json.dumps([chr(code) for code in range(33, 127)])  # a turn ends with any of them
     changes = (
         f"rollout.stop_strings={letters}",
@@ -61,8 +61,8 @@ def failed_run(tmp_path_factory):
         "reinforcement.steps=4",
         "reinforcement.tasks_per_step=4",
     )
-    train(recipe("lookup_order", *changes, environment=f"{HERE}:Calling"), folder, progress=said)
-    return folder, said.lines
+    train(recipe("lookup_order", *changes, environment=f"{HERE}:Calling"), folder, progress=progress)
+    return folder, progress.lines
 
 
 @pytest.mark.slow
@@ -70,7 +70,6 @@ def test_a_run_reports_it_after_five_calls_and_before_every_alarm(failed_run):
     _, lines = failed_run
     expected = SENTENCE.format(n=5) + REMEDY
     assert lines.count(expected) == 1
-    print(*lines, sep="\n")
     first = lines.index(expected)
     assert not any("ALARM" in line or "easier" in line for line in lines[:first])
     nothing = next(line for line in lines if "nothing was learned" in line)
@@ -99,9 +98,9 @@ def test_why_report_and_evaluation_name_it_first(failed_run):
     line = SENTENCE.format(n=int(sum(row["tools/lookup_order/calls"] for row in rows))) + REMEDY
     printed = CliRunner().invoke(cli, ["why", str(folder)], catch_exceptions=False).output
     assert printed.startswith(line)
-    told = json.loads(CliRunner().invoke(cli, ["why", str(folder), "--json"], catch_exceptions=False).output)
-    assert told["failing_tools"] == [line]
-    assert told["tools"]["lookup_order"]["error"].startswith("AttributeError")
+    printed_json = json.loads(CliRunner().invoke(cli, ["why", str(folder), "--json"], catch_exceptions=False).output)
+    assert printed_json["failing_tools"] == [line]
+    assert printed_json["tools"]["lookup_order"]["error"].startswith("AttributeError")
     page = (folder / "report.html").read_text().replace("&#39;", "'")
     assert line in page
     assert "<h2>Tools</h2>" in page
@@ -118,7 +117,7 @@ def checks(tool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "expected"),
     [
         ("lookup_order", SENTENCE.format(n=1)),
         (
@@ -127,10 +126,10 @@ def checks(tool):
         ),
     ],
 )
-def test_doctor_is_not_ready_with_a_tool_that_fails_in_each_call(tool, said):
+def test_doctor_is_not_ready_with_a_tool_that_fails_in_each_call(tool, expected):
     check = checks(tool)["tools and expert"]
     assert check.verdict is CheckStatus.FAIL
-    assert check.said.startswith(said)
+    assert check.said.startswith(expected)
 
 
 @pytest.mark.slow

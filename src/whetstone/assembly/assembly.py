@@ -471,9 +471,9 @@ def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Sourc
     Raises:
         RecipeError: There is no such source, or an option is wrong.
     """
-    given = {"seed": resolved.recipe.seed}
+    seed = {"seed": resolved.recipe.seed}
     part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
-    source: Source = part_of(resolved, key, "task source", part, _SOURCES, given, protocol=Source, named_at=place)
+    source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)
     return source
 
 

@@ -63,8 +63,8 @@ def judge_failures(lines: Sequence[str], errors: Sequence[str]) -> Check:
     """Return the result of calls with example arguments that all failed, which these arguments may have caused."""
     if all(error.startswith(_OF_ARGUMENTS) for error in errors):
         mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
-        said = f"{'; '.join(lines)}; the example arguments may be the cause"
-        return Check("", CheckStatus.WARN, said, mend, is_decided=False)
+        message = f"{'; '.join(lines)}; the example arguments may be the cause"
+        return Check("", CheckStatus.WARN, message, mend, is_decided=False)
     return Check("", CheckStatus.FAIL, "; ".join(lines))
 
 

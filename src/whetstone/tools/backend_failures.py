@@ -46,7 +46,7 @@ _CONNECTION = frozenset(
 _OF_ARGUMENTS = frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"})
 """Names of exception classes of a request that cannot be sent as it is."""
 _BROWSERS = ("playwright", "selenium")
-"""Packages whose timeouts are about what a page shows."""
+"""Packages whose timeouts are about the content of a page."""
 _NOT_SENT = frozenset(
     {
         "ClientConnectorError", "ConnectError", "ConnectTimeout", "ConnectTimeoutError", "ConnectionRefusedError",
@@ -114,7 +114,7 @@ def is_sent(error: BaseException) -> bool:
 
 
 def find_backend_failure(error: BaseException, arguments: Mapping[str, Any]) -> BackendFailure | None:
-    """Return the backend failure that an exception of a tool stands for; None if it stands for none.
+    """Return the backend failure that an exception of a tool reports, or None.
 
     Args:
         error: Raised by the tool's function.

@@ -57,11 +57,11 @@ def _described(value: Any) -> str:
 
 
 CallOutcome = Result | InfrastructureError
-"""What comes of a call: something to be shown, or nothing that says anything."""
+"""Result of a call, or the failure that ends its episode."""
 
 
 async def execute(tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
-    """Return what a tool's function returns, or its failure. Raises only a person's second Ctrl-C."""
+    """Return the result of a tool's function, or its failure. Raises only for a second Ctrl-C."""
     try:
         if is_async(tool.function):
             value = await tool.function(**arguments)
@@ -71,7 +71,7 @@ async def execute(tool: Tool, arguments: dict[str, Any]) -> CallOutcome | Backen
             value = await _take(value)
         is_quick = isinstance(value, Result | str)
         return as_result(value) if is_quick else await run_in_thread(as_result, value)
-    except BaseException as error:  # a tool is foreign code, and may raise anything
+    except BaseException as error:  # a tool may raise anything
         if pressed(error):
             raise
         return find_backend_failure(innermost(error), arguments) or attribute_failure(error)
