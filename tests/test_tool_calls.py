@@ -12,7 +12,8 @@ from whetstone.tool_calls import (
     UNKNOWN,
     ToolWatch,
     describe_failing_tools,
-    describe_step,
+    find_cut_results,
+    find_failing_tools,
     read_calls,
     statistics_of_run,
     tool_metrics,
@@ -146,9 +147,11 @@ def test_a_step_names_tools_that_mostly_fail_or_whose_results_are_mostly_cut():
     cut = [CallRecord("search", "ok", 0.1, truncated=k < 3) for k in range(5)]
     down = [CallRecord("look", "unavailable" if k < 5 else "ok", 0.1) for k in range(10)]
     few = [CallRecord("rare", "tool_failed", 0.1)] * 4
-    failed, shortened = describe_step(tool_metrics(tool_statistics([*cut, *down, *few])))
-    assert failed == {"look": "look failed in 5 of 10 calls"}
-    assert shortened == {"search": "3 of 5 results of search were cut"}
+    rows = [{"step": 1, **tool_metrics(tool_statistics([*cut, *down, *few]))}, {"step": 2}]
+    assert find_failing_tools(rows)[1].startswith("look failed in 5 of 10 calls of the last step")
+    assert find_failing_tools(rows)[4:] == ("tools/look/failed_fraction",)
+    assert find_cut_results(rows)[1].startswith("3 of 5 results of search were cut in the last step")
+    assert find_failing_tools([{"step": 1, **tool_metrics(tool_statistics(few))}]) == ()
 
 
 def test_error_messages_are_stored_and_old_trajectories_are_read(tmp_path):

@@ -127,23 +127,42 @@ def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str
     return [f"{_describe(name, tool)}; {_remedy(name, tool)}" for name, tool in sorted(failing, key=_by_tool_failures)]
 
 
-def describe_step(metrics: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a sentence by name for each tool that mostly failed in a step, and for each whose results were mostly cut.
+def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return name, message, check, remedy and metrics of an alarm, if a tool mostly fails in the last step with calls.
 
     Args:
-        metrics: Of the step; see `tool_metrics`.
+        rows: Metrics of the steps.
     """
-    failed, cut = {}, {}
-    for name in _tools_of(metrics):
-        calls = metrics[f"tools/{name}/calls"] or 0
-        num_failed, num_cut = (
-            round(calls * (metrics.get(f"tools/{name}/{what}_fraction") or 0)) for what in ("failed", "truncated")
+    counts = _count_mostly(rows, "failed_fraction")
+    message = "; ".join(f"{name} failed in {count} of {calls} calls" for name, (count, calls) in counts.items())
+    return (
+        ()
+        if not counts
+        else (
+            "failing tools",
+            f"{message} of the last step, by an exception, a timeout or an unavailable backend",
+            "`whetstone why RUN` has the most frequent error of each tool",
+            "repair the tool, or start its backend",
+            *(f"tools/{name}/failed_fraction" for name in counts),
         )
-        if calls >= MIN_CALLS and num_failed >= _MOSTLY * calls:
-            failed[name] = f"{name} failed in {num_failed} of {calls:.0f} calls"
-        if calls >= MIN_CALLS and num_cut >= _MOSTLY * calls:
-            cut[name] = f"{num_cut} of {calls:.0f} results of {name} were cut"
-    return failed, cut
+    )
+
+
+def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the same for a tool whose results are mostly cut."""
+    counts = _count_mostly(rows, "truncated_fraction")
+    message = "; ".join(f"{count} of {calls} results of {name} were cut" for name, (count, calls) in counts.items())
+    return (
+        ()
+        if not counts
+        else (
+            "cut results",
+            f"{message} in the last step: the model reads only head and tail",
+            "trajectories with calls of this tool: is the part that matters missing?",
+            "shorter results of the tool, or a higher environment.max_result_characters",
+            *(f"tools/{name}/truncated_fraction" for name in counts),
+        )
+    )
 
 
 class ToolWatch:
@@ -202,6 +221,14 @@ def _tools_of(metrics: Mapping[str, Any]) -> list[str]:
     return [
         key[len("tools/") : -len("/calls")] for key in metrics if key.startswith("tools/") and key.endswith("/calls")
     ]
+
+
+def _count_mostly(rows: Sequence[Mapping[str, Any]], fraction: str) -> dict[str, tuple[int, int]]:
+    """Return (count, calls) by tool, for a fraction of at least half of five calls in the last step with calls."""
+    row = next((row for row in reversed(rows) if _tools_of(row)), {})
+    calls = {name: round(row[f"tools/{name}/calls"] or 0) for name in _tools_of(row)}
+    counts = {name: round(number * (row.get(f"tools/{name}/{fraction}") or 0)) for name, number in calls.items()}
+    return {n: (counts[n], calls[n]) for n in calls if calls[n] >= MIN_CALLS and counts[n] >= _MOSTLY * calls[n]}
 
 
 def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], error: str) -> ToolStatistics:

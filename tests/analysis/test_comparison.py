@@ -269,6 +269,10 @@ def test_the_change_of_a_contender_has_an_interval_over_seeds_or_over_tasks():
     assert found.mean == pytest.approx(-0.3)
     assert found.interval == pytest.approx((-0.3497, -0.2503), abs=1e-4)
     assert found.outcome == "worse"
+    # two seeds that lost 1 point each: the interval of each run has a half of 0.02 sqrt(2), that of their mean 0.02
+    equal = comparison.change_over_seeds([result(0.7, 0.69), result(0.5, 0.49)])
+    assert equal.interval == pytest.approx((-0.03, 0.01))
+    assert equal.outcome == "unclear"
     assert comparison.change_over_seeds([result(0.7, 0.4)]) == result(0.7, 0.4).difference
     assert comparison.change_over_seeds([]).outcome == "unknown"
 

@@ -112,6 +112,24 @@ def test_three_steps_of_equal_groups_have_a_remedy_that_depends_on_success(succe
     assert names(steps) == []
 
 
+def test_success_that_was_lost_is_another_cause_of_wrong_groups_than_tasks_that_are_too_hard():
+    steps = exactly(8, group__zero_variance_fraction=1.0, episode__success=0.0)
+    assert "easier tasks" in find_alarms(steps)[0].remedy
+    steps[1] |= {"group/zero_variance_fraction": 0.2, "episode/success": 0.67}
+    (alarm,) = (alarm for alarm in find_alarms(steps) if alarm.name == "all groups wrong")
+    assert "was 67% at step 2" in alarm.message
+    assert "lower learning rate" in alarm.remedy
+    assert "easier tasks" not in alarm.remedy
+
+
+def test_a_collapse_is_reported_after_six_steps():
+    # measured: sampled success of a run whose learning rate is ten times too high, 256 episodes in 32 groups
+    rates = (0.57, 0.67, 0.35, 0.15, 0.02, 0.0)
+    steps = [{"stage": "reinforcement", "step": k + 1, "episode/success": rate, "episode/effective_samples": 60.0}
+             for k, rate in enumerate(rates)]  # fmt: skip
+    assert first_alarm(steps) == 6
+
+
 def test_many_equal_groups_are_an_alarm_unless_most_tasks_are_solved():
     assert names(exactly(10, group__zero_variance_fraction=0.85, episode__success=0.05)) == ["all groups wrong"]
     assert names(exactly(10, group__zero_variance_fraction=0.85, episode__success=0.95)) == []
@@ -223,6 +241,8 @@ def test_a_curriculum_is_named_as_another_cause_of_a_fall():
 
 
 def test_the_mismatch_has_one_limit_that_depends_on_the_precision_of_the_sampler():
+    assert mismatch_limit("torch.float32") == MISMATCH_LIMITS["float32"]
+    assert mismatch_limit("float32", engine="vllm") == MISMATCH_LIMITS["bfloat16"]
     assert MISMATCH_LIMITS["float32"] < MISMATCH_LIMITS["float16"] < MISMATCH_LIMITS["bfloat16"]
     for dtype, limit in MISMATCH_LIMITS.items():
         below, above = (

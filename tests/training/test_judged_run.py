@@ -1,6 +1,7 @@
 """A run compares each stage with its own start, and reports alarms while it runs, in every place the same ones."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,9 +9,9 @@ from tests_cli import whetstone
 from tests_small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Journal, Progress
+from whetstone.reporting import Journal, Progress, write_report
 from whetstone.reporting.alarms import find_alarms, stored_alarms
-from whetstone.training import train
+from whetstone.training import RunSummary, train
 
 CONSTANT = ["reward=tests_small:always_solved", "reinforcement.steps=4", "ablations=null"]
 
@@ -76,6 +77,24 @@ def test_the_end_of_a_stage_is_the_start_of_the_next_and_is_evaluated_once(const
     assert all(stage["difference"]["paired_tasks"] == 4 for stage in stored["stages"])
     assert set(stored["untrained"]) == {"success", "interval", "episodes"}
     assert read_stage_results(stored) == list(run.stages)
+
+
+def test_a_run_of_an_earlier_release_is_read_and_judged(tmp_path, constant):
+    run, _ = constant
+    folder = tmp_path / "old"
+    shutil.copytree(run.run_dir, folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    for key in ("untrained", "stages"):
+        del summary[key]
+    evaluations = list(summary["evaluations"].values())
+    (folder / "summary.json").write_text(json.dumps({**summary, "before": evaluations[0], "after": evaluations[-1]}))
+    old = RunSummary.read(folder)
+    assert [(stage.name, stage.before, stage.after) for stage in old.stages] == [
+        (stage.name, stage.before, stage.after) for stage in run.stages
+    ]
+    assert "reinforcement: 100 → 100 %" in whetstone("show", folder).stdout
+    assert "reinforcement: 100 → 100 %" in write_report(folder).read_text()
+    assert train(load_recipe("demo", [*SMALL, *CONSTANT]), folder, resume=True, progress=Lines()).stages == old.stages
 
 
 def test_each_stage_is_judged_in_lines_and_in_a_notebook(constant):

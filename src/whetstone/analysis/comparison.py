@@ -124,12 +124,17 @@ class ComparisonResult:
 def change_over_seeds(results: Sequence[StageResult]) -> Difference:
     """Compare the ends of the last stage with its starts over the runs of a contender.
 
-    The interval is Student's over seeds; with one seed, that of the run over its tasks.
+    The interval is Student's over seeds, and at least as wide as the uncertainty over tasks of the mean of the runs:
+    two seeds with equal differences do not show that there is no scatter. With one seed it is that of the run.
     """
-    if len(results) == 1:
-        return results[0].difference
-    differences = [result.difference.mean for result in results if not math.isnan(result.difference.mean)]
-    return Difference(_mean(differences), student(differences)[:2] if differences else (math.nan, math.nan))
+    differences = [result.difference for result in results if not math.isnan(result.difference.mean)]
+    if len(differences) < 2:
+        return differences[0] if differences else Difference(math.nan, (math.nan, math.nan))
+    count, mean = len(differences), fmean(each.mean for each in differences)
+    low, high, _ = student([each.mean for each in differences])
+    below = math.hypot(*(each.mean - each.interval[0] for each in differences)) / count
+    above = math.hypot(*(each.interval[1] - each.mean for each in differences)) / count
+    return Difference(mean, (min(low, mean - below), max(high, mean + above)))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -400,9 +400,10 @@ class _Probe:
         apart = mismatch(found, torch.tensor(drawn, device=found.device))
         most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
         message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        limit = mismatch_limit(self.assembly.policy.dtype, engine=self.recipe.engine.name)
+        message += f" (limit {limit:.0e})"
         if not learner.shares:
             message += f"; the layout of the forward pass is {learner.layout}, not tree: prefixes are not shared"
-        limit = mismatch_limit(str(self.assembly.policy.dtype).removeprefix("torch."))
         if kl > limit:
             return Check(
                 "",

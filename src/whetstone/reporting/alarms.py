@@ -14,19 +14,30 @@ Note:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from statistics import fmean, median
+from typing import Any
 
-from whetstone.reporting.changes import MIN_STEPS, SUCCESS, Change, Row, find_change, is_number
-from whetstone.tool_calls import describe_step
+from whetstone.tool_calls import find_cut_results, find_failing_tools
 
+Row = Mapping[str, Any]
+MIN_STEPS = 15
+"""Steps with a value from which `find_change` compares a metric; success is compared from 6 steps."""
+CLEAR = 4.2
+"""Standard errors from which a change counts. Calibrated by simulation: many pairs of windows are compared."""
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
 """Maximum `sampler/mismatch_kl` (nats per token, k3) by precision of the sampler. Rounding of SmolLM2-135M in bfloat16
 gives about 1e-3; the error of a log-prob is proportional to the precision, and k3 to its square."""
+_FIRST, _LAST = (3, 5, 10, 20), (3, 5, 10, 20, 40)
+"""Sizes of the windows that `find_change` compares, in steps."""
+_PRIOR_STEPS = 10
 _MIN_FALL = 0.05
 _SOLVED, _UNSOLVED = 0.9, 0.1
 _IN_A_ROW = 3
+_SUCCESS = "episode/success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,23 @@ class Alarm:
     def metric(self) -> str:
         """Name of the metric that stores the alarm."""
         return f"alarm/{self.name.replace(' ', '_')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A metric over the first steps and over the last steps."""
+
+    early: float
+    late: float
+    first_steps: int
+    last_steps: int
+    errors: float
+    """Difference in standard errors; infinite if the metric has no scatter."""
+
+    def describe(self, form: str) -> str:
+        """Return `from EARLY (first N steps) to LATE (last M steps)`."""
+        early, late = form.format(self.early), form.format(self.late)
+        return f"from {early} (first {self.first_steps} steps) to {late} (last {self.last_steps} steps)"
 
 
 def find_alarms(rows: Sequence[Row]) -> list[Alarm]:
@@ -94,43 +122,67 @@ def stored_alarms(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     return steps
 
 
-def mismatch_limit(dtype: str) -> float:
+def mismatch_limit(dtype: object, *, engine: str = "local") -> float:
     """Return the maximum KL divergence between sampler and learner that rounding explains, in nats per token (k3).
 
     Args:
-        dtype: Precision of the sampler, such as `bfloat16`; an unknown one has the limit of `bfloat16`.
+        dtype: Precision of the policy, such as `torch.bfloat16`; the local engine samples in it.
+        engine: Name of the engine. The precision of a server is unknown, so its limit is that of bfloat16.
     """
-    return MISMATCH_LIMITS.get(dtype, MISMATCH_LIMITS["bfloat16"])
+    precision = str(dtype).removeprefix("torch.") if engine == "local" else ""
+    return MISMATCH_LIMITS.get(precision, MISMATCH_LIMITS["bfloat16"])
+
+
+def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
+    """Find a clear rise or fall of a metric from its first steps to its last steps.
+
+        z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
+        v = (10 b + sum of (x_t+1 - x_t)^2 / 2) / (10 + number of differences)
+
+    Every k in 3, 5, 10, 20 is compared with every m in 3, 5, 10, 20, 40, as far as there are steps. b is the binomial
+    variance of the success of a step with its effective number of episodes; it counts as ten steps. Other metrics have
+    no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without their trend.
+
+    Args:
+        sign: 1 for a rise, -1 for a fall.
+        minimum: Smallest difference that counts.
+
+    Returns:
+        The pair of windows with the largest z, or None if that is less than `CLEAR`.
+    """
+    values = [float(row[key]) for row in rows if _is_number(row, key)]
+    prior = _binomial_variance(rows) if key == _SUCCESS else None
+    if len(values) < (min(_FIRST) + min(_LAST) if prior is not None else MIN_STEPS):
+        return None
+    scatter = math.fsum((after - before) ** 2 / 2 for before, after in pairwise(values))
+    weight = _PRIOR_STEPS if prior is not None else 0
+    variance = (weight * (prior or 0.0) + scatter) / (weight + len(values) - 1)
+    sums = [0.0, *accumulate(values)]
+    best: Change | None = None
+    for first in _FIRST:
+        for last in _LAST:
+            if first + last > len(values):
+                continue
+            early, late = sums[first] / first, (sums[-1] - sums[-1 - last]) / last
+            difference, error = sign * (late - early), math.sqrt(variance * (1 / first + 1 / last))
+            if difference <= max(minimum, 1e-12):
+                continue
+            errors = difference / error if error > 0 else math.inf
+            if errors >= CLEAR and (best is None or errors > best.errors):
+                best = Change(early, late, first, last, errors)
+    return best
 
 
 def failing_tools(rows: Sequence[Row]) -> Alarm | None:
     """A tool failed in at least half of the calls of the last step that called tools, five calls or more."""
-    failed, _ = _describe_tools(rows)
-    if not failed:
-        return None
-    return _alarm(
-        rows,
-        "failing tools",
-        f"{'; '.join(failed.values())} of the last step, by an exception, a timeout or an unavailable backend",
-        "`whetstone why RUN` has the most frequent error of each tool",
-        "repair the tool, or start its backend",
-        *(f"tools/{name}/failed_fraction" for name in failed),
-    )
+    signs = find_failing_tools(rows)
+    return _alarm(rows, *signs) if signs else None
 
 
 def cut_results(rows: Sequence[Row]) -> Alarm | None:
     """At least half of the results of a tool were cut in the last step that called tools, five calls or more."""
-    _, cut = _describe_tools(rows)
-    if not cut:
-        return None
-    return _alarm(
-        rows,
-        "cut results",
-        f"{'; '.join(cut.values())} in the last step: the model reads only head and tail",
-        "trajectories with calls of this tool: is the part that matters missing?",
-        "shorter results of the tool, or a higher environment.max_result_characters",
-        *(f"tools/{name}/truncated_fraction" for name in cut),
-    )
+    signs = find_cut_results(rows)
+    return _alarm(rows, *signs) if signs else None
 
 
 def constant_reward(rows: Sequence[Row]) -> Alarm | None:
@@ -162,7 +214,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
         steps, groups = 10, f"{fmean(late):.0%} of the groups"
     else:
         return None
-    success = _mean(rows[-steps:], SUCCESS)
+    success = _mean(rows[-steps:], _SUCCESS)
     if success is not None and success >= _SOLVED and steps > _IN_A_ROW:
         return None  # most tasks are solved, and the others still teach
     seen = f"in {groups} of the last {steps} steps all episodes have the same reward, so they give no advantage"
@@ -174,7 +226,20 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             "success on held-out tasks, by kind of task",
             "harder tasks, or end the stage (reinforcement.until): nothing is left to learn here",
             key,
-            SUCCESS,
+            _SUCCESS,
+        )
+    peak = max(_values(rows, _SUCCESS), default=0.0)
+    if success is not None and success <= _UNSOLVED and peak >= 2 * _UNSOLVED:
+        lost = next(row["step"] for row in rows if row.get(_SUCCESS) == peak)
+        return _alarm(
+            rows,
+            "all groups wrong",
+            f"{seen}; success is {success:.0%}, and was {peak:.0%} at step {lost}: updates destroyed the policy",
+            "policy/kl, policy/entropy and update/relative_norm since that step",
+            f"a checkpoint before step {lost + 1} with a lower learning rate, more episodes per step "
+            "(reinforcement.tasks_per_step, rollout.group_size), reinforcement.reference_kl",
+            key,
+            _SUCCESS,
         )
     if success is not None and success <= _UNSOLVED:
         return _alarm(
@@ -184,7 +249,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             "`whetstone why RUN --step N`: what do the episodes do, and do their tools work?",
             "easier tasks first (curriculum), demonstrations (supervised), partial reward, larger groups",
             key,
-            SUCCESS,
+            _SUCCESS,
         )
     return _alarm(
         rows,
@@ -194,7 +259,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
         "larger groups (rollout.group_size), tasks of medium difficulty (rollout.dynamic_sampling), a higher "
         "rollout.temperature, partial reward",
         key,
-        SUCCESS,
+        _SUCCESS,
     )
 
 
@@ -215,7 +280,7 @@ def failing_episodes(rows: Sequence[Row]) -> Alarm | None:
 
 def full_contexts(rows: Sequence[Row]) -> Alarm | None:
     """More than 10 % of the episodes of the last five steps ended because the context was full; three or more."""
-    recent = [row for row in rows[-5:] if is_number(row, "episode/invalid_fraction")]
+    recent = [row for row in rows[-5:] if _is_number(row, "episode/invalid_fraction")]
     fraction = fmean(float(row.get("end_reason/context_full") or 0.0) for row in recent) if recent else 0.0
     if len(recent) < _IN_A_ROW or fraction <= 0.1:
         return None
@@ -243,7 +308,7 @@ def reward_hacking(rows: Sequence[Row]) -> Alarm | None:
         "trajectories that are not solved, highest reward first",
         "remove the component that pays without a solution, or pay it only on success",
         "reward/mean",
-        SUCCESS,
+        _SUCCESS,
     )
 
 
@@ -262,7 +327,7 @@ def falling_success(rows: Sequence[Row]) -> Alarm | None:
         else "policy/kl, policy/entropy, the gradient norm, and the step at which it started",
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, or a checkpoint before the fall",
-        SUCCESS,
+        _SUCCESS,
         "policy/entropy",
         "policy/kl",
     )
@@ -281,7 +346,7 @@ def entropy_collapse(rows: Sequence[Row]) -> Alarm | None:
         "one task across training: are its samples identical?",
         "a higher clip_high, an entropy bonus (reinforcement.entropy), a higher temperature, or a lower learning rate",
         "policy/entropy",
-        SUCCESS,
+        _SUCCESS,
     )
 
 
@@ -298,7 +363,7 @@ def rising_entropy(rows: Sequence[Row]) -> Alarm | None:
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, a lower weight of reinforcement.entropy",
         "policy/entropy",
-        SUCCESS,
+        _SUCCESS,
     )
 
 
@@ -340,7 +405,7 @@ def idle_updates(rows: Sequence[Row]) -> Alarm | None:
 
 def gradient_spikes(rows: Sequence[Row]) -> Alarm | None:
     """One of the last fifty gradients is more than ten times the median of all."""
-    norms = [(row["step"], row["update/grad_norm"]) for row in rows if is_number(row, "update/grad_norm")]
+    norms = [(row["step"], row["update/grad_norm"]) for row in rows if _is_number(row, "update/grad_norm")]
     if len(norms) < MIN_STEPS:
         return None
     usual = median(norm for _, norm in norms)
@@ -365,7 +430,7 @@ def length_drift(rows: Sequence[Row]) -> Alarm | None:
     longer, shorter = find_change(rows, key, 1), find_change(rows, key, -1)
     grown = longer if longer is not None and longer.late >= 1.5 * longer.early else None
     length = grown or (shorter if shorter is not None and shorter.late <= shorter.early * 2 / 3 else None)
-    if length is None or find_change(rows, SUCCESS, 1) is not None:
+    if length is None or find_change(rows, _SUCCESS, 1) is not None:
         return None
     return _alarm(
         rows,
@@ -417,30 +482,43 @@ ALARMS_OF_SAMPLING = (failing_tools, failing_episodes, full_contexts, cut_result
 """Those that apply to stages that sample and do not train on rewards."""
 
 
-def _describe_tools(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
-    """See `describe_step`, for the last row with a call of a tool."""
-    last = next((row for row in reversed(rows) if any(key.startswith("tools/") for key in row)), {})
-    return describe_step(last)
-
-
 def _falling(rows: Sequence[Row]) -> Change | None:
-    return find_change(rows, SUCCESS, -1, minimum=_MIN_FALL)
+    return find_change(rows, _SUCCESS, -1, minimum=_MIN_FALL)
 
 
 def _improves(rows: Sequence[Row]) -> bool:
     """Whether most tasks are solved, or success still rises over the second half."""
-    success = _mean(rows[-max(3, len(rows) // 5) :], SUCCESS)
+    success = _mean(rows[-max(3, len(rows) // 5) :], _SUCCESS)
     half = rows[len(rows) // 2 :] if len(rows) >= 2 * MIN_STEPS else rows
-    return (success is not None and success >= _SOLVED) or find_change(half, SUCCESS, 1) is not None
+    return (success is not None and success >= _SOLVED) or find_change(half, _SUCCESS, 1) is not None
+
+
+def _binomial_variance(rows: Sequence[Row]) -> float | None:
+    """Mean variance of the success of a step; None if a row has no effective number of episodes."""
+    variances = []
+    for row in rows:
+        if _is_number(row, _SUCCESS):
+            count = row.get("episode/effective_samples")
+            if not isinstance(count, int | float) or not math.isfinite(count):
+                return None
+            count = max(1.0, count)
+            rate = min(max(float(row[_SUCCESS]), 0.5 / count), 1 - 0.5 / count)
+            variances.append(rate * (1 - rate) / count)
+    return fmean(variances) if variances else None
 
 
 def _values(rows: Sequence[Row], key: str) -> list[float]:
-    return [float(row[key]) for row in rows if is_number(row, key)]
+    return [float(row[key]) for row in rows if _is_number(row, key)]
 
 
 def _mean(rows: Sequence[Row], key: str) -> float | None:
     values = _values(rows, key)
     return fmean(values) if values else None
+
+
+def _is_number(row: Row, key: str) -> bool:
+    value = row.get(key)
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _alarm(rows: Sequence[Row], name: str, message: str, check: str, remedy: str, *keys: str) -> Alarm:

@@ -352,7 +352,8 @@ class SingleRun:
         self.position = replace(self.position, stage=stage, done=done, seconds=spent, version=work.version)
         metrics["time/elapsed_seconds"] = sum(spent.values())
         if "sampler/mismatch_kl" in metrics:
-            metrics["sampler/mismatch_limit"] = mismatch_limit(str(self.assembly.policy.dtype).removeprefix("torch."))
+            dtype, engine = self.assembly.policy.dtype, self.recipe.engine.name
+            metrics["sampler/mismatch_limit"] = mismatch_limit(dtype, engine=engine)
         self.rows.append({"stage": stage, "step": work.done, **metrics})
         alarms = find_alarms(self.rows)
         metrics |= {alarm.metric: 1.0 for alarm in alarms}

@@ -24,8 +24,7 @@ from whetstone.evaluation.stage_results import StageResult, read_stage_results
 from whetstone.json_lines import UNREADABLE
 from whetstone.plain_json import plain as to_plain
 from whetstone.recipe.yaml_text import yaml_document
-from whetstone.reporting.alarms import find_alarms, stored_alarms
-from whetstone.reporting.changes import MIN_STEPS, find_change
+from whetstone.reporting.alarms import MIN_STEPS, find_alarms, find_change, stored_alarms
 from whetstone.tools.plain_text import plain
 from whetstone.viewing.index import TrajectoryIndex
 from whetstone.viewing.run_files import RunFiles

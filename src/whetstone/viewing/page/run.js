@@ -118,7 +118,7 @@ function alarms(told) {
 // Without an alarm. A run whose last stage did not become better gets no check mark.
 function calm(told) {
   if (told.verdict.word === "early" || !told.progress.stages.includes("reinforcement")) {
-    return "Most alarms need 10 to 15 steps of reinforcement.";
+    return "Most alarms need 6 to 15 steps of reinforcement.";
   }
   if (told.verdict.word === "worse") {
     return "▼ No alarm in the metrics, but the last stage ended below its start: see the stages above.";
