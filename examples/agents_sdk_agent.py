@@ -15,6 +15,7 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, RunC
 from own_agent import calculate, halve
 
 import whetstone
+from whetstone.tools import effects
 from whetstone.training import RunSummary
 
 TOOLS = [function_tool(calculate), function_tool(halve)]
@@ -22,6 +23,7 @@ TRUSTED = ssl.create_default_context()
 """Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
 
 
+@effects("read")
 async def agent(task: str, base_url: str, api_key: str, wire: Any = OpenAIResponsesModel) -> str:
     """Over the Responses API, which the SDK prefers."""
     http = openai.DefaultAsyncHttpxClient(verify=TRUSTED)
@@ -31,6 +33,7 @@ async def agent(task: str, base_url: str, api_key: str, wire: Any = OpenAIRespon
     return str(done.final_output)
 
 
+@effects("read")
 async def chatting(task: str, base_url: str, api_key: str) -> str:
     """The same over the chat API."""
     return await agent(task, base_url, api_key, OpenAIChatCompletionsModel)

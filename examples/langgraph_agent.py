@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from own_agent import calculate, halve
 
 import whetstone
+from whetstone.tools import effects
 from whetstone.training import RunSummary
 
 TOOLS = [tool(calculate), tool(halve)]
@@ -27,6 +28,7 @@ PLAIN = httpx.Client(verify=TRUSTED)
 """Never asked, and made anew for each address if there is none."""
 
 
+@effects("read")
 async def agent(task: str, base_url: str, api_key: str) -> str:
     """A model and its tools, in turn, until it calls none."""
     async with httpx.AsyncClient(verify=TRUSTED) as http:

@@ -2,8 +2,8 @@
 
 python examples/order_database.py [RUN_DIR]
 
-In production, `refund` changes the shop's database. In training, `open` copies the database into memory, the tools change
-the copy, and `close` drops it. No row outside of the episode changes, so the class declares `effects = "read"`.
+In production, `refund` changes the shop's database. In training, `open` copies the database into memory, the tools
+change the copy, and `close` drops it. No row outside of the episode changes, so the class declares `effects = "read"`.
 """
 
 import json
@@ -51,10 +51,10 @@ class Orders:
         Args:
             customer: First name.
         """
-        found = self.copy.execute("SELECT number FROM orders WHERE customer = ?", (customer,)).fetchone()
-        if found is None:
+        row = self.copy.execute("SELECT number FROM orders WHERE customer = ?", (customer,)).fetchone()
+        if row is None:
             raise ToolError(f"there is no customer {customer}")
-        return str(found[0])
+        return str(row[0])
 
     async def refund(self, number: int) -> str:
         """Refund an order.

@@ -14,6 +14,7 @@ from typing import Any
 import openai
 
 import whetstone
+from whetstone.tools import effects
 from whetstone.training import RunSummary
 
 
@@ -45,6 +46,7 @@ TRUSTED = ssl.create_default_context()
 """Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
 
 
+@effects("read")
 async def agent(task: str, base_url: str, api_key: str) -> str:
     """Ask the model, do what it calls for, until it answers."""
     messages: list[Any] = [{"role": "user", "content": task}]

@@ -1,11 +1,15 @@
 """Every example runs, on a model of a few thousand parameters and two steps a stage."""
 
 import asyncio
+import functools
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
+
+from whetstone.chat import tool_result
+from whetstone.tools import Toolset
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = {
@@ -73,3 +77,26 @@ def test_an_idea_is_tried_against_a_baseline(example, tmp_path):
 def test_the_whole_loop_learns(example):
     means = asyncio.run(example.main(12))
     assert sum(means[-3:]) > sum(means[:3]) + 0.3
+
+
+@pytest.mark.parametrize("example", ["order_database"], indirect=True)
+def test_tools_on_a_copy_of_a_database_succeed_and_change_no_row_of_it(example, tmp_path, capsys):
+    database = tmp_path / "shop.sqlite"
+    example.create_database(database)
+    tasks = [example.Refunds().task(index) for index in range(4)]
+    toolset = Toolset([functools.partial(example.Orders, path=str(database))])
+
+    async def play(task):
+        await toolset.open(task, seed=0)
+        conversation = []
+        while calls := example.Refunds().demonstrate(task, conversation, ()).tool_calls:
+            conversation.append(tool_result((await toolset.call(calls[0])).text))
+        return await toolset.verdict()
+
+    before = database.read_bytes()
+    with asyncio.Runner() as runner:
+        assert [runner.run(play(task))["success"] for task in tasks] == [True] * 4
+        runner.run(toolset.close())
+    assert database.read_bytes() == before
+    example.main(str(tmp_path / "run"), **SMALL)
+    assert "0 orders of the shop refunded" in capsys.readouterr().out

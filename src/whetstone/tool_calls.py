@@ -225,7 +225,7 @@ def _tools_of(metrics: Mapping[str, Any]) -> list[str]:
 
 def _count_mostly(rows: Sequence[Mapping[str, Any]], fraction: str) -> dict[str, tuple[int, int]]:
     """Return (count, calls) by tool, for a fraction of at least half of five calls in the last step with calls."""
-    row = next((row for row in reversed(rows) if _tools_of(row)), {})
+    row: Mapping[str, Any] = next((row for row in reversed(rows) if _tools_of(row)), {})
     calls = {name: round(row[f"tools/{name}/calls"] or 0) for name in _tools_of(row)}
     counts = {name: round(number * (row.get(f"tools/{name}/{fraction}") or 0)) for name, number in calls.items()}
     return {n: (counts[n], calls[n]) for n in calls if calls[n] >= MIN_CALLS and counts[n] >= _MOSTLY * calls[n]}

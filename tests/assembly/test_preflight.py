@@ -9,7 +9,7 @@ import torch
 import tests_small
 from tests_small import SMALL
 from whetstone.assembly import assemble, preflight, preflight_checks
-from whetstone.assembly.example_calls import example_of
+from whetstone.assembly.example_actions import example_of
 from whetstone.assembly.preflight_checks import _Probe
 from whetstone.chat import Chat
 from whetstone.evaluation.checks import CheckStatus

@@ -78,8 +78,8 @@ def leaves(command, name):
 
 def test_every_command_is_listed_here():
     group = main._Commands()
-    found = {leaf for name in main.COMMANDS for leaf in leaves(group.get_command(click.Context(group), name), name)}
-    assert found == {*RUNS, *CHECKS, *OTHERS, *WITHOUT_TOOLS}
+    commands = {leaf for name in main.COMMANDS for leaf in leaves(group.get_command(click.Context(group), name), name)}
+    assert commands == {*RUNS, *CHECKS, *OTHERS, *WITHOUT_TOOLS}
 
 
 @pytest.mark.parametrize("name", ["writing", "destroying"])
@@ -99,8 +99,10 @@ def test_a_run_without_permission_is_refused_before_it_starts(command, name, tmp
 def test_a_check_calls_no_tool_that_does_not_declare_that_it_reads(command, name, tmp_path):
     done = whetstone(*typed(CHECKS[command], name), cwd=tmp_path)
     assert CALLS == []
-    said = " ".join((done.stdout + done.stderr).split())
-    assert f"not called: pocket_calculator {'declares no effect' if name == 'undeclared' else '('}" in said
+    printed = " ".join((done.stdout + done.stderr).split())
+    effect = {"writing": "write", "destroying": "destructive", "undeclared": "unknown effect"}[name]
+    assert f"not called: pocket_calculator ({effect})" in printed
+    assert ("--call-tools" if name == "undeclared" else "permit pocket_calculator with --allow-effects") in printed
 
 
 @pytest.mark.parametrize("command", ["doctor", "rewards audit", "environments check"])
@@ -124,9 +126,9 @@ def test_call_tools_does_not_permit_effects(tmp_path):
     assert CALLS == []
 
 
-@pytest.mark.parametrize("said", ["--allow-effects", "environment.allow_effects=[pocket_calculator]"])
-def test_a_run_with_permission_calls_and_prints_how_often(said, tmp_path):
-    done = whetstone(*typed(RUNS["rollout"], "writing"), said, "-n", "2", cwd=tmp_path)
+@pytest.mark.parametrize("permission", ["--allow-effects", "environment.allow_effects=[pocket_calculator]"])
+def test_a_run_with_permission_calls_and_prints_how_often(permission, tmp_path):
+    done = whetstone(*typed(RUNS["rollout"], "writing"), permission, "-n", "2", cwd=tmp_path)
     assert done.returncode == 0
     expected = re.search(r"up to (\d+) of pocket_calculator \(write\), estimated as 2 episodes", done.stderr)
     assert 0 < len(CALLS) <= int(expected[1])
@@ -173,8 +175,8 @@ def test_a_person_is_asked_once(answer, calls, tmp_path, monkeypatch):
         monkeypatch.undo()
         (run_dir / "summary.json").unlink()
         (run_dir / "evaluations" / "reinforcement.json").unlink()
-        again = whetstone(*typed(RUNS["train"], "destroying"), "--run-dir", run_dir, "--resume", cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
+        resumed = whetstone(*typed(RUNS["train"], "destroying"), "--run-dir", run_dir, "--resume", cwd=tmp_path)
+        assert resumed.returncode == 0, resumed.stderr
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["rollout"], ["chat"], ["live"]])
@@ -189,7 +191,7 @@ def test_an_environment_is_not_served_without_permission(tmp_path):
     words = ["environments", "serve", "tools", "--tasks", "arithmetic", "tools=[tests_effects:writing]", "--port", "0"]
     done = whetstone(*words, cwd=tmp_path)
     assert (done.returncode, CALLS) == (2, [])
-    assert "tools: not served: pocket_calculator (write) changes something" in done.stderr
+    assert "tools: not served: pocket_calculator (write); permit pocket_calculator with --allow-effects" in done.stderr
 
 
 @pytest.mark.slow
@@ -239,7 +241,7 @@ def test_tools_of_every_recipe_of_the_package_only_read(name, request):
 
 
 def test_an_agent_is_not_started_by_a_check_that_is_not_permitted(tmp_path):
-    agent = ["environment={name: agent, function: \"tests_effects:agent\"}", "supervised=null"]
+    agent = ['environment={name: agent, function: "tests_effects:agent"}', "supervised=null"]
     done = whetstone("doctor", *DEMO, *agent, "--json", cwd=tmp_path)
     checks = {check["name"]: check["said"] for check in json.loads(done.stdout)["checks"]}
     assert checks["episodes"] == "not tried: the environment agent is not played"

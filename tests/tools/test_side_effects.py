@@ -49,9 +49,12 @@ def test_a_policy_overrides_what_tools_declare():
     assert toolset.effects == {"look_up": "read", "order": "write", "refund": "read"}
 
 
-@pytest.mark.parametrize("declare", [lambda: effects("writes"), lambda: Toolset([type("Odd", (), {"effects": "no", "look": lambda self: None})])])
+ODD = type("Odd", (), {"effects": "no", "look": lambda self: None})
+
+
+@pytest.mark.parametrize("declare", [lambda: effects("writes"), lambda: Toolset([ODD])])
 def test_an_effect_that_does_not_exist_is_an_error(declare):
-    with pytest.raises(RecipeError, match="is not an effect.*use read, write, destructive"):
+    with pytest.raises(RecipeError, match=r"is not an effect.*use read, write, destructive"):
         declare()
 
 
@@ -62,7 +65,7 @@ def test_an_effect_of_a_tool_that_does_not_exist_is_an_error():
         async def refund(self) -> None:
             """Refund."""
 
-    with pytest.raises(RecipeError, match='Odd.effects: there is no tool "refnd"; did you mean "refund"'):
+    with pytest.raises(RecipeError, match=r'Odd\.effects: there is no tool "refnd"; did you mean "refund"'):
         Toolset([Odd])
 
 
@@ -88,8 +91,10 @@ def test_a_toolset_calls_what_its_policy_permits_and_nothing_else(policy, called
 
 def test_a_toolset_without_a_policy_calls_no_tool_that_writes():
     (answer,) = played(Toolset([tests_effects.writing]), ("pocket_calculator", {"expression": "2*3"}))
-    assert "pocket_calculator (write) changes something outside of the episode" in answer.text
-    assert "environment.allow_effects or --allow-effects" in answer.text
+    assert answer.text == (
+        "error: not called: pocket_calculator (write); permit pocket_calculator with environment.allow_effects or "
+        "--allow-effects"
+    )
     assert CALLS == []
 
 
@@ -133,13 +138,13 @@ def test_effects_pass_through_an_mcp_server():
     names = ["calculator", "tests_effects:Shop"]
     code = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from whetstone.cli.main import main; main()"
     server = Mcp(command=[sys.executable, "-c", code, ":".join(sys.path), "mcp", *names], prewarm=0)
-    found = asyncio.run(Toolset([server]).list_effects())
-    assert found == {"calculator": None, "look_up": None, "order": "write", "refund": "destructive"}  # with a state
+    listed = asyncio.run(Toolset([server]).list_effects())
+    assert listed == {"calculator": None, "look_up": None, "order": "write", "refund": "destructive"}  # with a state
 
 
-def test_tools_behind_a_catalogue_keep_their_effects():
-    catalogue = Catalogue(functions=["tests_effects:writing"])
-    assert Toolset([catalogue]).effects == {
+def test_tools_behind_a_search_keep_their_effects():
+    searched = Catalogue(functions=["tests_effects:writing"])
+    assert Toolset([searched]).effects == {
         "find_tools": "read",
         "remove_tools": "read",
         "pocket_calculator": "write",

@@ -262,7 +262,7 @@ def compare(
     """Run what is not there yet, and compare. A run that was stopped goes on; one that failed is shown as failed.
 
     Args:
-        ask: As of `train`.
+        ask: Same as for `train`.
 
     Raises:
         Interrupted: The process was asked to stop; the same comparison goes on.
@@ -299,7 +299,7 @@ def _permitted(
     if missing:
         prefix = f"{contender.name}, {len(missing)} runs"
         parts = training_parts(resolved) * len(missing)
-        resolved = permit_run(resolved, parts, ask=ask, say=lambda line: say(f"{prefix}: {line}"))
+        resolved = permit_run(resolved, parts, ask=ask, log=lambda line: say(f"{prefix}: {line}"))
     return replace(contender, resolved=resolved)
 
 

@@ -463,14 +463,7 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
 
 
 def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
-    """Return the task source of a recipe.
-
-    Args:
-        key: Recipe key of the options, for errors.
-
-    Raises:
-        RecipeError: There is no such source, or an option is wrong.
-    """
+    """Return the task source of a recipe; `key` is the recipe key of its options."""
     seed = {"seed": resolved.recipe.seed}
     part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
     source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)

@@ -21,8 +21,7 @@ from whetstone.plugins import OptionError, checked_options, made_of, named_part,
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
-from whetstone.tools.protocol import DeclaresEffects
-from whetstone.tools.side_effects import declared_effect, describe_refusal
+from whetstone.tools.side_effects import DeclaresEffects, declared_effect, describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
 
@@ -53,11 +52,11 @@ def environment_of(resolved: Resolved, calls: CallPolicy | None = None) -> Calla
             "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
         )
     policy = run_policy(resolved) if calls is None else replace(calls, effects=dict(settings.effects or {}))
-    made = functools.partial(gated, made, settings.name, policy)
-    _check_names(resolved, made())
+    permitted = functools.partial(gated, made, settings.name, policy)
+    _check_names(resolved, permitted())
     if settings.fault_injection is None:
-        return made
-    return functools.partial(_noisy, made, settings.fault_injection.model_dump())
+        return permitted
+    return functools.partial(_noisy, permitted, settings.fault_injection.model_dump())
 
 
 def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Environment:
@@ -72,7 +71,9 @@ def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Envi
         inner.toolset.calls = calls
     declared = declared_effect(environment, name) if fulfils(environment, DeclaresEffects) else "read"
     own = {name: calls.effect_of(name, declared)}
-    return NotPlayed(environment, describe_refusal(own)) if calls.refused(own) else environment
+    if not calls.refused(own):
+        return environment
+    return NotPlayed(environment, f"{describe_effects(own)}; {describe_remedy(own)}")
 
 
 def effects_in(environment: Environment, settings: EnvironmentSettings) -> dict[str, Effect | None]:
@@ -133,8 +134,8 @@ def _check_names(resolved: Resolved, environment: Environment) -> None:
     for key, names in (("effects", settings.effects or {}), ("allow_effects", allowed)):
         for name in names:
             if name not in known:
-                said = f'there is no tool "{name}"{did_you_mean(name, known)}'
-                raise resolved.error(f"environment.{key}", said)
+                problem = f'there is no tool "{name}"{did_you_mean(name, known)}'
+                raise resolved.error(f"environment.{key}", problem)
 
 
 def _made(

@@ -1,62 +1,15 @@
-"""Players and calls with example arguments, for checks before a run."""
+"""Attribution of failed calls in checks before a run."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.tool_calls import describe_failing_tools, tool_statistics
-from whetstone.trajectory import CallRecord, Task
+from whetstone.trajectory import CallRecord
 
 _OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
 """Exceptions of a tool that example arguments can cause."""
-
-
-class Clueless:
-    """Does not know, whatever it is asked."""
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        return assistant("I do not know.")
-
-
-class OneCall:
-    """Calls one tool with example arguments, then ends the episode."""
-
-    def __init__(self, spec: ToolSpec) -> None:
-        self.spec = spec
-
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """See `Expert`."""
-        if any(message.role == "assistant" for message in conversation):
-            return assistant("Done.")
-        return assistant("", ToolCall(self.spec.name, json.dumps(example_of(self.spec.parameters)), "call_0_0"))
-
-
-def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return the smallest value that a JSON schema of usual form allows."""
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            return example_of(schema[key][0])
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) else kind
-    if kind == "object":
-        known = schema.get("properties", {})
-        return {name: example_of(known.get(name, {})) for name in schema.get("required", ())}
-    if kind == "array":
-        return [example_of(schema.get("items", {}))] * schema.get("minItems", 0)
-    if kind in ("integer", "number"):
-        return schema.get("minimum", 1)
-    return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))
 
 
 def judge_failures(lines: Sequence[str], errors: Sequence[str]) -> Check:

@@ -21,12 +21,8 @@ import torch
 from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.environment import effects_in
-from whetstone.assembly.example_calls import (
-    Clueless,
-    OneCall,
-    describe_failures_of_tools,
-    judge_failures,
-)
+from whetstone.assembly.example_actions import Clueless, OneCall
+from whetstone.assembly.example_calls import describe_failures_of_tools, judge_failures
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.trackers import trackers_of
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
@@ -43,7 +39,7 @@ from whetstone.reporting.alarms import mismatch_limit
 from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
 from whetstone.tasks import Expert
 from whetstone.tools import CallPolicy, Effect
-from whetstone.tools.side_effects import describe_refusal
+from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Segment, Tokens, Trajectory
 
@@ -109,7 +105,8 @@ async def preflight(
     known = effects_in(assembly.environment(), resolved.recipe.environment) if effects is None else effects
     refused = calls.refused(known)
     if refused:
-        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_refusal(refused)}")
+        remedy = describe_remedy(refused, for_check=True)
+        yield Check("side effects", CheckStatus.WARN, f"not called: {describe_effects(refused)}", remedy)
     probe = _Probe(assembly, plan, refused)
     checks: list[tuple[str, Callable[[], Awaitable[Check]]]] = [
         ("template", probe.template),
@@ -127,15 +124,15 @@ async def preflight(
             yield Check(check_name, CheckStatus.WARN, f"not tried: the environment {name} is not played")
             continue
         if late:
-            said = f'not tried, because "{late}" is not finished'
-            yield Check(check_name, CheckStatus.WARN, said, is_finished=False)
+            reason = f'not tried, because "{late}" is not finished'
+            yield Check(check_name, CheckStatus.WARN, reason, is_finished=False)
             continue
         trial = asyncio.ensure_future(check())
         await asyncio.wait([trial], timeout=check_seconds)
         if not trial.done():
             trial.cancel()  # without waiting: arithmetic cannot be cancelled
-            late, said = check_name, f"not finished in {check_seconds:g} s"
-            result = Check(check_name, CheckStatus.WARN, said, is_finished=False)
+            late, reason = check_name, f"not finished in {check_seconds:g} s"
+            result = Check(check_name, CheckStatus.WARN, reason, is_finished=False)
         else:
             try:
                 result = trial.result()
@@ -283,7 +280,7 @@ class _Probe:
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
         refused = list(dict.fromkeys(call.name for call in self.shown.calls if call.outcome == "not_called"))
         if refused:
-            self.shown = None  # it says nothing of the reward
+            self.shown = None  # the reward cannot be checked with it
             return Check("", CheckStatus.WARN, f"not tried: the expert calls {', '.join(refused)}")
         for turn in self.shown.turns:
             amiss = [place for place, call in enumerate(turn.calls) if call.outcome != "ok"]
@@ -373,9 +370,10 @@ class _Probe:
             return Check("", CheckStatus.FAIL, said)
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
-        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {min(rewards):g} to {max(rewards):g}"
         refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
-        said += f"; {refusals} calls were not made" if refusals else ""
+        note = f"; {refusals} calls were not made" if refusals else ""
+        interval = f"{min(rewards):g} to {max(rewards):g}"
+        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {interval}{note}"
         compares = (
             self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import click
 
 from whetstone.tools import CallPolicy, Effect
-from whetstone.tools.side_effects import describe_refusal
+from whetstone.tools.side_effects import describe_effects, describe_remedy
 
 PERMISSION = "environment.allow_effects=true"
 """The override that `--allow-effects` is short for."""
@@ -64,4 +64,5 @@ def check_policy(effects: Mapping[str, Effect | None], *, allow_effects: bool, c
 def say_refused(calls: CallPolicy, effects: Mapping[str, Effect | None]) -> None:
     """Report tools that are not called, on standard error."""
     if refused := calls.refused(effects):
-        click.echo(f"whetstone: not called: {describe_refusal(refused)}", err=True)
+        remedy = describe_remedy(refused, for_check=True)
+        click.echo(f"whetstone: not called: {describe_effects(refused)}; {remedy}", err=True)

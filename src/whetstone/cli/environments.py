@@ -17,7 +17,7 @@ import whetstone.environments
 import whetstone.rewards
 import whetstone.tasks
 import whetstone.tools
-from whetstone.assembly.environment import gated
+from whetstone import assembly, training
 from whetstone.cli.check_output import show as show_check
 from whetstone.cli.effects import allow_effects_option, ask_once, call_tools_option, check_policy, say_refused
 from whetstone.cli.listening import access_log_option, bound_to, start_access_log
@@ -37,8 +37,7 @@ from whetstone.plugins import checked_options, find_part, has_all_of, made_of, n
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.serving.connections import runner
 from whetstone.tools import CallPolicy
-from whetstone.tools.side_effects import checked_effect, describe_refusal
-from whetstone.training.permission import known_effects
+from whetstone.tools.side_effects import checked_effect, describe_effects, describe_remedy
 
 
 @click.group()
@@ -78,15 +77,17 @@ def check(
     Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
     `--allow-effects` those that change something. Their effects are options, too: `effects='{refund: write}'`.
     """
-    given, settings = _split_effects(environment, options)
-    contract = contract_of(environment, given, source=source, reward=reward, episodes=episodes, max_turns=max_turns)
-    effects = known_effects(contract.make, settings)
+    own_options, settings = _split_effects(environment, options)
+    contract = contract_of(
+        environment, own_options, source=source, reward=reward, episodes=episodes, max_turns=max_turns
+    )
+    effects = training.known_effects(contract.make, settings)
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
     say_refused(calls, effects)
     if environment in calls.refused(effects):
         raise RecipeError(f"nothing is tried: the environment {environment} is not played")
     calls = replace(calls, effects=dict(settings.effects or {}))
-    contract.make = functools.partial(gated, contract.make, environment, calls)
+    contract.make = functools.partial(assembly.gated, contract.make, environment, calls)
     found = asyncio.run(_checked(contract, as_json))
     bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
     if as_json:
@@ -137,14 +138,15 @@ def serve(
 
     Whoever may ask is told the tasks with their answers. So beyond this machine a token is asked for, which both sides
     find in the environment variable WHETSTONE_TOKEN; where it is not set, one is made and shown."""
-    given, settings = _split_effects(environment, options)
-    contract = contract_of(environment, given, source=source)
-    effects, calls = known_effects(contract.make, settings), CallPolicy(effects=dict(settings.effects or {}))
+    own_options, settings = _split_effects(environment, options)
+    contract = contract_of(environment, own_options, source=source)
+    effects, calls = training.known_effects(contract.make, settings), CallPolicy(effects=dict(settings.effects or {}))
     if refused := calls.refused(effects):
         if not allow_effects and not ask_once()(f"Let clients call {', '.join(refused)} for real?"):
-            raise RecipeError(f"{environment}: not served: {describe_refusal(refused)}")
+            remedy = describe_remedy(refused, for_check=True)
+            raise RecipeError(f"{environment}: not served: {describe_effects(refused)}; {remedy}")
         calls = replace(calls, allowed=True)
-    make = functools.partial(gated, contract.make, environment, calls)
+    make = functools.partial(assembly.gated, contract.make, environment, calls)
     episodes = Episodes(make, capacity=capacity, idle_seconds=idle_seconds)
     token = os.environ.get(TOKEN, "")
     made = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
@@ -164,13 +166,13 @@ def _split_effects(environment: str, options: Sequence[str]) -> tuple[dict[str, 
     Raises:
         RecipeError: An option is not of the form KEY=VALUE, or an effect does not exist.
     """
-    given = read_options(options)
-    declared = given.pop("effects", None)
+    values = read_options(options)
+    declared = values.pop("effects", None)
     for name, effect in declared.items() if isinstance(declared, Mapping) else ():
         checked_effect(effect, f"effects.{name}")
     if declared is not None and not isinstance(declared, Mapping):
         raise RecipeError(f"effects: effects by tool, such as {{refund: write}}, got {declared!r}")
-    return given, EnvironmentSettings(name=environment, effects=declared)
+    return values, EnvironmentSettings(name=environment, effects=declared)
 
 
 async def _checked(contract: Contract, quiet: bool) -> list[Check]:

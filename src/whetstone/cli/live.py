@@ -88,7 +88,7 @@ def _permitted(resolved: Resolved) -> Resolved:
         return resolved
     evaluation = [(resolved, lambda played: played.recipe.evaluation.interval_episodes)]
     return whetstone.training.permit_run(
-        resolved, evaluation, ask=ask_once(), say=lambda line: click.echo(f"{line}; per evaluation", err=True)
+        resolved, evaluation, ask=ask_once(), log=lambda line: click.echo(f"{line}; per evaluation", err=True)
     )
 
 

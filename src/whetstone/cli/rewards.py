@@ -13,7 +13,7 @@ import click
 
 import whetstone.evaluation.audit
 import whetstone.rewards
-from whetstone import assembly
+from whetstone import assembly, training
 from whetstone.cli.check_output import show
 from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, say_refused
 from whetstone.errors import RecipeError
@@ -21,7 +21,6 @@ from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.plain_json import to_json
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.rewards.protocol import let_go
-from whetstone.training.permission import tool_effects
 
 if TYPE_CHECKING:
     from whetstone.evaluation.audit import Audit
@@ -146,7 +145,7 @@ def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: b
     Raises:
         WhetstoneError: As `assemble`; or the environment is not played.
     """
-    effects = tool_effects(resolved)
+    effects = training.tool_effects(resolved)
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
     say_refused(calls, effects)
     settings = resolved.recipe.environment

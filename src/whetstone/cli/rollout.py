@@ -55,7 +55,7 @@ def rollout(
         resolved,
         [(resolved, lambda _: count)],
         ask=ask_once(),
-        say=lambda line: click.echo(f"whetstone: {line}", err=True),
+        log=lambda line: click.echo(f"whetstone: {line}", err=True),
         measured=run,
     )
     trusted = resolved.recipe.policy.trust_remote_code

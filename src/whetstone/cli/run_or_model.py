@@ -44,7 +44,7 @@ def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None,
     resolved = agent.resolved
     if ask is not None:
         one_episode = [(resolved, lambda _: 1)]
-        resolved = training.permit_run(resolved, one_episode, ask=ask, say=lambda line: click.echo(line, err=True))
+        resolved = training.permit_run(resolved, one_episode, ask=ask, log=lambda line: click.echo(line, err=True))
     return whetstone.assembly.assemble(
         resolved, agent.policy, agent.memory, say=lambda line: click.echo(line, err=True)
     )

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.contracts import fulfils
-from whetstone.tools.protocol import (
-    DeclaresEffects,
-    Episode,
-    GivesVerdict,
-    Replayable,
-    Stateless,
-    replayable,
-    stateless,
-)
+from whetstone.tools.protocol import Episode, GivesVerdict, Replayable, Stateless, replayable, stateless
+from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from whetstone.chat.message import Image, Text
 from whetstone.contracts import fulfils, names_of
 from whetstone.errors import InfrastructureError
-from whetstone.tools.side_effects import Effect
+from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import CallRecord, Task
 
 Outcome = Literal[
@@ -156,14 +156,6 @@ class Declares(Protocol):
 
     declared: Mapping[str, str]
     """By name, how: how long variables last."""
-
-
-@runtime_checkable
-class DeclaresEffects(Protocol):
-    """Tools, or an environment, that declare what they change outside of the episode."""
-
-    effects: Effect | Mapping[str, Effect] | None
-    """Effect of all tools, or by tool; see `side_effects.py`."""
 
 
 @runtime_checkable

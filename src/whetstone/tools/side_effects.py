@@ -1,7 +1,7 @@
 """Side effects of tools, and which tools may be called.
 
-An effect is a change outside of the episode, such as a refund, an e-mail or a row in a shared database. What a tool
-changes in objects that `open` or `reset` creates for the episode is not an effect.
+An effect is a change outside of the episode, such as a refund, an e-mail or a row in a shared database. Changes of
+objects that `open` or `reset` creates for the episode are not effects.
 
     read          changes nothing outside of the episode
     write         changes something
@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
+from whetstone.contracts import fulfils
 from whetstone.errors import RecipeError, did_you_mean
 
 Effect = Literal["read", "write", "destructive"]
@@ -28,6 +29,14 @@ EFFECTS: tuple[Effect, ...] = get_args(Effect)
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods of HTTP that change nothing."""
 Declared = TypeVar("Declared", bound=Callable[..., Any])
+
+
+@runtime_checkable
+class DeclaresEffects(Protocol):
+    """Tools, or an environment, that declare their effects outside of the episode."""
+
+    effects: Effect | Mapping[str, Effect] | None
+    """Effect of all tools, or by tool."""
 
 
 def effects(effect: Effect) -> Callable[[Declared], Declared]:
@@ -75,7 +84,7 @@ def declared_effect(part: Any, name: str = "") -> Effect | None:
     """
     while isinstance(part, partial):
         part = part.func
-    declared = getattr(part, "effects", None)
+    declared = part.effects if fulfils(part, DeclaresEffects) else None
     if isinstance(declared, Mapping):
         declared = declared.get(name)
     elif not isinstance(declared, str):  # None, or a tool that has this name
@@ -136,25 +145,24 @@ CALLS_ALL = CallPolicy(allowed=True)
 """Calls every tool."""
 
 
-def describe_refusal(effects: Mapping[str, Effect | None]) -> str:
-    """Return why tools are not called and what permits it, in one line."""
+def describe_effects(effects: Mapping[str, Effect | None]) -> str:
+    """Return tools with their effects, such as `refund (write)`."""
+    return ", ".join(f"{name} ({effect or 'unknown effect'})" for name, effect in effects.items())
+
+
+def describe_remedy(effects: Mapping[str, Effect | None], *, for_check: bool = False) -> str:
+    """Return how these tools are called.
+
+    Args:
+        for_check: Whether a check does not call them, which a permission in the recipe does not change.
+    """
     unknown = [name for name, effect in effects.items() if effect is None]
-    real = [name for name, effect in effects.items() if effect is not None]
-    reasons = []
-    if real:
-        kinds = ", ".join(f"{name} ({effects[name]})" for name in real)
-        reasons.append(f"{kinds} {_verb(real)} something outside of the episode; "
-                       "permit it with environment.allow_effects or --allow-effects")  # fmt: skip
-    if unknown:
-        reasons.append(f"{', '.join(unknown)} {'declares' if len(unknown) == 1 else 'declare'} no effect; "
-                       f"{describe_declaration(unknown)}, or use --call-tools")  # fmt: skip
-    return "; ".join(reasons)
+    known = [name for name in effects if name not in unknown]
+    permission = "--allow-effects" if for_check else "environment.allow_effects or --allow-effects"
+    remedies = [f"permit {', '.join(known)} with {permission}"] if known else []
+    return "; ".join([*remedies, *([f"{describe_declaration(unknown)}, or use --call-tools"] if unknown else [])])
 
 
 def describe_declaration(names: Iterable[str]) -> str:
     """Return how the effects of these tools are declared."""
     return f'declare it with @effects("read") or environment.effects: {{{", ".join(f"{n}: read" for n in names)}}}'
-
-
-def _verb(names: list[str]) -> str:
-    return "changes" if len(names) == 1 else "change"

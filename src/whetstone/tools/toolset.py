@@ -17,7 +17,6 @@ ignores its deadline is abandoned.
 from __future__ import annotations
 
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from whetstone.errors import (
     InfrastructureError,
     RecipeError,
     ToolError,
-    WhetstoneError,
     did_you_mean,
     explained,
     said_by,
@@ -48,12 +46,10 @@ from whetstone.tools.execution import (
 )
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import (
-    LIFETIME,
     Changing,
     Charges,
     Closes,
     Declares,
-    DeclaresEffects,
     Episode,
     GivesVerdict,
     ListsEveryTool,
@@ -66,7 +62,7 @@ from whetstone.tools.protocol import (
     stateless,
 )
 from whetstone.tools.schema import Tool, tool_from_function
-from whetstone.tools.side_effects import CallPolicy, Effect, declared_effect, describe_refusal
+from whetstone.tools.side_effects import CallPolicy, Effect, describe_effects, describe_remedy
 from whetstone.tools.threads import (
     call_in_single_thread,
     call_user_function,
@@ -74,6 +70,7 @@ from whetstone.tools.threads import (
     run_in_thread,
     turn_of_single_thread,
 )
+from whetstone.tools.tool_classes import create_holder, holds_something, holds_tools, is_class, tools_of
 from whetstone.trajectory import CallRecord, Task
 from whetstone.waiting import DeadlinePassed, deadline, finish_within
 
@@ -140,13 +137,15 @@ class Toolset:
         self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
         for item in tools:
-            if _is_class(item):
-                self.holders.append(call_in_single_thread(_holder, item) if single_thread else _holder(item))
+            if is_class(item):
+                self.holders.append(
+                    call_in_single_thread(create_holder, item) if single_thread else create_holder(item)
+                )
             elif isinstance(item, Tool):
                 self._alone.append(item)
-            elif callable(item) and not _holds_tools(item):
+            elif callable(item) and not holds_tools(item):
                 self._alone.append(tool_from_function(item))
-            elif _holds_something(item):
+            elif holds_something(item):
                 self.holders.append(item)
             else:
                 raise RecipeError(f"{item!r} is no tool: a tool is a typed function, or a class with public methods")
@@ -281,9 +280,9 @@ class Toolset:
             return self._answer(call, failed_result("invalid_arguments", said_by(error)))
         effect = self.calls.effect_of(call.name, tool.effects)
         if not self.calls.permits(call.name, effect):
-            return self._answer(
-                call, failed_result("not_called", f"not called: {describe_refusal({call.name: effect})}")
-            )
+            refused = {call.name: effect}
+            reason = f"not called: {describe_effects(refused)}; {describe_remedy(refused)}"
+            return self._answer(call, failed_result("not_called", reason))
         cost = 0.0
         for holder in self.holders:
             if fulfils(holder, Charges):
@@ -414,74 +413,6 @@ class Toolset:
             kept.append(replace(part, text=text))
             room, truncated = max(room - len(text), 0), truncated or cut
         return tuple(kept), truncated
-
-
-def tools_of(holder: Any) -> list[Tool]:
-    """The tools of an object: those it names, or its public methods.
-
-    Raises:
-        RecipeError: A method cannot be a tool.
-    """
-    if fulfils(holder, OffersTools):
-        offered = [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
-        return [_with_effects(tool, holder) for tool in offered]
-    names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
-    names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
-    methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
-    tools = [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
-    if fulfils(holder, DeclaresEffects) and isinstance(holder.effects, Mapping):
-        known = {tool.spec.name for tool in tools}
-        for name in holder.effects.keys() - known:
-            raise RecipeError(f'{_name_of(holder)}.effects: there is no tool "{name}"{did_you_mean(name, known)}')
-    return [_with_effects(tool, holder) for tool in tools]
-
-
-def _with_effects(tool: Tool, holder: Any) -> Tool:
-    """Return a tool with the effect that it or its class declares."""
-    declared = tool.effects or declared_effect(holder, tool.spec.name)
-    return tool if declared == tool.effects else replace(tool, effects=declared)
-
-
-def _is_property(holder: Any, name: str) -> bool:
-    return isinstance(inspect.getattr_static(holder, name), property | functools.cached_property)
-
-
-def _is_method(value: Any) -> bool:
-    """Whether an attribute is a method: static, of a class, or partial ones included."""
-    return inspect.ismethod(value) or inspect.isfunction(value) or isinstance(value, functools.partial)
-
-
-def _holder(item: Any) -> Any:
-    """An object of a class of tools.
-
-    Raises:
-        RecipeError: It cannot be made, or has nothing to offer.
-    """
-    kind = item.func if isinstance(item, functools.partial) else item
-    try:
-        made = item()
-    except (WhetstoneError, InfrastructureError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {explained(error)}') from error
-    if not _holds_something(made):
-        raise RecipeError(f'tool "{kind.__name__}" has no public method, so there is nothing a model could call')
-    return made
-
-
-def _holds_something(item: Any) -> bool:
-    """Whether an object has tools, or a say in those of others."""
-    if inspect.isroutine(item) or isinstance(item, str | bytes | int | float | list | tuple | dict | set):
-        return False
-    return any(hasattr(item, name) for name in LIFETIME) or bool(tools_of(item))
-
-
-def _is_class(item: Any) -> bool:
-    return inspect.isclass(item.func if isinstance(item, functools.partial) else item)
-
-
-def _holds_tools(item: Any) -> bool:
-    return not inspect.isroutine(item) and (fulfils(item, OffersTools) or fulfils(item, Opens))
 
 
 def _short_name(name: Any) -> str:

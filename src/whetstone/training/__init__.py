@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
     from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
-    from whetstone.training.permission import permit_run, tool_effects
+    from whetstone.training.permission import known_effects, permit_run, tool_effects
     from whetstone.training.pinned import pin_choices
     from whetstone.training.run import train
     from whetstone.training.summary import AblationSummary, RunSummary
@@ -29,6 +29,7 @@ __all__ = [
     "final_agent",
     "final_policy",
     "headline",
+    "known_effects",
     "permit_run",
     "pin_choices",
     "protocol_of",

@@ -55,7 +55,7 @@ def evaluate(
         seed: Of the draws.
         into: A folder that episodes are kept in; the same call goes on with them.
         progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
-        ask: As of `train`.
+        ask: Same as for `train`.
 
     Raises:
         WhetstoneError: A recipe, file or folder is wrong, or there is no such run.
@@ -141,13 +141,13 @@ def evaluate_agent(
         record: Where episodes are kept.
         say: Told what takes a while, and what was left out; None: `progress` shows it.
         heard: Told each task's episodes as they end.
-        ask: As of `train`.
+        ask: Same as for `train`.
 
     Raises:
         WhetstoneError: As `assemble`; or the record is of another evaluation.
     """
     parts = [(agent.resolved, count_evaluation)]
-    resolved = permit_run(agent.resolved, parts, ask=ask, say=say or progress.say, measured=agent.run_dir)
+    resolved = permit_run(agent.resolved, parts, ask=ask, log=say or progress.say, measured=agent.run_dir)
     assembly = assemble(resolved, agent.policy, agent.memory, say=say or progress.say)
     seed = agent.resolved.recipe.seed if seed is None else seed
     return run_to_end(lambda: _played(assembly, agent.endpoint, seed, record, progress, heard))

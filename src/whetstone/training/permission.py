@@ -24,7 +24,7 @@ from whetstone.recipe import (
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.reporting import read_trajectories
 from whetstone.tools import CallPolicy, Effect, Toolset
-from whetstone.tools.side_effects import describe_declaration
+from whetstone.tools.side_effects import describe_declaration, describe_effects
 from whetstone.training.own_loop import run_to_end
 
 Ask = Callable[[str], bool]
@@ -45,26 +45,24 @@ class RealCalls:
 
     def describe(self, names: Sequence[str]) -> str:
         """Return the tools with their effects and numbers of calls."""
-        tools = ", ".join(
-            f"{self.count[name]:,} of {name} ({self.effects[name] or 'unknown effect'})" for name in names
-        )
-        return f"up to {tools}, estimated as {self.basis}"
+        each = ", ".join(f"{self.count[n]:,} of {describe_effects({n: self.effects[n]})}" for n in names)
+        return f"up to {each}, estimated as {self.basis}"
 
 
-def tool_effects(resolved: Resolved, say: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
+def tool_effects(resolved: Resolved, log: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
     """Return the effects of the tools of a recipe. An MCP server is started to list them.
 
     Args:
-        say: Receives a line if a server does not respond.
+        log: Receives a line if a server does not respond.
 
     Raises:
         RecipeError: The environment cannot be created.
     """
-    return known_effects(environment_of(resolved, CallPolicy()), resolved.recipe.environment, say)
+    return known_effects(environment_of(resolved, CallPolicy()), resolved.recipe.environment, log)
 
 
 def known_effects(
-    make: Callable[[], Environment], settings: EnvironmentSettings, say: Callable[[str], None] = lambda line: None
+    make: Callable[[], Environment], settings: EnvironmentSettings, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, Effect | None]:
     """Return the effects of the tools of an environment; see `tool_effects`."""
     environment = make()
@@ -73,11 +71,11 @@ def known_effects(
         if isinstance(toolset, Toolset) and toolset.changing:
             run_to_end(toolset.list_effects)
     except InfrastructureError as error:
-        say(f"the effects of tools are not known before the run: {error}")
+        log(f"the effects of tools are not known before the run: {error}")
     return effects_in(environment, settings)
 
 
-def expect_calls(parts: Sequence[Part], measured: Path | None, say: Callable[[str], None]) -> RealCalls:
+def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[str], None]) -> RealCalls:
     """Estimate the real calls of the parts of a run.
 
     Args:
@@ -85,18 +83,22 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, say: Callable[[st
             per turn is assumed.
     """
     effects: dict[str, Effect | None] = {}
-    found = [(part, {name: e for name, e in tool_effects(part[0], say).items() if e != "read"}) for part in parts]
-    if not any(real for _, real in found):
+    played = [(part, {name: e for name, e in tool_effects(part[0], log).items() if e != "read"}) for part in parts]
+    if not any(real for _, real in played):
         return RealCalls()
     count: dict[str, float] = defaultdict(float)
     rates = measured_rates(measured) if measured is not None else None
     episodes = 0
-    for (resolved, count_episodes), real in found:
+    for (resolved, count_episodes), real in played:
         number = count_episodes(resolved)
         episodes += number
         effects |= real
         for name in real:
-            count[name] += number * (resolved.recipe.environment.max_turns if rates is None else rates.get(name, 0.0))
+            settings = resolved.recipe.environment
+            if name == settings.name:  # a custom agent is started once per episode
+                count[name] += number
+            else:
+                count[name] += number * (settings.max_turns if rates is None else rates.get(name, 0.0))
     turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
     basis = f"{episodes:,} episodes × {turns} turns with one call each"
     if rates is not None:
@@ -120,7 +122,7 @@ def permit_run(
     parts: Sequence[Part],
     *,
     ask: Ask | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     measured: Path | None = None,
 ) -> Resolved:
     """Return the recipe with permission for the real calls of a run; ask for it if the recipe does not give it.
@@ -128,20 +130,20 @@ def permit_run(
     Args:
         parts: The recipes that are played, such as stages and ablations.
         ask: Asks for permission; None refuses.
-        say: Receives the expected number of calls.
+        log: Receives the expected number of calls.
         measured: See `expect_calls`.
 
     Raises:
         RecipeError: A tool has the effect `write` or `destructive`, and nothing permits to call it.
     """
-    calls = expect_calls(parts, measured, say)
+    calls = expect_calls(parts, measured, log)
     unknown = [name for name, effect in calls.effects.items() if effect is None]
     known = [name for name in calls.effects if name not in unknown]
     if unknown:
-        say(f"real calls: {calls.describe(unknown)}; {describe_declaration(unknown)}")
+        log(f"real calls: {calls.describe(unknown)}; {describe_declaration(unknown)}")
     if not known:
         return resolved
-    say(f"real calls: {calls.describe(known)}")
+    log(f"real calls: {calls.describe(known)}")
     refused = list(run_policy(resolved).refused({name: calls.effects[name] for name in known}))
     if not refused:
         return resolved
@@ -152,7 +154,7 @@ def permit_run(
     raise resolved.error(
         "environment.allow_effects",
         f"real calls of {', '.join(refused)} are not permitted; set it to [{', '.join(refused)}] or use "
-        "--allow-effects, or replace the tool by a stand-in (docs/side-effects.md)",
+        "--allow-effects, or replace the tool by a mock (docs/side-effects.md)",
     )
 
 

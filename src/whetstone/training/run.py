@@ -157,7 +157,7 @@ def _permitted(resolved: Resolved, run_dir: Path, *, ask: Ask | None, say: Calla
     Raises:
         RecipeError: Nothing permits them.
     """
-    return permit_run(resolved, training_parts(resolved), ask=ask, say=say, measured=run_dir)
+    return permit_run(resolved, training_parts(resolved), ask=ask, log=say, measured=run_dir)
 
 
 def _staged(

@@ -92,16 +92,16 @@ class Audit:
     async def checks(self) -> AsyncIterator[Check]:
         """One after the other."""
         began = time.perf_counter()
-        left_out = 0
+        num_skipped = 0
         for number in range(self.tasks):
             tried = await self._task(self.source.task(number), number)
             expert = next(one.trajectory for one in tried if one.player == "expert")
             needed = any(call.outcome == "not_called" for call in expert.calls)
-            left_out += needed
+            num_skipped += needed
             self.tried += [] if needed else tried
-        if left_out:
-            said = f"{left_out} of {self.tasks} tasks are not tried: the expert needs tools that are not called"
-            yield Check("tools", CheckStatus.WARN, said)
+        if num_skipped:
+            reason = "the expert needs tools that are not called"
+            yield Check("tools", CheckStatus.WARN, f"{num_skipped} of {self.tasks} tasks are not tried: {reason}")
         if not self.tried:
             return
         seconds = time.perf_counter() - began
