@@ -8,15 +8,14 @@ import pytest
 
 from whetstone.reporting.alarms import (
     ALARMS,
-    MIN_STEPS,
     MISMATCH_LIMITS,
     falling_success,
     find_alarms,
-    find_change,
     mismatch_limit,
     select_rows,
     stored_alarms,
 )
+from whetstone.reporting.change_detection import MIN_STEPS, find_change
 
 
 def rows(count=40, **keys):
@@ -187,6 +186,19 @@ def test_a_change_without_scatter_is_clear_and_none_is_none():
     assert find_change(flat, "x", 1) is None
     assert find_change([{"x": k / 1000} for k in range(20)], "x", 1).errors > 4
     assert find_change(flat[:14], "x", 1) is None
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 10**400, math.nan, math.inf, True, None])
+def test_any_number_in_a_file_is_read(value):
+    keys = {key for row in rows(**HEALTHY) for key in row if "/" in key} | {
+        "episode/effective_samples",
+        "episode/reward_min",
+    }
+    steps = [
+        {"stage": "reinforcement", "step": k + 1, **dict.fromkeys(keys, value if k % 2 else 0.5)} for k in range(40)
+    ]
+    for alarm in find_alarms(steps):
+        assert alarm.message
 
 
 def runs_of(rate, count, *, episodes, steps=100, seed=0):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whetstone.evaluation.stage_results import read_stage_results
+from whetstone.evaluation.stage_results import StageResult, read_stage_results
+from whetstone.json_lines import UNREADABLE
 from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.tools.plain_text import plain
 
@@ -39,6 +40,15 @@ def show_tools(tools: Mapping[str, ToolStatistics]) -> None:
         click.echo(plain(f"tool    {name}  calls {tool.calls}{errors}{cut}{seconds}{most}"))
 
 
+def _stage_results(summary: Mapping[str, Any] | None) -> list[StageResult]:
+    try:
+        return read_stage_results(summary or {})
+    except UNREADABLE as error:
+        reason = f"{type(error).__name__}: {error}"
+        click.echo(plain(f"summary.json: is damaged, its stages are not compared: {reason}"), err=True)
+        return []
+
+
 def judgment_of(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the results of the stages and the alarms of a run as JSON.
 
@@ -46,14 +56,14 @@ def judgment_of(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, A
         summary: None if the run is not finished.
         rows: Rows of `metrics.jsonl`.
     """
-    stages = [result.to_json() for result in read_stage_results(summary or {})]
+    stages = [result.to_json() for result in _stage_results(summary)]
     alarms = [asdict(alarm) for alarm in find_alarms(rows)]
     return {"stages": stages, "alarms": alarms, "stored_alarms": stored_alarms(rows)}
 
 
 def show_judgment(summary: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the result of each stage, and the alarms; the arguments are those of `judgment_of`."""
-    for result in read_stage_results(summary or {}):
+    for result in _stage_results(summary):
         click.secho(plain(result.sentence), fg={"better": "green", "worse": "red"}.get(result.outcome))
     alarms = find_alarms(rows)
     for alarm in alarms:

@@ -4,9 +4,6 @@ An alarm is a pure function of the rows so far, listed in `ALARMS`. The run eval
 alarm when it is raised, shows it in the panel and stores `alarm/NAME` in the row of the step. `whetstone why`,
 `whetstone show`, the viewer and the report evaluate the same list over the same rows.
 
-Changes: a mean over the first steps is compared with a mean over the last steps, see `find_change`. Over 100 steps
-without a change, this raises a false alarm in less than 2 % of the runs.
-
 Note:
     An alarm is a hint and not a result. Entropy also falls when a policy has learned, and all groups are equal when all
     tasks are solved, so these alarms depend on success too.
@@ -14,30 +11,19 @@ Note:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from statistics import fmean, median
-from typing import Any
 
+from whetstone.reporting.change_detection import MIN_STEPS, SUCCESS, Change, Row, find_change, is_number, read_values
 from whetstone.tool_calls import find_cut_results, find_failing_tools
 
-Row = Mapping[str, Any]
-MIN_STEPS = 15
-"""Steps with a value from which `find_change` compares a metric; success is compared from 6 steps."""
-CLEAR = 4.2
-"""Standard errors from which a change counts. Calibrated by simulation: many pairs of windows are compared."""
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
 """Maximum `sampler/mismatch_kl` (nats per token, k3) by precision of the sampler. Rounding of SmolLM2-135M in bfloat16
 gives about 1e-3; the error of a log-prob is proportional to the precision, and k3 to its square."""
-_FIRST, _LAST = (3, 5, 10, 20), (3, 5, 10, 20, 40)
-"""Sizes of the windows that `find_change` compares, in steps."""
-_PRIOR_STEPS = 10
 _MIN_FALL = 0.05
 _SOLVED, _UNSOLVED = 0.9, 0.1
 _IN_A_ROW = 3
-_SUCCESS = "episode/success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +51,6 @@ class Alarm:
     def metric(self) -> str:
         """Name of the metric that stores the alarm."""
         return f"alarm/{self.name.replace(' ', '_')}"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A metric over the first steps and over the last steps."""
-
-    early: float
-    late: float
-    first_steps: int
-    last_steps: int
-    errors: float
-    """Difference in standard errors; infinite if the metric has no scatter."""
-
-    def describe(self, form: str) -> str:
-        """Return `from EARLY (first N steps) to LATE (last M steps)`."""
-        early, late = form.format(self.early), form.format(self.late)
-        return f"from {early} (first {self.first_steps} steps) to {late} (last {self.last_steps} steps)"
 
 
 def find_alarms(rows: Sequence[Row]) -> list[Alarm]:
@@ -133,46 +102,6 @@ def mismatch_limit(dtype: object, *, engine: str = "local") -> float:
     return MISMATCH_LIMITS.get(precision, MISMATCH_LIMITS["bfloat16"])
 
 
-def find_change(rows: Sequence[Row], key: str, sign: int, *, minimum: float = 0.0) -> Change | None:
-    """Find a clear rise or fall of a metric from its first steps to its last steps.
-
-        z = sign (mean of the last m - mean of the first k) / sqrt(v (1 / k + 1 / m))
-        v = (10 b + sum of (x_t+1 - x_t)^2 / 2) / (10 + number of differences)
-
-    Every k in 3, 5, 10, 20 is compared with every m in 3, 5, 10, 20, 40, as far as there are steps. b is the binomial
-    variance of the success of a step with its effective number of episodes; it counts as ten steps. Other metrics have
-    no b, and are compared from 15 steps on. Successive differences estimate the scatter of steps without their trend.
-
-    Args:
-        sign: 1 for a rise, -1 for a fall.
-        minimum: Smallest difference that counts.
-
-    Returns:
-        The pair of windows with the largest z, or None if that is less than `CLEAR`.
-    """
-    values = [float(row[key]) for row in rows if _is_number(row, key)]
-    prior = _binomial_variance(rows) if key == _SUCCESS else None
-    if len(values) < (min(_FIRST) + min(_LAST) if prior is not None else MIN_STEPS):
-        return None
-    scatter = math.fsum((after - before) ** 2 / 2 for before, after in pairwise(values))
-    weight = _PRIOR_STEPS if prior is not None else 0
-    variance = (weight * (prior or 0.0) + scatter) / (weight + len(values) - 1)
-    sums = [0.0, *accumulate(values)]
-    best: Change | None = None
-    for first in _FIRST:
-        for last in _LAST:
-            if first + last > len(values):
-                continue
-            early, late = sums[first] / first, (sums[-1] - sums[-1 - last]) / last
-            difference, error = sign * (late - early), math.sqrt(variance * (1 / first + 1 / last))
-            if difference <= max(minimum, 1e-12):
-                continue
-            errors = difference / error if error > 0 else math.inf
-            if errors >= CLEAR and (best is None or errors > best.errors):
-                best = Change(early, late, first, last, errors)
-    return best
-
-
 def failing_tools(rows: Sequence[Row]) -> Alarm | None:
     """A tool failed in at least half of the calls of the last step that called tools, five calls or more."""
     signs = find_failing_tools(rows)
@@ -187,7 +116,7 @@ def cut_results(rows: Sequence[Row]) -> Alarm | None:
 
 def constant_reward(rows: Sequence[Row]) -> Alarm | None:
     """All episodes since the first step have the same reward, two steps or more."""
-    lows, highs = _values(rows, "episode/reward_min"), _values(rows, "episode/reward_max")
+    lows, highs = read_values(rows, "episode/reward_min"), read_values(rows, "episode/reward_max")
     if min(len(lows), len(highs)) < 2 or min(lows) != max(highs):
         return None
     return _alarm(
@@ -207,14 +136,14 @@ def constant_reward(rows: Sequence[Row]) -> Alarm | None:
 def equal_groups(rows: Sequence[Row]) -> Alarm | None:
     """All groups of three steps in a row are equal, or 80 % of the groups of the last ten."""
     key = "group/zero_variance_fraction"
-    recent, late = _values(rows[-_IN_A_ROW:], key), _values(rows[-10:], key)
+    recent, late = read_values(rows[-_IN_A_ROW:], key), read_values(rows[-10:], key)
     if len(recent) == _IN_A_ROW and min(recent) == 1:
         steps, groups = _IN_A_ROW, "all groups"
     elif len(late) == 10 and fmean(late) >= 0.8:
         steps, groups = 10, f"{fmean(late):.0%} of the groups"
     else:
         return None
-    success = _mean(rows[-steps:], _SUCCESS)
+    success = _mean(rows[-steps:], SUCCESS)
     if success is not None and success >= _SOLVED and steps > _IN_A_ROW:
         return None  # most tasks are solved, and the others still teach
     seen = f"in {groups} of the last {steps} steps all episodes have the same reward, so they give no advantage"
@@ -226,11 +155,11 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             "success on held-out tasks, by kind of task",
             "harder tasks, or end the stage (reinforcement.until): nothing is left to learn here",
             key,
-            _SUCCESS,
+            SUCCESS,
         )
-    peak = max(_values(rows, _SUCCESS), default=0.0)
+    peak = max(read_values(rows, SUCCESS), default=0.0)
     if success is not None and success <= _UNSOLVED and peak >= 2 * _UNSOLVED:
-        lost = next(row["step"] for row in rows if row.get(_SUCCESS) == peak)
+        lost = next(row["step"] for row in rows if row.get(SUCCESS) == peak)
         return _alarm(
             rows,
             "all groups wrong",
@@ -239,33 +168,33 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             f"a checkpoint before step {lost + 1} with a lower learning rate, more episodes per step "
             "(reinforcement.tasks_per_step, rollout.group_size), reinforcement.reference_kl",
             key,
-            _SUCCESS,
+            SUCCESS,
         )
     if success is not None and success <= _UNSOLVED:
         return _alarm(
             rows,
             "all groups wrong",
             f"{seen}; success is {success:.0%}: no sample shows how a task is solved",
-            "`whetstone why RUN --step N`: what do the episodes do, and do their tools work?",
+            "`whetstone why RUN --step N` lists the episodes of a step; look at their answers and tool errors",
             "easier tasks first (curriculum), demonstrations (supervised), partial reward, larger groups",
             key,
-            _SUCCESS,
+            SUCCESS,
         )
     return _alarm(
         rows,
         "all groups equal",
         f"{seen}; each task is either always solved or never",
-        "success by kind of task: which are never solved, which always?",
+        "success by kind of task, for kinds that are never or always solved",
         "larger groups (rollout.group_size), tasks of medium difficulty (rollout.dynamic_sampling), a higher "
         "rollout.temperature, partial reward",
         key,
-        _SUCCESS,
+        SUCCESS,
     )
 
 
 def failing_episodes(rows: Sequence[Row]) -> Alarm | None:
     """More than 5 % of the last ten steps' episodes have no score; three steps or more."""
-    fractions = _values(rows[-10:], "episode/invalid_fraction")
+    fractions = read_values(rows[-10:], "episode/invalid_fraction")
     if len(fractions) < _IN_A_ROW or fmean(fractions) <= 0.05:
         return None
     return _alarm(
@@ -280,15 +209,15 @@ def failing_episodes(rows: Sequence[Row]) -> Alarm | None:
 
 def full_contexts(rows: Sequence[Row]) -> Alarm | None:
     """More than 10 % of the episodes of the last five steps ended because the context was full; three or more."""
-    recent = [row for row in rows[-5:] if _is_number(row, "episode/invalid_fraction")]
-    fraction = fmean(float(row.get("end_reason/context_full") or 0.0) for row in recent) if recent else 0.0
+    recent = [row for row in rows[-5:] if is_number(row, "episode/invalid_fraction")]
+    fraction = sum(read_values(recent, "end_reason/context_full")) / max(1, len(recent))  # 0 is not stored
     if len(recent) < _IN_A_ROW or fraction <= 0.1:
         return None
     return _alarm(
         rows,
         "full contexts",
         f"{fraction:.0%} of the last episodes ended because the context of the model is full",
-        "trajectories by tokens: are results of tools long, or are there many turns?",
+        "trajectories by tokens, for long results of tools and many turns",
         "a longer context of the model, rollout.context_rewrites, shorter results of tools, fewer turns "
         "(environment.max_turns) or tokens per turn (rollout.max_new_tokens)",
         "end_reason/context_full",
@@ -308,7 +237,7 @@ def reward_hacking(rows: Sequence[Row]) -> Alarm | None:
         "trajectories that are not solved, highest reward first",
         "remove the component that pays without a solution, or pay it only on success",
         "reward/mean",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -327,7 +256,7 @@ def falling_success(rows: Sequence[Row]) -> Alarm | None:
         else "policy/kl, policy/entropy, the gradient norm, and the step at which it started",
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, or a checkpoint before the fall",
-        _SUCCESS,
+        SUCCESS,
         "policy/entropy",
         "policy/kl",
     )
@@ -343,10 +272,10 @@ def entropy_collapse(rows: Sequence[Row]) -> Alarm | None:
         "entropy collapse",
         f"entropy fell {entropy.describe('{:.3g}')} nats per token, and success does not rise: the policy no longer "
         "explores",
-        "one task across training: are its samples identical?",
+        "one task across training, for identical samples",
         "a higher clip_high, an entropy bonus (reinforcement.entropy), a higher temperature, or a lower learning rate",
         "policy/entropy",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
@@ -359,19 +288,19 @@ def rising_entropy(rows: Sequence[Row]) -> Alarm | None:
         rows,
         "rising entropy",
         f"entropy rose {entropy.describe('{:.3g}')} nats per token, and success does not rise: updates amplify noise",
-        "update/grad_norm and update/relative_norm: how far does a step move the weights?",
+        "update/grad_norm and update/relative_norm, which measure how far a step moves the weights",
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, a lower weight of reinforcement.entropy",
         "policy/entropy",
-        _SUCCESS,
+        SUCCESS,
     )
 
 
 def sampler_mismatch(rows: Sequence[Row]) -> Alarm | None:
     """Sampler and learner disagree by more than `mismatch_limit`, in the median of the last three steps."""
     key = "sampler/mismatch_kl"
-    recent = _values(rows[-_IN_A_ROW:], key)
-    limit = (_values(rows[-1:], "sampler/mismatch_limit") or [mismatch_limit("")])[0]
+    recent = read_values(rows[-_IN_A_ROW:], key)
+    limit = (read_values(rows[-1:], "sampler/mismatch_limit") or [mismatch_limit("")])[0]
     if not recent or median(recent) <= limit:
         return None
     return _alarm(
@@ -389,7 +318,7 @@ def sampler_mismatch(rows: Sequence[Row]) -> Alarm | None:
 
 def idle_updates(rows: Sequence[Row]) -> Alarm | None:
     """At least half of the last ten updates changed nothing, and equal groups do not explain it; three or more."""
-    skipped = _values(rows[-10:], "update/skipped_fraction")
+    skipped = read_values(rows[-10:], "update/skipped_fraction")
     if len(skipped) < _IN_A_ROW or fmean(skipped) < 0.5 or equal_groups(rows) is not None:
         return None
     return _alarm(
@@ -405,7 +334,7 @@ def idle_updates(rows: Sequence[Row]) -> Alarm | None:
 
 def gradient_spikes(rows: Sequence[Row]) -> Alarm | None:
     """One of the last fifty gradients is more than ten times the median of all."""
-    norms = [(row["step"], row["update/grad_norm"]) for row in rows if _is_number(row, "update/grad_norm")]
+    norms = [(row["step"], row["update/grad_norm"]) for row in rows if is_number(row, "update/grad_norm")]
     if len(norms) < MIN_STEPS:
         return None
     usual = median(norm for _, norm in norms)
@@ -430,13 +359,13 @@ def length_drift(rows: Sequence[Row]) -> Alarm | None:
     longer, shorter = find_change(rows, key, 1), find_change(rows, key, -1)
     grown = longer if longer is not None and longer.late >= 1.5 * longer.early else None
     length = grown or (shorter if shorter is not None and shorter.late <= shorter.early * 2 / 3 else None)
-    if length is None or find_change(rows, _SUCCESS, 1) is not None:
+    if length is None or find_change(rows, SUCCESS, 1) is not None:
         return None
     return _alarm(
         rows,
         "length drift",
         f"episodes {'grew' if grown else 'shrank'} {length.describe('{:.0f}')} tokens, and success does not rise",
-        "trajectories by tokens: what do the longest contain? end_reason/max_tokens: are they cut?",
+        "trajectories by tokens, and end_reason/max_tokens for episodes that are cut",
         "aggregation: token_mean, a length penalty (reward_shaping), or a look at the components of the reward",
         key,
         "episode/turns",
@@ -453,7 +382,7 @@ def starving_engine(rows: Sequence[Row]) -> Alarm | None:
         rows,
         "starving engine",
         f"the engine computes for {generation / rollout:.0%} of the sampling time and waits for tools otherwise",
-        "`whetstone why RUN --slow`: which tool is slow, and how many episodes run at once?",
+        "`whetstone why RUN --slow` reports the slowest tools and the bottleneck",
         "more episodes at once (rollout.max_in_flight), reinforcement.admit_ahead, faster or more tool workers",
         "time/generation",
         "time/rollout",
@@ -483,42 +412,19 @@ ALARMS_OF_SAMPLING = (failing_tools, failing_episodes, full_contexts, cut_result
 
 
 def _falling(rows: Sequence[Row]) -> Change | None:
-    return find_change(rows, _SUCCESS, -1, minimum=_MIN_FALL)
+    return find_change(rows, SUCCESS, -1, minimum=_MIN_FALL)
 
 
 def _improves(rows: Sequence[Row]) -> bool:
     """Whether most tasks are solved, or success still rises over the second half."""
-    success = _mean(rows[-max(3, len(rows) // 5) :], _SUCCESS)
+    success = _mean(rows[-max(3, len(rows) // 5) :], SUCCESS)
     half = rows[len(rows) // 2 :] if len(rows) >= 2 * MIN_STEPS else rows
-    return (success is not None and success >= _SOLVED) or find_change(half, _SUCCESS, 1) is not None
-
-
-def _binomial_variance(rows: Sequence[Row]) -> float | None:
-    """Mean variance of the success of a step; None if a row has no effective number of episodes."""
-    variances = []
-    for row in rows:
-        if _is_number(row, _SUCCESS):
-            count = row.get("episode/effective_samples")
-            if not isinstance(count, int | float) or not math.isfinite(count):
-                return None
-            count = max(1.0, count)
-            rate = min(max(float(row[_SUCCESS]), 0.5 / count), 1 - 0.5 / count)
-            variances.append(rate * (1 - rate) / count)
-    return fmean(variances) if variances else None
-
-
-def _values(rows: Sequence[Row], key: str) -> list[float]:
-    return [float(row[key]) for row in rows if _is_number(row, key)]
+    return (success is not None and success >= _SOLVED) or find_change(half, SUCCESS, 1) is not None
 
 
 def _mean(rows: Sequence[Row], key: str) -> float | None:
-    values = _values(rows, key)
+    values = read_values(rows, key)
     return fmean(values) if values else None
-
-
-def _is_number(row: Row, key: str) -> bool:
-    value = row.get(key)
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _alarm(rows: Sequence[Row], name: str, message: str, check: str, remedy: str, *keys: str) -> Alarm:

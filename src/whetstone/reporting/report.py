@@ -133,14 +133,17 @@ def write_report(run_dir: Path) -> Path:
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")
     after = last_evaluation(summary)
-    raised = {alarm.name for alarm in find_alarms(rows)}
+    folders = [run_dir / stage["folder"] for stage in summary.get("stages", ()) if "folder" in stage]
+    sampled = [*rows, *(row for folder in folders for row in Journal(folder).read())]
+    alarms = find_alarms(sampled)
+    raised = {alarm.name for alarm in alarms}
     before_name, pairs = _pairs(run_dir, list(summary["evaluations"]))
     html = page.render(
         summary=summary,
         stages=stages,
         results=read_stage_results(summary),
-        alarms=find_alarms(rows),
-        earlier={name: steps for name, steps in stored_alarms(rows).items() if name not in raised},
+        alarms=alarms,
+        earlier={name: steps for name, steps in stored_alarms(sampled).items() if name not in raised},
         after=after,
         method=method_sentence(summary),
         failed=failure_sentences(summary),

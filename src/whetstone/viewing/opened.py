@@ -24,7 +24,8 @@ from whetstone.evaluation.stage_results import StageResult, read_stage_results
 from whetstone.json_lines import UNREADABLE
 from whetstone.plain_json import plain as to_plain
 from whetstone.recipe.yaml_text import yaml_document
-from whetstone.reporting.alarms import MIN_STEPS, find_alarms, find_change, stored_alarms
+from whetstone.reporting.alarms import find_alarms, stored_alarms
+from whetstone.reporting.change_detection import MIN_STEPS, find_change, read_values
 from whetstone.tools.plain_text import plain
 from whetstone.viewing.index import TrajectoryIndex
 from whetstone.viewing.run_files import RunFiles
@@ -349,7 +350,7 @@ def _judge_curve(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> dict
         return {"word": "falling", "said": f"{what.capitalize()} fell {fall.describe(form)}."}
     if rise is not None:
         return {"word": "learning", "said": f"{what.capitalize()} rose {rise.describe(form)}."}
-    values = [row[key] for row in rows if row.get(key) is not None]
+    values = read_values(rows, key)
     if len(values) < MIN_STEPS:
         early = f"Too early to say: {len(rows)} steps; from {MIN_STEPS} on {what} is compared."
         return {"word": "early", "said": early}
