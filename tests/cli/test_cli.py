@@ -85,7 +85,7 @@ def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
 
 
 def test_doctor_reports_checks_that_did_not_finish_as_undecided(monkeypatch):
-    async def two_checks(resolved):
+    async def two_checks(resolved, **options):
         yield Check("policy", CheckStatus.PASS, "loaded")
         yield Check("episodes", CheckStatus.WARN, "not finished in 15 s", is_finished=False)
 

@@ -106,7 +106,8 @@ def _trained(
     if resume and not (run_dir / "recipe.yaml").is_file():
         progress.say(f"{run_dir}: no run is there to go on with; one is started")
     resolved = pin_choices(resolved, run_dir, resume=resume)
-    if permit is not None and not (resume and (run_dir / "summary.json").is_file()):
+    is_over = (run_dir / ("summary.json" if resume else "recipe.yaml")).is_file()  # or is refused below
+    if permit is not None and not is_over:
         resolved = permit(resolved, run_dir)
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
