@@ -57,7 +57,8 @@ def test_what_is_only_looked_at_loads_no_torch_and_few_modules(loads):
 
 
 def test_the_window_offers_what_it_names():
-    offered = {"train", "load_recipe", "evaluate", "episode", "Recipe", "Task", "Trajectory", "Score"}
+    functions = {"train", "load_recipe", "evaluate", "episode"}
+    offered = functions | {"InfrastructureError", "Recipe", "Score", "Task", "ToolError", "Trajectory"}
     assert offered == set(whetstone.__all__)
     assert all(callable(getattr(whetstone, name)) for name in whetstone.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

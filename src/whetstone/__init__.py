@@ -29,6 +29,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 from whetstone import window  # as a module, which is what `whetstone.window` is
 
 if TYPE_CHECKING:
+    from whetstone.errors import InfrastructureError, ToolError
     from whetstone.recipe.resolved import load_recipe
     from whetstone.recipe.settings import Recipe
     from whetstone.serving.client import episode
@@ -38,4 +39,15 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = window.window(__name__)
 
-__all__ = ["Recipe", "Score", "Task", "Trajectory", "episode", "evaluate", "load_recipe", "train"]
+__all__ = [
+    "InfrastructureError",
+    "Recipe",
+    "Score",
+    "Task",
+    "ToolError",
+    "Trajectory",
+    "episode",
+    "evaluate",
+    "load_recipe",
+    "train",
+]

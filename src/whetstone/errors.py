@@ -120,8 +120,19 @@ class EpisodeError(Exception):
 
 
 class InfrastructureError(Exception):
-    """A server, sandbox or engine failed, and no model can have brought it about: the trajectory is invalid, never an
-    observation or a reward of 0."""
+    """A server, sandbox, engine or backend failed, for any arguments of the model: the trajectory is invalid.
+
+    A tool, environment or reward raises it. The episode is played again (`infrastructure_retries`). If it fails again,
+    it leaves all statistics; the failure is never an observation or a reward of 0.
+
+        from whetstone import InfrastructureError
+
+        def lookup_order(id: str) -> str:
+            if not pool.is_open:
+                raise InfrastructureError("the pool of connections is closed")
+
+    Connection errors, timeouts, HTTP 429 and 5xx that a tool raises are recognized without it.
+    """
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -152,7 +152,8 @@ class Task:
 
 
 _READ = frozenset({
-    "ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy", "not_called",
+    "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy",
+    "not_called",
 })  # fmt: skip
 
 
@@ -163,15 +164,17 @@ class CallRecord:
     name: str
     """The tool asked for; empty where the call could not be read."""
     outcome: str
-    """`ok`, `tool_error`, `tool_failed` (by a bug of its own), `invalid_arguments`, `unknown_tool`, `malformed_call`,
-    `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`, `refused_by_policy`, `not_called` (its effect is not
-    permitted)."""
+    """`ok`, `tool_error`, `tool_failed` (by a bug of its own), `unavailable` (its backend failed),
+    `invalid_arguments`, `unknown_tool`, `malformed_call`, `too_many_calls`, `timeout`, `stopped`, `budget_exhausted`,
+    `refused_by_policy`, `not_called` (its effect is not permitted)."""
     seconds: float
     """How long the tool ran; 0 where it did not."""
     truncated: bool = False
     """Whether the result was cut to the environment's limit."""
     cost: float = 0.0
     """What the call cost, in the unit of the budget; 0 where there is none."""
+    error: str = ""
+    """Error message of a call that failed, in one line; empty if it did not."""
 
     @property
     def well_formed(self) -> bool:

@@ -49,7 +49,12 @@ class _TurnRow(TypedDict):
     action: _TokensRow
     observation: _Count
     reward: _Number
-    calls: list[tuple[str, str, float] | tuple[str, str, float, bool] | tuple[str, str, float, bool, float]]
+    calls: list[
+        tuple[str, str, float]
+        | tuple[str, str, float, bool]
+        | tuple[str, str, float, bool, float]
+        | tuple[str, str, float, bool, float, str]
+    ]
     opens_segment: bool
     aside: NotRequired[bool]
     conversation: NotRequired[int]
@@ -213,7 +218,10 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _calls(turn: Turn) -> list[list[Any]]:
-    return [[call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost] for call in turn.calls]
+    return [
+        [call.name, call.outcome, round(call.seconds, 6), call.truncated, call.cost, *filter(None, [call.error])]
+        for call in turn.calls
+    ]
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from whetstone.stopping import asked_to_stop, pressed
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
 """Deadline of closing an environment, if the episode has no shorter one."""
+BACKEND = "of the backend of a tool"
+"""Part of the name of a wait that a policy cannot shorten: the rate limit of a tool, or the pause before a retry."""
 _CANCEL_SECONDS = 1.0
 """A cancelled coroutine may take this long to end."""
 

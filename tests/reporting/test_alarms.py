@@ -74,6 +74,8 @@ def test_a_run_that_learns_raises_no_alarm():
         ("starving engine", {"time__generation": 0.2}),
         ("failing episodes", {"episode__invalid_fraction": 0.2}),
         ("full contexts", {"end_reason__context_full": 0.3}),
+        ("failing tools", {"tools__lookup__calls": 10.0, "tools__lookup__failed_fraction": 0.5}),
+        ("cut results", {"tools__lookup__calls": 5.0, "tools__lookup__truncated_fraction": 0.6}),
         ("idle updates", {"update__skipped_fraction": 1.0}),
     ],
 )  # fmt: skip

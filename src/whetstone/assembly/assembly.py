@@ -81,6 +81,7 @@ from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.protocol import Cluster
 from whetstone.tasks import SOURCES, Expert, Source
 from whetstone.tasks.protocol import Skips
+from whetstone.tool_calls import ToolWatch
 from whetstone.tools import CallPolicy
 from whetstone.trajectory import Task, Trajectory
 
@@ -126,6 +127,8 @@ class Assembly:
     """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
     say: Callable[[str], None] = lambda line: None
     """Receives lines about the data of a stage."""
+    tool_watch: ToolWatch = field(default_factory=lambda: ToolWatch(lambda line: None))
+    """Reports tools that fail in every call; shared by all collectors."""
     cluster: Cluster | None = None
     """Where engine and episodes are, when they are not in this process."""
 
@@ -251,10 +254,11 @@ class Assembly:
                 recipe.rollout.group_timeout_seconds if isinstance(actor, PolicyActor) else "none"
             ),
             reward_timeout_seconds=recipe.rollout.reward_timeout_seconds,
-            busy_seconds=_busy_seconds(actor.engine) if isinstance(actor, PolicyActor) else None,
+            busy_seconds=(lambda: actor.engine.statistics.busy_seconds) if isinstance(actor, PolicyActor) else None,
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
             others=self.frozen,
+            tool_watch=self.tool_watch,
         )
         return collector if self.cluster is None else self.cluster.spread(collector)
 
@@ -405,6 +409,7 @@ def assemble(
         teacher_reads=teacher_reads(resolved, source, environment, chat),
         skipped_rows=skipped_rows,
         say=say,
+        tool_watch=ToolWatch(say),
     )
 
 
@@ -464,24 +469,11 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
     )
 
 
-def _busy_seconds(engine: Engine) -> Callable[[], float]:
-    return lambda: engine.statistics.busy_seconds
-
-
 def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
     """Return the task source of a recipe; `key` is the recipe key of its options."""
-    recipe = resolved.recipe
-    part = Part(name=recipe.tasks.source, **options)
-    source: Source = part_of(
-        resolved,
-        key,
-        "task source",
-        part,
-        _SOURCES,
-        {"seed": recipe.seed},
-        protocol=Source,
-        named_at="tasks.source",
-    )
+    seed = {"seed": resolved.recipe.seed}
+    part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
+    source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)
     return source
 
 

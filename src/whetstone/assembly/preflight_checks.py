@@ -23,6 +23,7 @@ from whetstone.algorithms import mismatch, supervised
 from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.environment import effects_in
 from whetstone.assembly.example_actions import Clueless, OneCall
+from whetstone.assembly.example_calls import describe_failures_of_tools, judge_failures
 from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.preflight_data import check_stage_data, has_data
 from whetstone.assembly.trackers import trackers_of
@@ -274,6 +275,9 @@ class _Probe:
             return Check("", CheckStatus.WARN, f"the source has no expert, so no call is known to be right{said}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
+        failing = describe_failures_of_tools(self.shown.calls)
+        if failing:
+            return Check("", CheckStatus.FAIL, f"{'; '.join(failing)} (calls of the expert)")
         if not self.shown.ended.valid or self.shown.ended.cut_short:
             why = f": {self.shown.error}" if self.shown.error else ""
             return Check("", CheckStatus.FAIL, f"the expert's episode ended by {self.shown.ended}{why}")
@@ -310,6 +314,9 @@ class _Probe:
         for spec in specs:
             actor = ExpertActor(OneCall(spec), self.assembly.chat)
             played = await self.assembly.collector(actor).sample(Plan(self.assembly.source.task(0), seed=0))
+            failing = describe_failures_of_tools(played.calls)
+            if failing and not any(call.outcome in _NO_RESPONSE for call in played.calls):
+                return judge_failures(failing, [call.error for call in played.calls]), 0
             if not played.ended.valid or any(call.outcome in _NO_RESPONSE for call in played.calls):
                 why = played.error or next((str(call.outcome) for call in played.calls), str(played.ended))
                 return Check("", CheckStatus.FAIL, f"a call of {spec.name} with example arguments failed: {why}"), 0
@@ -357,6 +364,9 @@ class _Probe:
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
+        failing = describe_failures_of_tools([call for t in self.sampled for call in t.calls])
+        if failing:
+            return Check("", CheckStatus.FAIL, "; ".join(failing))
         failed = [t for t in self.sampled if not t.ended.valid]
         if failed:
             said = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"

@@ -110,11 +110,14 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
             show(check)
     bad = [check.name for check in checks if check.verdict is CheckStatus.FAIL]
     unfinished = [check.name for check in checks if not check.is_finished]
+    undecided = [check for check in checks if not check.is_decided]
     if as_json:
-        ready = None if unfinished and not bad else not bad
+        ready = None if (unfinished or undecided) and not bad else not bad
         click.echo(to_json({"ready": ready, "unfinished": unfinished, "checks": [asdict(check) for check in checks]}))
     elif bad:
         click.echo(f"not ready: {', '.join(bad)}")
+    elif undecided:
+        click.echo(f"undecided: {'; '.join(check.said for check in undecided)}")
     else:
         click.echo(f"undecided, not finished before the deadline: {', '.join(unfinished)}" if unfinished else good)
     if is_computing():  # after a deadline; the interpreter would wait for the arithmetic

@@ -17,10 +17,13 @@ from whetstone.causes import listed
 from whetstone.cli import completing
 from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.notes import say_notes
+from whetstone.cli.shown import show_tools
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 from whetstone.reporting import Progress
+from whetstone.tool_calls import describe_failing_tools
+from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Group
 
 if TYPE_CHECKING:
@@ -139,6 +142,8 @@ def _endpoint(url: str, model: str, api_key_env: str) -> whetstone.chat.ChatEndp
 
 
 def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
+    for line in describe_failing_tools(came_to.tools):
+        click.secho(plain(line), bold=True)
     click.echo(training.headline(came_to.to_json()))
     if came_to.tasks:
         few = f"; {came_to.tasks} tasks are few" if came_to.tasks < _FEW else ""
@@ -159,6 +164,8 @@ def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
         f"reward  {came_to.reward:.3f}  " + "  ".join(f"{name} {value:.3f}" for name, value in came_to.parts.items())
     )
     click.echo("ended   " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.ended.items()))
+    if came_to.tools:
+        show_tools(came_to.tools)
     if came_to.failures:
         click.echo("failed  " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.failures.items()))
     for name, of_k in (("pass@", came_to.pass_at), ("pass^", came_to.pass_hat), ("maj@", came_to.majority)):

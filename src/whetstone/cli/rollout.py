@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ from whetstone import training
 from whetstone.cli import completing
 from whetstone.cli.effects import allow_effects_option, ask_once, permitting
 from whetstone.cli.notes import say_notes
-from whetstone.cli.shown import shown
+from whetstone.cli.shown import show_tools, shown
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
+from whetstone.tool_calls import describe_failing_tools, tool_statistics
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import Trajectory
 
@@ -61,11 +63,17 @@ def rollout(
     assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
     if expert and not isinstance(assembly.demonstrated, whetstone.tasks.Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
-    for trajectory in asyncio.run(_sampled(assembly, count, expert)):
+    trajectories = asyncio.run(_sampled(assembly, count, expert))
+    tools = tool_statistics(call for trajectory in trajectories for call in trajectory.calls)
+    for line in describe_failing_tools(tools):
+        click.secho(plain(f"whetstone: {line}"), err=True)
+    for trajectory in trajectories:
         if as_json:
             click.echo(to_json(_as_json(trajectory)))
         else:
             _show(trajectory)
+    if tools and not as_json:
+        show_tools(tools)
 
 
 async def _sampled(assembly: Assembly, count: int, expert: bool) -> list[Trajectory]:
@@ -90,6 +98,7 @@ def _as_json(trajectory: Trajectory) -> dict[str, object]:
         "error": trajectory.error,
         "reward": trajectory.score.value if trajectory.score else None,
         "action_tokens": trajectory.action_tokens,
+        "calls": [asdict(call) for call in trajectory.calls],
     }
 
 

@@ -23,6 +23,7 @@ from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows, noise_advice
 from whetstone.serving.live.explaining import live_turns
 from whetstone.serving.recorded import recorded_episodes
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -151,13 +152,18 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes, changes = explainer.causes(), record.read_changes(run_dir)
+    sampled = [row for row in journal if row["stage"] == "reinforcement"]
+    tools = statistics_of_run(sampled, run_dir)
+    failing = describe_failing_tools(tools) if step is None else []
     summary = record.read_json(run_dir / "summary.json")
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
         told = {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
         told |= {"noise_advice": noise_advice(journal), "changes": [each.to_json() for each in changes]}
-        click.echo(to_json({"steps": shown, "failed": causes, **told}))
+        click.echo(to_json({"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools, **told}))
         return
+    for line in failing:
+        click.secho(plain(line), bold=True)
     if step is None:
         show_judgment(summary, journal)
     table = Table(box=None, pad_edge=False)
@@ -180,6 +186,10 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     advice = noise_advice(journal) if step is None else None
     if advice is not None:
         click.echo(advice)
+    for name, tool in tools.items() if step is None else ():
+        if tool.truncated:
+            click.echo(plain(f"{tool.truncated} of {tool.calls} results of {name} were cut to "
+                             "environment.max_result_characters"))  # fmt: skip
     if causes and step is None:
         click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
     for name, reward, cause in trajectories:

@@ -18,7 +18,7 @@ from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.tools import Answer, Toolset
 from whetstone.tools.plain_text import plain
-from whetstone.tools.protocol import GivesVerdict, replayable
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, replayable
 from whetstone.tools.threads import call_user_function
 from whetstone.tools.toolset import MIN_CLOSE_SECONDS
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
@@ -37,6 +37,12 @@ class ToolEnvironment:
         max_calls_per_turn: Calls one action may hold; an action with more is refused whole.
         tool_timeout_seconds: How long one call may run.
         max_result_characters: Longer results keep their head and tail.
+        max_calls_per_second: Rate limit by the name of a tool, such as `{lookup_order: 5}`, shared by all episodes of
+            the process.
+        tool_attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and
+            5xx); 1: no retry.
+        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
+            after another, such as for SQLite connections.
         on_malformed: `retry` shows the error to the model; `end` ends the episode.
         answer: Pattern that an answer must contain, such as `Answer:`; without a call or a match the model gets an
             error message and continues. Empty: any action without a call is an answer.
@@ -54,6 +60,9 @@ class ToolEnvironment:
         max_calls_per_turn: int = 8,
         tool_timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
+        max_calls_per_second: Mapping[str, float] | None = None,
+        tool_attempts: int = 3,
+        single_thread: bool = False,
         on_malformed: Literal["retry", "end"] = "retry",
         answer: str = "",
         user: Callable[[], User] | None = None,
@@ -64,7 +73,14 @@ class ToolEnvironment:
             self.answer = re.compile(answer)
         except re.error as error:
             raise OptionError("answer", f"{answer!r} is not a valid regular expression: {error}") from None
-        self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds, max_result_characters=max_result_characters)
+        self.toolset = Toolset(
+            tools,
+            timeout_seconds=tool_timeout_seconds,
+            max_result_characters=max_result_characters,
+            max_calls_per_second=max_calls_per_second,
+            attempts=tool_attempts,
+            single_thread=single_thread,
+        )
         self._offered = self.toolset.specs
         self._user_of, self._user = user, None if user is None else user()
         self.instruction, self.max_calls_per_turn, self.on_malformed = instruction, max_calls_per_turn, on_malformed
@@ -133,16 +149,16 @@ class ToolEnvironment:
             records = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
             return StepResult(Observation((tool_result(refusal),)), calls=records)
         results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
+        records = tuple(answer.record for answer in results)
         for answer in results:
             if answer.failure is not None:
-                raise answer.failure  # what a tool stands on is gone: nothing that comes after says anything
+                raise ToolUnavailable(str(answer.failure), records) from answer.failure
         messages = tuple(
             Message("tool", answer.content, tool_call_id=call.id)
             for call, answer in zip(action.tool_calls, results, strict=True)
         )
         offered = self.toolset.specs
         changed, self._offered = offered if offered != self._offered else (), offered
-        records = tuple(answer.record for answer in results)
         stopped = any(record.outcome == "stopped" for record in records)
         ended = EndReason.TOOL_STOPPED if stopped else None
         return StepResult(Observation(messages, changed), reason=ended, calls=records)

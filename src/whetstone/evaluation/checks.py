@@ -28,3 +28,5 @@ class Check:
     seconds: float = 0.0
     is_finished: bool = True
     """Whether the check ended before its deadline."""
+    is_decided: bool = True
+    """Whether its result is known; if not, `doctor` does not report that the recipe is ready."""

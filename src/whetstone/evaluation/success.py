@@ -20,6 +20,7 @@ from whetstone.plain_json import plain
 from whetstone.rewards.answers.confidence import stated_confidence
 from whetstone.rewards.answers.exact_match import normalized
 from whetstone.rewards.answers.final_answer import final_answer
+from whetstone.tool_calls import ToolStatistics, tool_statistics
 from whetstone.trajectory import Group, Trajectory
 
 MOST_INVALID = 0.02
@@ -84,6 +85,8 @@ class Evaluation:
     """Why episodes were left out: the most frequent causes first, and the rest as `others`."""
     spent: dict[str, float] = field(default_factory=dict)
     """On a task in the mean, tries that were not chosen too: `sampled_tokens`, `tool_calls`, `environment_steps`."""
+    tools: dict[str, ToolStatistics] = field(default_factory=dict)
+    """Calls of each tool, those of episodes without a score included."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; None for a mean of nothing."""
@@ -169,6 +172,7 @@ def evaluation_of(groups: Sequence[Group], *, temperature: float) -> Evaluation:
             name: _mean(getattr(group.costs, name) for group in tried)
             for name in ("sampled_tokens", "tool_calls", "environment_steps")
         },
+        tools=tool_statistics(call for trajectory in everything for call in trajectory.calls),
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from whetstone.reporting.change_detection import MIN_STEPS, SUCCESS, Change, Row, find_change, is_number, read_values
+from whetstone.tool_calls import find_cut_results, find_failing_tools
 
 MISMATCH_LIMITS = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
 """Maximum `sampler/mismatch_kl` (nats per token, k3) by precision of the sampler. Rounding of SmolLM2-135M in bfloat16
@@ -99,6 +100,18 @@ def mismatch_limit(dtype: object, *, engine: str = "local") -> float:
     """
     precision = str(dtype).removeprefix("torch.") if engine == "local" else ""
     return MISMATCH_LIMITS.get(precision, MISMATCH_LIMITS["bfloat16"])
+
+
+def failing_tools(rows: Sequence[Row]) -> Alarm | None:
+    """A tool failed in at least half of the calls of the last step that called tools, five calls or more."""
+    signs = find_failing_tools(rows)
+    return _alarm(rows, *signs) if signs else None
+
+
+def cut_results(rows: Sequence[Row]) -> Alarm | None:
+    """At least half of the results of a tool were cut in the last step that called tools, five calls or more."""
+    signs = find_cut_results(rows)
+    return _alarm(rows, *signs) if signs else None
 
 
 def constant_reward(rows: Sequence[Row]) -> Alarm | None:
@@ -379,6 +392,7 @@ def starving_engine(rows: Sequence[Row]) -> Alarm | None:
 
 
 ALARMS: tuple[Callable[[Sequence[Row]], Alarm | None], ...] = (
+    failing_tools,
     failing_episodes,
     constant_reward,
     equal_groups,
@@ -387,6 +401,7 @@ ALARMS: tuple[Callable[[Sequence[Row]], Alarm | None], ...] = (
     rising_entropy,
     entropy_collapse,
     full_contexts,
+    cut_results,
     sampler_mismatch,
     idle_updates,
     gradient_spikes,
@@ -394,7 +409,7 @@ ALARMS: tuple[Callable[[Sequence[Row]], Alarm | None], ...] = (
     starving_engine,
 )
 """All alarms, causes before their effects. To add one, write a function of the rows and list it here."""
-ALARMS_OF_SAMPLING = (failing_episodes, full_contexts, sampler_mismatch)
+ALARMS_OF_SAMPLING = (failing_tools, failing_episodes, full_contexts, cut_results, sampler_mismatch)
 """Those that apply to stages that sample and do not train on rewards."""
 
 

@@ -113,6 +113,13 @@ METRICS = _rows({
     ),
     "steps with a call": (
         ("tools/well_formed_fraction", "fraction", "Tool calls with a known tool name and valid arguments."),
+        ("tools/TOOL/calls", "calls", "Calls of a tool. Calls of tools that do not exist are `(unknown tools)`."),
+        ("tools/TOOL/error_fraction", "fraction", "Calls that failed, by the model's arguments or by the tool."),
+        ("tools/TOOL/failed_fraction", "fraction",
+         "Calls that failed by an exception of the tool, a timeout or an unavailable backend."),
+        ("tools/TOOL/truncated_fraction", "fraction", "Results that were cut to `environment.max_result_characters`."),
+        ("tools/TOOL/seconds_mean", "seconds", "Mean duration of a call, including retries and the rate limit."),
+        ("tools/TOOL/seconds_max", "seconds", "Duration of the longest call."),
     ),
     "episodes with a flag": (
         ("flag/MARK", "fraction", "Episodes with this flag, such as `replayed` or `view_dropped`."),

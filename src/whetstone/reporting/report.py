@@ -29,6 +29,7 @@ from whetstone.reporting.front import front_chart
 from whetstone.reporting.learning import kept_sentence, learned_from, learning_rows, noise_advice
 from whetstone.reporting.metrics import Journal
 from whetstone.reporting.trajectories import read_trajectories
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.trajectory import Trajectory
 
 STAGE_NAMES = {"untrained": "untrained", "supervised": "after the warm-up", "reinforcement": "after reinforcement"}
@@ -128,6 +129,8 @@ def write_report(run_dir: Path) -> Path:
     rows = Journal(run_dir).read()
     stages = {_called(name, summary): result for name, result in summary["evaluations"].items()}
     recipe, changes = run_dir / "recipe.yaml", run_dir / "changes.json"
+    sampled = [row for row in rows if row["stage"] == "reinforcement"]
+    tools = statistics_of_run(sampled, run_dir)
     page = Environment(
         loader=PackageLoader("whetstone", "reporting"), autoescape=True, undefined=StrictUndefined
     ).get_template("report.html.j2")
@@ -155,6 +158,8 @@ def write_report(run_dir: Path) -> Path:
         curves=_drawn(rows),
         before_name=_called(before_name, summary),
         pairs=pairs,
+        tools=tools,
+        failing_tools=describe_failing_tools(tools),
         learning=learning_rows(rows, windows=_WINDOWS),
         learned_from=learned_from,
         noise_advice=noise_advice(rows),

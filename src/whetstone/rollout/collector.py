@@ -40,6 +40,7 @@ from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord,
 from whetstone.rollout.runner import run_episode
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
+from whetstone.tool_calls import ToolWatch
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import DeadlinePassed, Waits, collect_waits, finish_within, waiting_for
@@ -82,6 +83,8 @@ class Collector:
     """Who plays in a seat instead, by role."""
     expert: Actor | None = None
     """Who shows how a task is done, where a start asks for it."""
+    tool_watch: ToolWatch | None = None
+    """Receives every attempt of an episode."""
     freed: Callable[[], None] | None = None
     """Told in the task of each episode when it is over and its place free; not where it only pauses."""
     _places: asyncio.Semaphore = field(init=False)
@@ -377,6 +380,8 @@ class Collector:
             except BaseException:
                 self._watch.drop(running)
                 raise
+            if self.tool_watch is not None:
+                self.tool_watch.see(trajectory)
             if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries or clock.is_over:
                 break
             self._watch.drop(running)

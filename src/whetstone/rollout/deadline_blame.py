@@ -7,7 +7,7 @@ from enum import Enum, auto
 from whetstone.contracts import fulfils
 from whetstone.rollout.protocol import Actor, Probed
 from whetstone.trajectory import EndReason
-from whetstone.waiting import DeadlinePassed
+from whetstone.waiting import BACKEND, DeadlinePassed
 
 
 class Stage(Enum):
@@ -32,15 +32,15 @@ async def blame(
 ) -> tuple[EndReason, str]:
     """Decide whether the policy or the infrastructure used up the time; (end reason, error).
 
-    It is the infrastructure if the policy has no turn yet, if an episode that is over gets no verdict, and if the
-    engine is waited for and does not answer another request either.
+    It is the infrastructure before the first turn, in the verdict, while a call waits for the rate limit or the next
+    attempt of a tool, and if the engine does not answer another request either.
 
     Args:
         stage: The stage of the episode.
         turns: Number of turns so far.
         turn: Number of the turn whose deadline passed; 0: the deadline of the episode.
     """
-    is_infrastructure = not turns or stage is Stage.VERDICT
+    is_infrastructure = not turns or stage is Stage.VERDICT or BACKEND in late.owner
     if not is_infrastructure and stage is Stage.ACT and fulfils(actor, Probed):
         is_infrastructure = not await actor.is_answering()
     if is_infrastructure:

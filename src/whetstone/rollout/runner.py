@@ -43,7 +43,7 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.reading import Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
-from whetstone.tools.protocol import GivesVerdict, stateless
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import (
@@ -171,6 +171,8 @@ class _Episode:
             ended, error = EndReason.CONTEXT_FULL, str(failure)  # what was made of its history has no room
         except InfrastructureError as failure:
             ended, error = EndReason.INFRASTRUCTURE, str(failure)
+            if isinstance(failure, ToolUnavailable):
+                self.turns[-1:] = [replace(turn, calls=failure.calls) for turn in self.turns[-1:]]
         except asyncio.CancelledError:
             if asked_to_stop():
                 raise

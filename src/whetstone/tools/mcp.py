@@ -18,6 +18,7 @@ from typing import Any, Literal
 from whetstone.chat.message import Image, Text, ToolCall, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
 from whetstone.extras import release
+from whetstone.tools.backend_failures import BackendError
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.mcp_connections import Connection, Connections, ServerEndedError, changes_nothing, connections
 from whetstone.tools.mcp_sdk import sdk
@@ -147,7 +148,7 @@ class Mcp:
         self._connected, self._own = get(self._key, self._start), own
         try:
             listed = await self._connected.listed()
-        except (InfrastructureError, ToolError) as error:
+        except (BackendError, InfrastructureError, ToolError) as error:
             kind = ServerEndedError if isinstance(error, ServerEndedError) else InfrastructureError
             raise kind(f"{self._named()}: {error}") from None
         here.answered.add(self._key)

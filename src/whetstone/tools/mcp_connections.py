@@ -11,6 +11,7 @@ episodes, whose tasks come and go, only send to it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ import httpx2
 
 from whetstone.errors import InfrastructureError, ToolError, explained, innermost
 from whetstone.network import Answer
+from whetstone.tools.backend_failures import BackendError
 from whetstone.tools.blame import blamed
 from whetstone.tools.mcp_sdk import sdk
 from whetstone.tools.mcp_transports import UNAVAILABLE, HttpTransport, ProcessTransport
@@ -148,7 +150,10 @@ class Connection:
             raise InfrastructureError(f"MCP: the session is lost: {http.lost or 'the server closed it'}")
         if isinstance(cause, sdk().MCPError):
             if cause.code == UNAVAILABLE:
-                raise await blamed(f"MCP: {cause.message}", self._answer_plainly)
+                failure = f"MCP: {cause.message}"
+                raise BackendError(
+                    failure, blame=functools.partial(blamed, failure, self._answer_plainly), **cause.data
+                ) from None
             raise ServerEndedError(f"MCP: {cause.message}") if ended else ToolError(cause.message)
         if isinstance(cause, OSError | RuntimeError | httpx2.HTTPError) or _of_streams(cause):
             raise ServerEndedError(f"MCP: {explained(cause)}")

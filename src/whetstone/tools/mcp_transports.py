@@ -81,7 +81,8 @@ class HttpTransport:
             self.lost = self.lost or (message if status >= 500 else "")
             self._incoming.close()
         elif status >= 500 or not _is_rpc_error(text):
-            error = {"jsonrpc": "2.0", "id": None, "error": {"code": UNAVAILABLE, "message": message}}
+            data = {"status": status, "retry_after": response.headers.get("retry-after")}
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": UNAVAILABLE, "message": message, "data": data}}
             return httpx2.Response(status, json=error, request=request)
         return response
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import httpx2
 
 from whetstone.chat.message import Text, ToolSpec
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
-from whetstone.network import NotPublicError, PublicTransport, asked
+from whetstone.network import Answer, NotPublicError, PublicTransport, asked
 from whetstone.recipe.yaml_text import yaml_document
+from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
 from whetstone.tools.blame import UNSAID, blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
@@ -63,7 +64,8 @@ class OpenApi:
         headers: Sent with each request, such as credentials; the model does not see them.
         timeout_seconds: How long a request may take.
 
-    A request that fails is the model's outcome where the service's address still answers, with anything below 500.
+    A request that fails (connection, timeout, status 429 and 5xx) is sent again; then it is the model's outcome if the
+    service's address still answers with a status below 500, except for 429.
 
     Raises:
         RecipeError: The file cannot be read, has no operation of a name in `include`, or there is no address.
@@ -104,6 +106,19 @@ class OpenApi:
 
         return replace(tool_from_schema(operation.spec, answer), effects=effect_of_method(operation.method))
 
+    def _client(self) -> httpx2.AsyncClient:
+        transport = PublicTransport(also=lambda host: self._said)
+        return httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False)
+
+    def _blame(self, failure: str) -> Callable[[], Awaitable[ToolError | InfrastructureError]]:
+        """Return the function that attributes a failure by a plain request to the service's address."""
+
+        async def ask_plainly() -> Answer:
+            async with self._client() as client:
+                return await asked(client, "GET", self.url, seconds=self.timeout_seconds)
+
+        return functools.partial(blamed, failure, ask_plainly)
+
     async def _asked(self, operation: Operation, arguments: dict[str, Any]) -> Result:
         path, query, headers, cookies = operation.path, {}, dict(self.headers), []
         body: dict[str, Any] = {}
@@ -128,8 +143,7 @@ class OpenApi:
             raise ToolError(f"{operation.path}: {step!r} names nothing")
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        transport = PublicTransport(also=lambda host: self._said)
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False) as client:
+        async with self._client() as client:
             try:
                 sent = _sent(operation, whole, body)
                 if "content" in sent:
@@ -143,16 +157,16 @@ class OpenApi:
                     headers=headers,
                     **sent,
                 )
-                failure = f"status {said.status}: {said.text}" if said.status >= 500 else ""
             except NotPublicError as error:
                 raise InfrastructureError(f"{error}; where that is right, give the address as `url`") from None
             except UNSAID as error:
                 raise ToolError(explained(error)) from None
             except httpx2.HTTPError as error:
                 failure = explained(error)
-            if failure:
-                plain = functools.partial(asked, client, "GET", self.url, seconds=self.timeout_seconds)
-                raise await blamed(failure, plain)
+                raise BackendError(failure, was_sent=is_sent(error), blame=self._blame(failure)) from None
+        if is_retryable(said.status):
+            failure, after = f"status {said.status}: {said.text}", said.headers.get("retry-after")
+            raise BackendError(failure, status=said.status, retry_after=after, blame=self._blame(failure))
         text = said.text or f"[status {said.status}, nothing was said]"
         if said.status >= 400:
             return Result((Text(f"error: status {said.status}: {text}"),), "tool_error")

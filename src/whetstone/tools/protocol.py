@@ -17,11 +17,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat.message import Image, Text
 from whetstone.contracts import fulfils, names_of
+from whetstone.errors import InfrastructureError
 from whetstone.tools.side_effects import DeclaresEffects
-from whetstone.trajectory import Task
+from whetstone.trajectory import CallRecord, Task
 
 Outcome = Literal[
-    "ok", "tool_error", "tool_failed", "timeout", "stopped", "budget_exhausted", "refused_by_policy", "not_called"
+    "ok", "tool_error", "tool_failed", "unavailable", "timeout", "stopped", "budget_exhausted", "refused_by_policy",
+    "not_called",
 ]  # fmt: skip
 
 
@@ -31,6 +33,18 @@ class Result:
 
     content: tuple[Text | Image, ...]
     outcome: Outcome = "ok"
+
+
+class ToolUnavailable(InfrastructureError):
+    """The backend of a tool failed in every attempt.
+
+    Args:
+        calls: Records of all calls of the turn.
+    """
+
+    def __init__(self, message: str, calls: tuple[CallRecord, ...]) -> None:
+        super().__init__(message)
+        self.calls = calls
 
 
 @dataclass(frozen=True, slots=True)

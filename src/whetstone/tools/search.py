@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import httpx2
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
 from whetstone.network import Answer, asked, trusted
 from whetstone.plugins import find_part
+from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
 from whetstone.tools.blame import blamed
 from whetstone.tools.index import Embedding, Hit, Index, built_index
 from whetstone.tools.schema import Tool, tool_from_function
@@ -112,15 +113,15 @@ class HttpSearch:
             count: How many results, up to 20.
         """
         question = {"query": query, "count": max(1, min(count, _MOST_RESULTS))}
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, verify=trusted()) as client:
-            try:
-                answer = await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
-                failure = f"status {answer.status}" if answer.status >= 300 else ""
-            except httpx2.HTTPError as error:
-                failure = explained(error)
-            if failure:
-                plain = functools.partial(_plain, client, self.url, self.timeout_seconds)
-                raise await blamed(f"the search server {self.url}: {failure}", plain, below=400)
+        try:
+            answer = await self._post(question)
+        except httpx2.HTTPError as error:
+            raise self._error(explained(error), was_sent=is_sent(error)) from None
+        if answer.status >= 300:
+            after = answer.headers.get("retry-after")
+            failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
+            blame = failed.failure.blame
+            raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
             said = answer.json()
             results = said["results"] if "results" in said else said["result"][0]
@@ -128,14 +129,15 @@ class HttpSearch:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise InfrastructureError(f"the search server {self.url}: {explained(error)}") from None
 
+    async def _post(self, question: dict[str, Any]) -> Answer:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, verify=trusted()) as client:
+            return await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
 
-async def _plain(client: httpx2.AsyncClient, url: str, seconds: float) -> Answer:
-    """A search for one word.
-
-    Raises:
-        httpx2.HTTPError: It is not answered.
-    """
-    return await asked(client, "POST", url, seconds=seconds, json={"query": "word", "count": 1})
+    def _error(self, failure: str, **options: Any) -> BackendError:
+        """Return the error of a search that failed; a search for one word decides whether the server is down."""
+        failure = f"the search server {self.url}: {failure}"
+        plain = functools.partial(self._post, {"query": "word", "count": 1})
+        return BackendError(failure, blame=functools.partial(blamed, failure, plain, below=400), **options)
 
 
 def _as_text(result: object) -> str:

@@ -19,6 +19,7 @@ from whetstone.chat import ToolSpec
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
 from whetstone.network import Answer, asked, trusted
+from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
 from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
@@ -82,24 +83,22 @@ class Simulated:
     async def _modelled(self, name: str, arguments: dict[str, Any]) -> Result:
         spec = next(spec for spec in self.specs if spec.name == name)
         call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
-        key = os.environ.get("OPENAI_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers, verify=trusted()) as client:
-            try:
-                answer = await self._said(client, _ASKED, call)
-                failure = f"status {answer.status}" if answer.status >= 300 else ""
-            except httpx2.HTTPError as error:  # a call longer than the model can read is one, too
-                failure = explained(error)
-            if failure:
-                plain = functools.partial(self._said, client, "You are there.", "Are you?")
-                raise await blamed(f"the model at {self.url}: {failure}", plain, below=400)
+        try:
+            answer = await self._said(_ASKED, call)
+        except httpx2.HTTPError as error:  # a call longer than the model can read is one, too
+            raise self._error(explained(error), was_sent=is_sent(error)) from None
+        if answer.status >= 300:
+            after = answer.headers.get("retry-after")
+            failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
+            blame = failed.failure.blame
+            raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
             said = str(answer.json()["choices"][0]["message"]["content"])
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise InfrastructureError(f"the model at {self.url}: {explained(error)}") from None
         return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
 
-    async def _said(self, client: httpx2.AsyncClient, system: str, call: str) -> Answer:
+    async def _said(self, system: str, call: str) -> Answer:
         """The model's answer.
 
         Raises:
@@ -107,7 +106,16 @@ class Simulated:
         """
         messages = [{"role": "system", "content": system}, {"role": "user", "content": call}]
         body = {"model": self.model, "temperature": 0, "messages": messages}
-        return await asked(client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body)
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers, verify=trusted()) as client:
+            return await asked(client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body)
+
+    def _error(self, failure: str, **options: Any) -> BackendError:
+        """Return the error of a call that failed; a short question decides whether the server is down."""
+        failure = f"the model at {self.url}: {failure}"
+        plain = functools.partial(self._said, "You are there.", "Are you?")
+        return BackendError(failure, blame=functools.partial(blamed, failure, plain, below=400), **options)
 
 
 class Answers:

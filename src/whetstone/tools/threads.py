@@ -16,7 +16,9 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from queue import SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +28,11 @@ from whetstone.errors import explained
 _Work = Callable[[], None]
 _idle: list[SimpleQueue[_Work]] = []
 """The inboxes of threads with nothing to do; appending and popping are atomic."""
+_single = threading.Lock()
+_single_inbox: SimpleQueue[_Work] | None = None
+"""The inbox of the single thread; None: it is not started."""
+_uses_single: contextvars.ContextVar[bool] = contextvars.ContextVar("uses_single", default=False)
+_single_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
@@ -81,21 +88,70 @@ async def run_in_turn(function: Callable[..., Any], /, *arguments: Any, **option
         return await call_user_function(function, *arguments, **options)
 
 
+@asynccontextmanager
+async def turn_of_single_thread(is_restricted: bool = True) -> AsyncIterator[None]:
+    """Run the plain functions of the block in the single thread of the process, after the blocks before it.
+
+    Args:
+        is_restricted: Whether to do so; otherwise any thread is used.
+    """
+    if not is_restricted:
+        yield
+        return
+    turn = _single_turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async with turn:
+        token = _uses_single.set(True)
+        try:
+            yield
+        finally:
+            _uses_single.reset(token)
+
+
+def call_in_single_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a plain function in the single thread of the process and wait for it."""
+    done: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+
+    _put_in_single_thread(work)
+    return done.result()
+
+
+def _put_in_single_thread(work: _Work) -> None:
+    global _single_inbox
+    with _single:
+        if _single_inbox is None:
+            _single_inbox = SimpleQueue()
+            threading.Thread(target=_serve_alone, args=(_single_inbox,), name="tools", daemon=True).start()
+    _single_inbox.put(work)
+
+
 async def run_in_thread(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
     """Run a plain function in a thread and return its result. If the caller is cancelled, the function runs on."""
     context = contextvars.copy_context()
     work, future = answered(lambda: context.run(function, *arguments, **options))
+    if _uses_single.get():
+        _put_in_single_thread(work)
+    else:
+        _put_in_idle_thread(work)
+    try:
+        return await future
+    finally:
+        if not future.cancelled():
+            _adopt(context)
+
+
+def _put_in_idle_thread(work: _Work) -> None:
     try:
         inbox = _idle.pop()
     except IndexError:
         inbox = SimpleQueue()
         threading.Thread(target=_serve, args=(inbox,), name="tool", daemon=True).start()
     inbox.put(work)
-    try:
-        return await future
-    finally:
-        if not future.cancelled():
-            _adopt(context)
 
 
 def _adopt(context: contextvars.Context) -> None:
@@ -110,3 +166,8 @@ def _serve(inbox: SimpleQueue[_Work]) -> None:
     while True:
         inbox.get()()
         _idle.append(inbox)
+
+
+def _serve_alone(inbox: SimpleQueue[_Work]) -> None:
+    while True:
+        inbox.get()()

@@ -6,8 +6,8 @@ and a `CallRecord` that says what happened. Whose a failure is:
     the model's        what cannot be read or is not on offer, and `ToolError`: it asked for something impossible
     the tool's own     any other exception, `SystemExit` and the like among them, and a result that cannot be shown:
                        `tool_failed` in the record; the model reads it too, since its arguments may have led there
-    infrastructure's   `InfrastructureError`, which a tool raises where it would have failed whatever it was asked:
-                       `Answer.failure`, and whoever plays the episode ends it
+    infrastructure's   a backend that fails in every attempt (`backend_failures.py`), and `InfrastructureError`, which a
+                       tool raises if the call fails for any arguments: `Answer.failure`, and the episode ends
 
 Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
 episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a separate task; one that
@@ -16,13 +16,10 @@ ignores its deadline is abandoned.
 
 from __future__ import annotations
 
-import inspect
-import json
-import re
+import functools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
@@ -31,18 +28,23 @@ from whetstone.errors import (
     InfrastructureError,
     RecipeError,
     ToolError,
-    ToolStop,
     did_you_mean,
     explained,
-    innermost,
     said_by,
 )
 from whetstone.masking import mask_secrets
-from whetstone.plain_json import MAX_VALUES
-from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
+from whetstone.tools.backend_failures import BackendFailure, call_with_retries, pace_of
+from whetstone.tools.execution import (
+    CallOutcome,
+    attribute_failure,
+    error_line,
+    execute,
+    failed_result,
+    waiting_for_tool,
+)
 from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import (
     Changing,
@@ -62,17 +64,22 @@ from whetstone.tools.protocol import (
 )
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.side_effects import CallPolicy, Effect, describe_effects, describe_remedy
-from whetstone.tools.threads import call_user_function, is_async, run_in_thread
+from whetstone.tools.threads import (
+    call_in_single_thread,
+    call_user_function,
+    is_async,
+    run_in_thread,
+    turn_of_single_thread,
+)
 from whetstone.tools.tool_classes import create_holder, holds_something, holds_tools, is_class, tools_of
 from whetstone.trajectory import CallRecord, Task
-from whetstone.waiting import DeadlinePassed, deadline, finish_within, waiting_for
+from whetstone.waiting import DeadlinePassed, deadline, finish_within
 
 _DEFAULT_CALLS = CallPolicy()
 _MOST_IMAGES = 8
 _MOST_NAME_CHARACTERS = 200
 MIN_CLOSE_SECONDS = 10.0
 """Closing a tool may take this long, and as long as one of its calls."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +105,15 @@ class Toolset:
             object is made here, and it is open from `open` to `close`.
         timeout_seconds: How long one call may run, where the tool does not see to it itself.
         max_result_characters: Longer results keep their head and tail.
+        max_calls_per_second: Rate limit by the name of a tool, shared by all episodes of the process.
+        attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx).
+        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
+            after another: for SQLite connections and libraries that are not thread-safe.
         calls: Which tools are called. The default calls no tool that declares the effect `write` or `destructive`.
 
     Raises:
-        RecipeError: Two tools share a name, or a function cannot be a tool.
+        RecipeError: Two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or is of no
+            tool.
     """
 
     def __init__(
@@ -110,9 +122,14 @@ class Toolset:
         *,
         timeout_seconds: float = 10.0,
         max_result_characters: int = 4000,
+        max_calls_per_second: Mapping[str, float] | None = None,
+        attempts: int = 3,
+        single_thread: bool = False,
         calls: CallPolicy = _DEFAULT_CALLS,
     ) -> None:
         self.timeout_seconds, self.max_result_characters, self.calls = timeout_seconds, max_result_characters, calls
+        self.max_calls_per_second, self.attempts = dict(max_calls_per_second or {}), attempts
+        self.single_thread = single_thread
         self.holders: list[Any] = []
         """What keeps something for the length of an episode."""
         self.episode: Episode | None = None
@@ -122,7 +139,9 @@ class Toolset:
         self._tools: dict[str, Tool] = {}
         for item in tools:
             if is_class(item):
-                self.holders.append(create_holder(item))
+                self.holders.append(
+                    call_in_single_thread(create_holder, item) if single_thread else create_holder(item)
+                )
             elif isinstance(item, Tool):
                 self._alone.append(item)
             elif callable(item) and not holds_tools(item):
@@ -136,8 +155,14 @@ class Toolset:
         if not self._changing():
             for holder in self.holders:
                 for name in holder.prices if fulfils(holder, Priced) else ():
-                    if name not in self._tools:
-                        raise RecipeError(f'prices: there is no tool "{name}"{did_you_mean(name, self._tools)}')
+                    self._check_name("prices", name)
+            for name in self.max_calls_per_second:
+                self._check_name("max_calls_per_second", name)
+        for name, rate in self.max_calls_per_second.items():
+            if not rate > 0:
+                raise RecipeError(f"max_calls_per_second: {name}: must be above 0, got {rate:g}")
+        if attempts < 1:
+            raise RecipeError(f"attempts: must be 1 or more, got {attempts}")
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -167,7 +192,7 @@ class Toolset:
         try:
             for holder in changing:
                 if fulfils(holder, Opens):
-                    await call_user_function(holder.open, Episode(Task("effects", ""), 0))
+                    await self._call_plainly(holder.open, Episode(Task("effects", ""), 0))
             await self._list_again()
             return self.effects
         finally:
@@ -203,8 +228,8 @@ class Toolset:
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
             if fulfils(holder, Opens):
-                with waiting_for(f"tool {_name_of(holder)} (open)"):
-                    await call_user_function(holder.open, episode)
+                with waiting_for_tool(f"tool {_name_of(holder)} (open)"):
+                    await self._call_plainly(holder.open, episode)
         await self._list_again()
 
     async def close(self) -> None:
@@ -218,7 +243,7 @@ class Toolset:
         for holder in reversed(self.holders):
             if fulfils(holder, Closes):
                 seconds = max(self.timeout_seconds, MIN_CLOSE_SECONDS)
-                closing = call_user_function(holder.close)
+                closing = self._call_plainly(holder.close)
                 try:
                     async with deadline(seconds, owner=f"tool {_name_of(holder)} (close)"):
                         await closing
@@ -234,18 +259,18 @@ class Toolset:
         except BaseException as error:  # of code around a tool: what it charges, reads arguments with, or lists
             if asked_to_stop() or pressed(error):
                 raise
-            return self._answer(call, _attributed(error))
+            return self._answer(call, attribute_failure(error))
 
     async def _called(self, call: ToolCall) -> Answer:
         if not isinstance(call.name, str) or not isinstance(call.arguments, str):
             return self._answer(
-                call, _failed("invalid_arguments", "a call has a name and arguments, both of them texts")
+                call, failed_result("invalid_arguments", "a call has a name and arguments, both of them texts")
             )
         tool = self._tools.get(call.name)
         if tool is None:
             name = _short_name(call.name)
             return self._answer(
-                call, _failed("unknown_tool", f'there is no tool "{name}"{did_you_mean(name, self._tools)}')
+                call, failed_result("unknown_tool", f'there is no tool "{name}"{did_you_mean(name, self._tools)}')
             )
         try:
             if tool.binds_slowly:
@@ -253,19 +278,19 @@ class Toolset:
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
-            return self._answer(call, _failed("invalid_arguments", said_by(error)))
+            return self._answer(call, failed_result("invalid_arguments", said_by(error)))
         effect = self.calls.effect_of(call.name, tool.effects)
         if not self.calls.permits(call.name, effect):
             refused = {call.name: effect}
             reason = f"not called: {describe_effects(refused)}; {describe_remedy(refused)}"
-            return self._answer(call, _failed("not_called", reason))
+            return self._answer(call, failed_result("not_called", reason))
         cost = 0.0
         for holder in self.holders:
             if fulfils(holder, Charges):
                 said, price = holder.charge(call.name)
                 cost += price
                 if said:
-                    return self._answer(call, _failed("budget_exhausted", said))
+                    return self._answer(call, failed_result("budget_exhausted", said))
         started = time.perf_counter()
         came = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
@@ -278,13 +303,22 @@ class Toolset:
         said: dict[str, Any] = {}
         for holder in self.holders:
             if fulfils(holder, GivesVerdict):
-                with waiting_for(f"tool {_name_of(holder)} (verdict)"):
-                    one = dict(await call_user_function(holder.verdict))
+                with waiting_for_tool(f"tool {_name_of(holder)} (verdict)"):
+                    one = dict(await self._call_plainly(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
                     if name in said and name in one:
                         one[name] = least(said[name], one[name])
                 said |= one
         return said
+
+    async def _call_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of a tool, in the single thread if the toolset is restricted to it."""
+        async with turn_of_single_thread(self.single_thread and not is_async(function)):
+            return await call_user_function(function, *arguments)
+
+    def _check_name(self, key: str, name: str) -> None:
+        if name not in self._tools:
+            raise RecipeError(f'{key}: there is no tool "{name}"{did_you_mean(name, self._tools)}')
 
     def _changing(self) -> bool:
         return any(fulfils(holder, Changing) and holder.changing for holder in self.holders)
@@ -319,26 +353,50 @@ class Toolset:
     async def _list_again(self) -> None:
         """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
         if any(fulfils(holder, OffersTools) for holder in self.holders):
-            await run_in_thread(self._list)
+            await self._call_plainly(self._list)
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> _Came:
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome:
+        """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
+        name = tool.spec.name
+        pace = pace_of(name)
+        num_answered, started = pace.num_answered, time.monotonic()
+        came: CallOutcome | BackendFailure = await call_with_retries(
+            functools.partial(self._run_once, tool, arguments),
+            pace=pace,
+            calls_per_second=self.max_calls_per_second.get(name),
+            attempts=self.attempts,
+            effects=self.calls.effect_of(name, tool.effects),
+        )
+        if not isinstance(came, BackendFailure):
+            pace.num_answered += isinstance(came, Result) and came.outcome == "ok"
+            return came
+        if came.blame is not None:
+            return attribute_failure(await came.blame())
+        if came.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
+            return failed_result("tool_failed", remove_host_paths(came.cause, user_folders=True))
+        return InfrastructureError(f"{name}: {came.cause} (after {time.monotonic() - started:.1f} s of attempts)")
+
+    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
         seconds = None if tool.keeps_time else self.timeout_seconds
-        try:
-            return await finish_within(seconds, _came_of(tool, arguments), owner=tool.spec.name)
-        except DeadlinePassed:
-            return _failed("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
+        async with turn_of_single_thread(self.single_thread and not is_async(tool.function)):
+            try:
+                return await finish_within(seconds, execute(tool, arguments), owner=tool.spec.name)
+            except DeadlinePassed:
+                return failed_result("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
-    def _answer(self, call: ToolCall, came: _Came, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
+    def _answer(self, call: ToolCall, came: CallOutcome, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
         """What came of a call, as it is shown and recorded."""
         failure = came if isinstance(came, InfrastructureError) else None
-        result = _failed("tool_failed", said_by(came)) if isinstance(came, InfrastructureError) else came
+        result = failed_result("unavailable", said_by(came)) if isinstance(came, InfrastructureError) else came
         try:
             content, truncated = self._within(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
             why = remove_host_paths(explained(error), user_folders=True)
-            result = _failed("tool_failed", f"what the tool returned cannot be shown: {why}")
+            result = failed_result("tool_failed", f"what the tool returned cannot be shown: {why}")
             content, truncated = self._within(result.content)
-        record = CallRecord(_short_name(call.name), result.outcome, seconds, truncated, cost)
+        name = _short_name(call.name)
+        line = error_line(result, content).removeprefix(f"{name}: ")
+        record = CallRecord(name, result.outcome, seconds, truncated, cost, line)
         return Answer(content, record, failure)
 
     def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
@@ -356,90 +414,6 @@ class Toolset:
             kept.append(replace(part, text=text))
             room, truncated = max(room - len(text), 0), truncated or cut
         return tuple(kept), truncated
-
-
-def _as_result(value: Any) -> Result:
-    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
-    if isinstance(value, Result):
-        return value
-    if isinstance(value, str) and not isinstance(value, Enum):
-        return Result((Text(value),))
-    if isinstance(value, Text | Image):
-        return Result((value,))
-    if isinstance(value, tuple | list) and any(isinstance(part, Text | Image) for part in value):
-        return Result(tuple(part for one in value for part in _as_result(one).content))
-    if isinstance(value, bytes | bytearray):
-        return Result((Text(json_value(value)),))
-    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
-
-
-def _described(value: Any) -> str:
-    """Return the text of a value that JSON cannot express.
-
-    Raises:
-        TypeError: The text is the address of an object.
-    """
-    text = explained(value) if isinstance(value, BaseException) else str(value)
-    if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
-        raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
-    return text
-
-
-_Came = Result | InfrastructureError
-"""What comes of a call: something to be shown, or nothing that says anything."""
-
-
-async def _came_of(tool: Tool, arguments: dict[str, Any]) -> _Came:
-    """What a tool's function returns, or whose failure it is. Never raises but for a person's second Ctrl-C."""
-    try:
-        if is_async(tool.function):
-            value = await tool.function(**arguments)
-        else:
-            value = await call_user_function(_call, tool.function, arguments)
-        if isinstance(value, AsyncIterator):
-            value = await _take(value)
-        is_quick = isinstance(value, Result | str)
-        return _as_result(value) if is_quick else await run_in_thread(_as_result, value)
-    except BaseException as error:  # a tool is foreign code, and may raise anything
-        if pressed(error):
-            raise
-        return _attributed(error)
-
-
-def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and convert its result, which may be a generator, in the same thread."""
-    value = function(**arguments)
-    return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else _as_result(value)
-
-
-async def _take(values: AsyncIterator[Any]) -> list[Any]:
-    """Return the values of an asynchronous generator.
-
-    Raises:
-        TypeError: There are more than `MAX_VALUES`.
-    """
-    taken = []
-    async for value in values:
-        taken.append(value)
-        if len(taken) > MAX_VALUES:
-            raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
-    return taken
-
-
-def _attributed(error: BaseException) -> _Came:
-    """Whose failure an exception is; see the head of this file."""
-    error = innermost(error)
-    if isinstance(error, InfrastructureError):
-        return error
-    if isinstance(error, ToolStop):
-        return Result((Text(said_by(error)),), "stopped")
-    if isinstance(error, ToolError):
-        return _failed("tool_error", remove_host_paths(said_by(error)))
-    return _failed("tool_failed", remove_host_paths(explained(error), user_folders=True))
-
-
-def _failed(outcome: Any, reason: str) -> Result:
-    return Result((Text(f"error: {reason}"),), outcome)
 
 
 def _short_name(name: Any) -> str:

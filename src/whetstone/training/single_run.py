@@ -71,6 +71,7 @@ from whetstone.reporting.trackers import Feed
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.scaling.beginning import cluster_of
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
@@ -442,16 +443,27 @@ class SingleRun:
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
     def _say_if_nothing_was_learned(self, stage: str) -> None:
-        rows = [row for row in self.journal.read() if row["stage"] == stage and "update/skipped_fraction" in row]
+        rows = [row for row in self.journal.read() if row["stage"] == stage]
+        tools = describe_failing_tools(statistics_of_run(rows, self.run_dir))
+        for line in tools:
+            self.progress.say(f"{stage}: {line}")
+        tools = tools or self.assembly.tool_watch.reported
+        rows = [row for row in rows if "update/skipped_fraction" in row]
         if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
             return
-        if any(row.get("update/nonfinite_fraction") for row in rows):
+        if tools:
+            why = "tools fail in every call"
+        elif any(row.get("update/nonfinite_fraction") for row in rows):
             why = "gradients were not finite"
         elif stage == "reinforcement":
             why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
         else:
             why = "the gradient was 0"
-        if stage == "reinforcement" and not any(row.get("episode/success") or row.get("reward/mean") for row in rows):
+        if (
+            stage == "reinforcement"
+            and not tools
+            and not any(row.get("episode/success") or row.get("reward/mean") for row in rows)
+        ):
             why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
         more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
         self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")

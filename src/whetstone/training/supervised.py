@@ -28,6 +28,7 @@ from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
+from whetstone.tool_calls import tool_metrics
 from whetstone.tools.threads import run_in_turn
 from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Costs, EndReason, Group, Segment, Task, Trajectory
@@ -255,6 +256,7 @@ def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
             ),
             "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
         }
+    metrics |= tool_metrics(came_to.tools)
     if came_to.well_formed_calls is not None:
         metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
     metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}

@@ -28,7 +28,7 @@ from whetstone.viewing.indexing import TABLES, add_line, hear, remark
 from whetstone.viewing.run_files import RunFiles
 from whetstone.viewing.wanted import Wanted
 
-_FORM = 1
+_FORM = 2
 """Of the tables; an index of another is made again."""
 _SLICE_SECONDS = 0.4
 """Between two commits; so long somebody who asks may wait for a lock, and so old is what he sees."""
@@ -297,11 +297,11 @@ class TrajectoryIndex:
         with self._connected() as db:
             return int(db.execute("SELECT count(*) FROM trajectories").fetchone()[0])
 
-    def calls(self) -> list[tuple[str, str, int | None, float]]:
-        """(tool, outcome, step, seconds) of every call of training."""
+    def calls(self) -> list[tuple[str, str, int | None, float, int, str]]:
+        """(tool, outcome, step, seconds, whether the result was cut, error message) of every call of training."""
         with self._connected() as db:
             return db.execute(
-                "SELECT c.name, c.outcome, t.step, c.seconds FROM calls c "
+                "SELECT c.name, c.outcome, t.step, c.seconds, c.truncated, c.error FROM calls c "
                 f"JOIN trajectories t ON t.number = c.trajectory WHERE t.part = {_TRAINING}"
             ).fetchall()
 

@@ -32,7 +32,8 @@ CREATE INDEX by_step ON trajectories (step);
 CREATE INDEX by_task ON trajectories (task);
 CREATE INDEX by_group ON trajectories (of_group);
 CREATE INDEX by_file ON trajectories (file);
-CREATE TABLE calls (trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL);
+CREATE TABLE calls (
+  trajectory INTEGER, name TEXT, outcome TEXT, seconds REAL, truncated INTEGER, error TEXT);
 CREATE VIRTUAL TABLE texts USING fts5 (said, content='');
 """
 
@@ -86,8 +87,11 @@ def add_line(
     texts = (found.id, found.error, found.parent, found.fork_turn, found.role, found.excerpt, place, len(line))
     db.execute("INSERT INTO texts_of VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (cursor.lastrowid, *texts))
     if found.calls:
-        calls = [(cursor.lastrowid, call.name, call.outcome, call.seconds) for call in found.calls]
-        db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?)", calls)
+        calls = [
+            (cursor.lastrowid, call.name, call.outcome, call.seconds, call.truncated, call.error)
+            for call in found.calls
+        ]
+        db.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?)", calls)
     db.execute("INSERT INTO texts (rowid, said) VALUES (?, ?)", (cursor.lastrowid, _searched(found)))
 
 

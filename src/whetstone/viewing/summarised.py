@@ -28,6 +28,8 @@ class CallRow:
     name: str
     outcome: str
     seconds: float
+    truncated: bool
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ def summarised(row: Mapping[str, Any]) -> Summarised:
         role=str(row.get("role") or ""),
         marks=" ".join(map(str, row.get("marks") or ())),
         calls=tuple(
-            CallRow(number, str(call[0]), str(call[1]), float(call[2]))
+            CallRow(
+                number, str(call[0]), str(call[1]), float(call[2]), bool(call[3:4] and call[3]), plain(_error(call))
+            )
             for number, turn in enumerate(turns)
             for call in turn.get("calls") or ()
         ),
@@ -119,6 +123,10 @@ def texts_of(message: Mapping[str, Any]) -> list[str]:
     for call in message.get("tool_calls") or ():
         said.append(f"{call['function']['name']} {call['function']['arguments']}")
     return said + [str(wrong) for wrong in message.get("malformed") or ()]
+
+
+def _error(call: Sequence[Any]) -> str:
+    return str(call[5]) if len(call) > 5 else ""
 
 
 def _last_said(row: Mapping[str, Any]) -> str:

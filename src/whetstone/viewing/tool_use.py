@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whetstone.causes import counted_causes
 from whetstone.tools.plain_text import plain
 
 _OTHERS = "(others)"
@@ -32,17 +33,25 @@ class ToolUse:
     """Calls in each of `steps`."""
     failed_by_step: list[float]
     """Share of them that were not `ok`."""
+    truncated: int
+    """Results that were cut to `environment.max_result_characters`."""
+    error: str
+    """The most frequent error message; empty if no call failed."""
 
 
-def tool_use(calls: Iterable[tuple[str, str, int | None, float]]) -> list[ToolUse]:
+_Call = tuple[str, int | None, float, int, str]
+"""(outcome, step, seconds, whether the result was cut, error message)"""
+
+
+def tool_use(calls: Iterable[tuple[str, str, int | None, float, int, str]]) -> list[ToolUse]:
     """Tools by how often they were called.
 
     Args:
-        calls: (tool, outcome, step, seconds)
+        calls: (tool, outcome, step, seconds, whether the result was cut, error message)
     """
-    held: dict[str, list[tuple[str, int | None, float]]] = defaultdict(list)
-    for name, outcome, step, seconds in calls:
-        held[name].append((outcome, step, seconds))
+    held: dict[str, list[_Call]] = defaultdict(list)
+    for name, outcome, step, seconds, truncated, error in calls:
+        held[name].append((outcome, step, seconds, truncated, error))
     names = sorted(held, key=lambda name: -len(held[name]))
     if len(names) > _MOST_TOOLS:
         held[_OTHERS] = [call for name in names[_MOST_TOOLS:] for call in held[name]]
@@ -50,10 +59,11 @@ def tool_use(calls: Iterable[tuple[str, str, int | None, float]]) -> list[ToolUs
     return [_of(name, held[name]) for name in names]
 
 
-def _of(name: str, calls: list[tuple[str, int | None, float]]) -> ToolUse:
-    ran = np.array([seconds for _, _, seconds in calls if seconds > 0])
-    steps = Counter(step for _, step, _ in calls if step is not None)
-    failed = Counter(step for outcome, step, _ in calls if step is not None and outcome != "ok")
+def _of(name: str, calls: list[_Call]) -> ToolUse:
+    ran = np.array([call[2] for call in calls if call[2] > 0])
+    steps = Counter(call[1] for call in calls if call[1] is not None)
+    failed = Counter(call[1] for call in calls if call[1] is not None and call[0] != "ok")
+    errors = counted_causes((call[4] for call in calls if call[4]), most=1)
     order = sorted(steps)
     seconds = {}
     if len(ran):
@@ -63,9 +73,11 @@ def _of(name: str, calls: list[tuple[str, int | None, float]]) -> ToolUse:
         plain(name) or "(unreadable call)",
         bool(name) and name != _OTHERS,
         len(calls),
-        dict(Counter(outcome for outcome, _, _ in calls).most_common()),
+        dict(Counter(call[0] for call in calls).most_common()),
         seconds,
         order,
         [steps[step] for step in order],
         [failed[step] / steps[step] for step in order],
+        sum(call[3] for call in calls),
+        next(iter(errors), ""),
     )

@@ -26,11 +26,12 @@ export async function update(context) {
       outcome: Object.keys(tool.outcomes)[0] }) }), on: { click: follow } }, tool.name),
       whole(tool.calls), el("span", { class: failed ? "wrong" : "right" }, percent(failed / tool.calls)),
       others.map(([name, count]) => `${name.replaceAll("_", " ")} ${whole(count)}`).join(", ") || "–",
+      tool.error || "–", tool.truncated ? percent(tool.truncated / tool.calls) : "–",
       duration(tool.seconds.median), duration(tool.seconds.p95), duration(tool.seconds.most)];
   });
   const most = found.filter((tool) => tool.by_step.length > 1).slice(0, COLOURS.length);
   const lines = (key) => most.map((tool, i) => ({ name: tool.name, x: tool.steps, y: tool[key], colour: COLOURS[i] }));
-  fill(root, table(["tool", "calls", "not ok", "what came of them", "median", "95 %", "longest"], rows,
+  fill(root, table(["tool", "calls", "not ok", "what came of them", "most frequent error", "cut", "median", "95 %", "longest"], rows,
     "Tools in training: calls, failures, latency"),
   el("p", { class: "legend" }, most.map((tool, i) => el("span", {},
     el("i", { class: "dot", style: { "--dot": COLOURS[i] } }), ` ${tool.name} `))),

@@ -1,0 +1,266 @@
+"""Statistics of tool calls: errors, durations and cut results of each tool, and the tools that fail in every call.
+
+Errors have two causes. The *model* causes a call of an unknown tool, invalid arguments, and `ToolError`. The *tool*
+causes any other exception, a timeout, and a backend that is unavailable. A tool of which no call succeeds is reported
+in both cases, with different remedies (`describe_failing_tools`).
+
+Note:
+    Names of tools that do not exist are written by the model. Their calls are one entry, `UNKNOWN`, so that the number
+    of metrics is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whetstone.causes import counted_causes
+from whetstone.json_lines import read_objects
+from whetstone.trajectory import CallRecord, Trajectory
+
+UNKNOWN = "(unknown tools)"
+"""Entry of all calls that name a tool that does not exist."""
+MIN_CALLS = 5
+"""A tool is reported during a run after this number of calls that all failed."""
+_MIN_REJECTED_CALLS = 50
+"""The same for errors of the model, which an untrained model makes often."""
+_MAX_TOOLS = 40
+"""Tools with metrics, those with the most calls."""
+_MAX_EPISODES = 5_000
+"""Stored episodes that are read for error messages, the last ones."""
+_MOSTLY = 0.5
+"""Fraction of the calls of a step above which failed calls and cut results are reported."""
+_ANSWERED = ("ok", "stopped")
+_OF_TOOL = ("tool_failed", "timeout", "unavailable")
+_WITHOUT_TOOL = ("malformed_call", "too_many_calls", "not_called")
+_SQLITE_THREAD = "SQLite objects created in a thread"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStatistics:
+    """Calls of one tool."""
+
+    calls: int
+    failed: int
+    """Errors that the tool caused: exceptions, timeouts, an unavailable backend."""
+    rejected: int
+    """Errors that the model caused: invalid arguments, `ToolError`, a call over budget, an unknown tool."""
+    truncated: int
+    """Results that were cut to `max_result_characters`."""
+    seconds_mean: float
+    seconds_max: float
+    error: str = ""
+    """The most frequent error message, in one line; errors that differ only in numbers are one."""
+
+    @property
+    def error_fraction(self) -> float:
+        """Fraction of the calls that failed, for any cause."""
+        return (self.failed + self.rejected) / self.calls
+
+
+def tool_statistics(calls: Iterable[CallRecord]) -> dict[str, ToolStatistics]:
+    """Return the statistics of each tool, the most frequently called first."""
+    by_tool: defaultdict[str, list[CallRecord]] = defaultdict(list)
+    for call in calls:
+        if call.outcome not in _WITHOUT_TOOL:
+            by_tool[UNKNOWN if call.outcome == "unknown_tool" else call.name].append(call)
+    names = sorted(by_tool, key=lambda name: -len(by_tool[name]))
+    return {name: _statistics_of(by_tool[name]) for name in names}
+
+
+def tool_metrics(statistics: Mapping[str, ToolStatistics]) -> dict[str, float]:
+    """Return the statistics as metrics, `tools/TOOL/calls` and so on; see `metric_names.py`."""
+    metrics: dict[str, float] = {}
+    for name, tool in list(statistics.items())[:_MAX_TOOLS]:
+        values = {
+            "calls": float(tool.calls),
+            "error_fraction": tool.error_fraction,
+            "failed_fraction": tool.failed / tool.calls,
+            "truncated_fraction": tool.truncated / tool.calls,
+            "seconds_mean": tool.seconds_mean,
+            "seconds_max": tool.seconds_max,
+        }
+        metrics |= {f"tools/{name}/{key}": value for key, value in values.items()}
+    return metrics
+
+
+def read_calls(run_dir: Path) -> Iterator[CallRecord]:
+    """Yield the calls of the last stored training episodes of a run; damaged lines are left out."""
+    num_left = _MAX_EPISODES
+    for path in sorted((run_dir / "trajectories").glob("step-*.jsonl"), reverse=True):
+        for row in read_objects(path, _turns_of, on_damage=lambda number, reason: None):
+            for turn in row:
+                yield from (CallRecord(*call) for call in turn.get("calls") or ())
+            num_left -= 1
+        if num_left <= 0:
+            return
+
+
+def statistics_of_run(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[str, ToolStatistics]:
+    """Return the statistics of each tool over many steps, the most frequently called first.
+
+    Args:
+        rows: Metrics of the steps.
+        run_dir: Its trajectories are read for error messages, if there are errors.
+    """
+    metrics = [row for row in rows if "step" in row]
+    names = dict.fromkeys(name for row in metrics for name in _tools_of(row))
+    errors: dict[str, str] = {}
+    if any(row.get(f"tools/{name}/error_fraction") for row in metrics for name in names):
+        errors = {name: tool.error for name, tool in tool_statistics(read_calls(run_dir)).items()}
+    statistics = {name: _sum_steps(name, metrics, errors.get(name, "")) for name in names}
+    return dict(sorted(statistics.items(), key=lambda entry: -entry[1].calls))
+
+
+def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str]:
+    """Return a line for each tool that failed in all of its calls: cause and remedy; tools that caused it come first.
+
+    >>> describe_failing_tools({"lookup": ToolStatistics(3, 3, 0, 0, 0.1, 0.1, "KeyError: 'db'")})
+    ["lookup failed in 3 of 3 calls: KeyError: 'db'; repair the tool, no call of it succeeds"]
+    """
+    failing = [(name, tool) for name, tool in statistics.items() if tool.failed + tool.rejected == tool.calls]
+    if len(statistics) > 1:  # calls of other tools succeed or are reported
+        failing = [(name, tool) for name, tool in failing if name != UNKNOWN]
+    return [f"{_describe(name, tool)}; {_remedy(name, tool)}" for name, tool in sorted(failing, key=_by_tool_failures)]
+
+
+def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return name, message, check, remedy and metrics of an alarm, if a tool mostly fails in the last step with calls.
+
+    Args:
+        rows: Metrics of the steps.
+    """
+    counts = _count_mostly(rows, "failed_fraction")
+    message = "; ".join(f"{name} failed in {count} of {calls} calls" for name, (count, calls) in counts.items())
+    return (
+        ()
+        if not counts
+        else (
+            "failing tools",
+            f"{message} of the last step, by an exception, a timeout or an unavailable backend",
+            "`whetstone why RUN` has the most frequent error of each tool",
+            "repair the tool, or start its backend",
+            *(f"tools/{name}/failed_fraction" for name in counts),
+        )
+    )
+
+
+def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the same for a tool whose results are mostly cut."""
+    counts = _count_mostly(rows, "truncated_fraction")
+    message = "; ".join(f"{count} of {calls} results of {name} were cut" for name, (count, calls) in counts.items())
+    return (
+        ()
+        if not counts
+        else (
+            "cut results",
+            f"{message} in the last step: the model reads only head and tail",
+            "trajectories with calls of this tool: is the part that matters missing?",
+            "shorter results of the tool, or a higher environment.max_result_characters",
+            *(f"tools/{name}/truncated_fraction" for name in counts),
+        )
+    )
+
+
+class ToolWatch:
+    """Reports a tool that fails in each of its first calls, once, as soon as that is clear.
+
+    Args:
+        log: Receives the line.
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._calls: defaultdict[str, list[CallRecord]] = defaultdict(list)
+        self._is_done: set[str] = set()
+        """Tools that were answered once, or were reported."""
+        self.reported: list[str] = []
+        """Lines that were reported."""
+
+    def see(self, trajectory: Trajectory) -> None:
+        """Count the calls of one more episode."""
+        for call in trajectory.calls:
+            if call.name in self._is_done or call.outcome in (*_WITHOUT_TOOL, "unknown_tool"):
+                continue
+            if call.outcome in _ANSWERED:
+                self._is_done.add(call.name)
+                self._calls.pop(call.name, None)
+                continue
+            self._calls[call.name].append(call)
+            statistics = tool_statistics(self._calls[call.name])
+            if statistics[call.name].failed >= MIN_CALLS or statistics[call.name].calls >= _MIN_REJECTED_CALLS:
+                self._is_done.add(call.name)
+                for line in describe_failing_tools(statistics):
+                    self.reported.append(line)
+                    self._log(line)
+
+
+def _statistics_of(calls: Sequence[CallRecord]) -> ToolStatistics:
+    failed = sum(call.outcome in _OF_TOOL for call in calls)
+    errors = [call.error or call.outcome for call in calls if call.outcome not in _ANSWERED]
+    return ToolStatistics(
+        len(calls),
+        failed,
+        len(errors) - failed,
+        sum(call.truncated for call in calls),
+        sum(call.seconds for call in calls) / len(calls),
+        max(call.seconds for call in calls),
+        next(iter(counted_causes(errors, most=1)), ""),
+    )
+
+
+def _turns_of(row: dict[str, Any]) -> list[Mapping[str, Any]]:
+    return list(row["turns"])
+
+
+def _tools_of(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tools in the metrics of a step."""
+    return [
+        key[len("tools/") : -len("/calls")] for key in metrics if key.startswith("tools/") and key.endswith("/calls")
+    ]
+
+
+def _count_mostly(rows: Sequence[Mapping[str, Any]], fraction: str) -> dict[str, tuple[int, int]]:
+    """Return (count, calls) by tool, for a fraction of at least half of five calls in the last step with calls."""
+    row: Mapping[str, Any] = next((row for row in reversed(rows) if _tools_of(row)), {})
+    calls = {name: round(row[f"tools/{name}/calls"] or 0) for name in _tools_of(row)}
+    counts = {name: round(number * (row.get(f"tools/{name}/{fraction}") or 0)) for name, number in calls.items()}
+    return {n: (counts[n], calls[n]) for n in calls if calls[n] >= MIN_CALLS and counts[n] >= _MOSTLY * calls[n]}
+
+
+def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], error: str) -> ToolStatistics:
+    def total(fraction: str) -> int:
+        return round(float(sum((row.get(f"tools/{name}/{fraction}") or 0) * counted for row, counted in steps)))
+
+    steps = [(row, row[f"tools/{name}/calls"]) for row in rows if row.get(f"tools/{name}/calls")]
+    calls, failed = round(sum(counted for _, counted in steps)), total("failed_fraction")
+    seconds = sum((row.get(f"tools/{name}/seconds_mean") or 0) * counted for row, counted in steps)
+    longest = max((row.get(f"tools/{name}/seconds_max") or 0 for row, _ in steps), default=0.0)
+    rejected = total("error_fraction") - failed
+    return ToolStatistics(calls, failed, rejected, total("truncated_fraction"), seconds / max(1, calls), longest, error)
+
+
+def _by_tool_failures(entry: tuple[str, ToolStatistics]) -> int:
+    return -entry[1].failed
+
+
+def _describe(name: str, tool: ToolStatistics) -> str:
+    if name == UNKNOWN:
+        return f"{tool.calls} of {tool.calls} calls named a tool that does not exist: {tool.error}"
+    if not tool.failed:
+        return f"{name} rejected the arguments in {tool.calls} of {tool.calls} calls: {tool.error}"
+    both = f" ({tool.rejected} of them by arguments of the model)" if tool.rejected else ""
+    return f"{name} failed in {tool.calls} of {tool.calls} calls{both}: {tool.error}"
+
+
+def _remedy(name: str, tool: ToolStatistics) -> str:
+    if not tool.failed:
+        return (
+            "the model does not know the tools: look at `whetstone rollout`, or start with demonstrations (supervised)"
+        )
+    if _SQLITE_THREAD in tool.error:
+        return "set environment.single_thread: true, and open the connection in the constructor of a class of tools"
+    return "repair the tool, no call of it succeeds"

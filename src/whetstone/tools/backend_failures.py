@@ -1,0 +1,315 @@
+"""Failures of a tool's backend: recognition, retries with backoff, and the rate limit of a tool.
+
+`find_backend_failure` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised,
+by the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
+anthropic define them. None of these libraries is imported.
+
+`Pace` spaces the calls of one tool, over all episodes of an event loop, and holds them back after `retry-after`.
+
+Note:
+    An episode that ends by an infrastructure failure leaves all statistics, so a model must not be able to cause one.
+    A server that the model chose (its host is in the arguments) is therefore not a backend, and a request that fails
+    while the same tool answers others is the failure of that call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+
+from whetstone.errors import InfrastructureError, ToolError, explained
+from whetstone.waiting import BACKEND, waiting_for
+
+MAX_PAUSE_SECONDS = 120.0
+"""A longer `retry-after` is cut to this."""
+_PAUSE_SECONDS, _MAX_BACKOFF_SECONDS = 0.5, 30.0
+"""Pause before the second attempt, and the maximum; the pause doubles with each attempt."""
+_RATE_LIMITED = 429
+_CONNECTION = frozenset(
+    {
+        "APIConnectionError", "AutoReconnect", "ChunkedEncodingError", "ClientConnectionError", "ConnectionClosed",
+        "ConnectionError", "HTTPClientError", "IncompleteRead", "MaxRetryError", "NetworkError", "NewConnectionError",
+        "ProtocolError", "ProxyError", "Timeout", "TimeoutError", "TimeoutException", "gaierror",
+    }
+)  # fmt: skip
+"""Names of exception classes, base classes included, of a connection that failed and of a timeout."""
+_OF_ARGUMENTS = frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"})
+"""Names of exception classes of a request that cannot be sent as it is."""
+_BROWSERS = ("playwright", "selenium")
+"""Packages whose timeouts are about the content of a page."""
+_NOT_SENT = frozenset(
+    {
+        "ClientConnectorError", "ConnectError", "ConnectTimeout", "ConnectTimeoutError", "ConnectionRefusedError",
+        "EndpointConnectionError", "NameResolutionError", "NewConnectionError", "PoolTimeout", "gaierror",
+    }
+)  # fmt: skip
+"""Names of exception classes that are raised before a request is sent."""
+_GRPC = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": _RATE_LIMITED, "DEADLINE_EXCEEDED": 504}
+_STATUS = ("status_code", "status", "code", "http_status")
+_RESPONSES = ("response", "resp")
+_CAUSES = ("__cause__", "reason", "os_error")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailure:
+    """A call whose backend failed."""
+
+    cause: str
+    """Type and text of the exception, in one line."""
+    was_sent: bool
+    """Whether the backend can have executed the request."""
+    retry_after: float = 0.0
+    """Seconds that the backend asks to wait; 0: none."""
+    blame: Callable[[], Awaitable[ToolError | InfrastructureError]] | None = None
+    """Decides whether the call or the backend is at fault, after the last attempt; None: by other calls of the tool."""
+
+
+class BackendError(Exception):
+    """Raised by the built-in tools for a failure that `find_backend_failure` then recognizes.
+
+    Args:
+        message: What failed.
+        status: Of the HTTP response; None: there was none.
+        retry_after: Header of the response.
+        was_sent: Whether the backend can have executed the request.
+        blame: See `BackendFailure`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: str | None = None,
+        was_sent: bool = True,
+        blame: Callable[[], Awaitable[ToolError | InfrastructureError]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure = BackendFailure(
+            message,
+            was_sent and status != _RATE_LIMITED,
+            parse_retry_after(retry_after),
+            blame if status != _RATE_LIMITED else None,
+        )
+
+
+def is_retryable(status: int) -> bool:
+    """Return whether a status of HTTP is the backend's failure: 429, or 500 and above."""
+    return status == _RATE_LIMITED or 500 <= status < 600
+
+
+def is_sent(error: BaseException) -> bool:
+    """Return whether a request that failed with this exception can have reached the backend."""
+    return not any(_NOT_SENT & _class_names(each) for each in _chain(error))
+
+
+def find_backend_failure(error: BaseException, arguments: Mapping[str, Any]) -> BackendFailure | None:
+    """Return the backend failure that an exception of a tool reports, or None.
+
+    Args:
+        error: Raised by the tool's function.
+        arguments: Of the call. If the model chose the server, its failures are not those of a backend.
+    """
+    if isinstance(error, BackendError):
+        return error.failure
+    if not isinstance(error, Exception) or isinstance(error, ToolError | InfrastructureError):
+        return None
+    status = _status_of(error)
+    if not (_is_of_connection(error) if status is None else is_retryable(status)) or _is_chosen(error, arguments):
+        return None
+    was_sent = status != _RATE_LIMITED if status is not None else is_sent(error)
+    return BackendFailure(explained(error), was_sent, parse_retry_after(_header_of(error)))
+
+
+def parse_retry_after(header: str | None) -> float:
+    """Return the seconds of a `retry-after` header, a number or a date; 0 without one.
+
+    >>> parse_retry_after("2.5"), parse_retry_after("soon"), parse_retry_after("9999")
+    (2.5, 0.0, 120.0)
+    """
+    try:
+        seconds = float(header or 0)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(str(header)).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return 0.0
+    return min(max(0.0, seconds), MAX_PAUSE_SECONDS) if math.isfinite(seconds) else 0.0
+
+
+class Pace:
+    """Start times of the calls of one tool, shared by all episodes of an event loop."""
+
+    def __init__(self) -> None:
+        self.num_answered = 0
+        """Calls that were answered so far."""
+        self._next = 0.0
+
+    async def wait(self, calls_per_second: float | None) -> None:
+        """Wait until the next call may start.
+
+        Args:
+            calls_per_second: The rate limit; None: none.
+        """
+        now = asyncio.get_running_loop().time()
+        start = max(now, self._next)
+        self._next = start + (1 / calls_per_second if calls_per_second else 0.0)
+        if start > now:
+            with waiting_for(f"rate limit {BACKEND}"):
+                await asyncio.sleep(start - now)
+
+    def hold(self, seconds: float) -> None:
+        """Start no call for the next `seconds`."""
+        self._next = max(self._next, asyncio.get_running_loop().time() + seconds)
+
+
+_paces: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Pace]] = WeakKeyDictionary()
+
+
+def pace_of(tool: str) -> Pace:
+    """Return the pace of a tool in the running event loop."""
+    return _paces.setdefault(asyncio.get_running_loop(), {}).setdefault(tool, Pace())
+
+
+async def call_with_retries(
+    call: Callable[[], Awaitable[Any]],
+    *,
+    pace: Pace,
+    calls_per_second: float | None,
+    attempts: int,
+    effects: str | None,
+) -> Any:
+    """Call a tool until its backend answers; return the result, or the `BackendFailure` of the last attempt.
+
+    A tool that declares the effect `write` or `destructive` is called again only if the backend cannot have executed
+    the request: the connection could not be made, or the status is 429.
+
+    Args:
+        call: Returns a result or a `BackendFailure`.
+        attempts: Maximum number of calls.
+        effects: Declared effect of the tool.
+    """
+
+    def can_repeat(came: Any) -> bool:
+        return isinstance(came, BackendFailure) and not (came.was_sent and effects in ("write", "destructive"))
+
+    async def attempt() -> Any:
+        await pace.wait(calls_per_second)
+        came = await call()
+        if isinstance(came, BackendFailure) and came.retry_after:
+            pace.hold(came.retry_after)
+        return came
+
+    async def pause(seconds: float) -> None:
+        with waiting_for(f"retry {BACKEND}"):
+            await asyncio.sleep(seconds)
+
+    retrying = AsyncRetrying(
+        retry=retry_if_result(can_repeat),
+        stop=stop_after_attempt(attempts),
+        wait=wait_exponential(multiplier=_PAUSE_SECONDS, max=_MAX_BACKOFF_SECONDS) + wait_random(0, _PAUSE_SECONDS),
+        sleep=pause,
+        retry_error_callback=_last_result,
+    )
+    return await retrying(attempt)
+
+
+def _last_result(state: RetryCallState) -> Any:
+    assert state.outcome is not None
+    return state.outcome.result()
+
+
+def _class_names(error: BaseException) -> frozenset[str]:
+    return frozenset(kind.__name__ for kind in type(error).__mro__)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Return whether this is a failed connection or a timeout."""
+    names = _class_names(error)
+    if names & _OF_ARGUMENTS or type(error).__module__.partition(".")[0] in _BROWSERS:
+        return False
+    reason = _attribute(error, "reason") if "URLError" in names else None
+    return bool(names & _CONNECTION) or (isinstance(reason, BaseException) and _is_of_connection(reason))
+
+
+def _chain(error: BaseException, depth: int = 6) -> Iterator[BaseException]:
+    """Yield an exception and those that it wraps."""
+    yield error
+    wrapped = [_attribute(error, name) for name in _CAUSES]
+    for each in (*wrapped, *error.args[:1]):
+        if depth and isinstance(each, BaseException):
+            yield from _chain(each, depth - 1)
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """Return an attribute, or None: a property of a third-party exception can raise anything."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the status of HTTP that an exception carries."""
+    response = next((r for name in _RESPONSES if (r := _attribute(error, name)) is not None), None)
+    if isinstance(response, Mapping):  # botocore
+        metadata = response.get("ResponseMetadata")
+        status = metadata.get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
+        return status if isinstance(status, int) else None
+    for holder in (error, response):
+        for name in _STATUS:
+            value = _attribute(holder, name)
+            if callable(value) and "grpc" in type(error).__module__:
+                return _GRPC.get(str(_attribute(value(), "name")), 400)
+            if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600:
+                return int(value)
+    return None
+
+
+def _header_of(error: BaseException) -> str | None:
+    """Return the `retry-after` header of the response that an exception carries."""
+    for holder in (*(_attribute(error, name) for name in _RESPONSES), error):
+        if isinstance(holder, Mapping):
+            metadata = holder.get("ResponseMetadata")
+            headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+        else:
+            headers = _attribute(holder, "headers")
+        items = _attribute(headers, "items")
+        if callable(items):
+            values = {str(name).lower(): str(value) for name, value in items()}
+            if "retry-after" in values:
+                return values["retry-after"]
+    return None
+
+
+def _is_chosen(error: BaseException, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the arguments of a call name the server that failed."""
+    text = str(dict(arguments)).lower()
+    hosts = {host.lower() for each in _chain(error) for host in _hosts_of(each)}
+    if not hosts:
+        return "://" in text
+    return any(re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) for host in hosts)
+
+
+def _hosts_of(error: BaseException) -> Iterator[str]:
+    """Yield the hosts that the attributes of an exception name."""
+    holders = (error, _attribute(error, "request"), *(_attribute(error, name) for name in _RESPONSES))
+    for holder in holders:
+        host, url = _attribute(holder, "host"), _attribute(holder, "url")
+        if isinstance(host, str) and host:
+            yield host
+        if url is not None:
+            try:
+                yield from filter(None, [urlsplit(str(url)).hostname])
+            except ValueError:
+                continue

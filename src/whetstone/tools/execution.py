@@ -1,0 +1,136 @@
+"""Execution of a tool's function: its value as a result, and the attribution of its failure.
+
+See `toolset.py` for whose failure an exception is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from whetstone.chat import Image, Text
+from whetstone.errors import InfrastructureError, ToolError, ToolStop, explained, innermost, said_by
+from whetstone.plain_json import MAX_VALUES
+from whetstone.plain_json import plain as json_value
+from whetstone.sandbox.host_paths import remove_host_paths
+from whetstone.stopping import pressed
+from whetstone.tools.backend_failures import BackendFailure, find_backend_failure
+from whetstone.tools.protocol import Result
+from whetstone.tools.schema import Tool
+from whetstone.tools.threads import call_user_function, is_async, run_in_thread
+from whetstone.waiting import waiting_for
+
+_MAX_ERROR_CHARACTERS = 300
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def as_result(value: Any) -> Result:
+    """Return the content of a value that a tool returned: text as it is, everything else as JSON."""
+    if isinstance(value, Result):
+        return value
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return Result((Text(value),))
+    if isinstance(value, Text | Image):
+        return Result((value,))
+    if isinstance(value, tuple | list) and any(isinstance(part, Text | Image) for part in value):
+        return Result(tuple(part for one in value for part in as_result(one).content))
+    if isinstance(value, bytes | bytearray):
+        return Result((Text(json_value(value)),))
+    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
+
+
+def _described(value: Any) -> str:
+    """Return the text of a value that JSON cannot express.
+
+    Raises:
+        TypeError: The text is the address of an object.
+    """
+    text = explained(value) if isinstance(value, BaseException) else str(value)
+    if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
+        raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
+    return text
+
+
+CallOutcome = Result | InfrastructureError
+"""Result of a call, or the failure that ends its episode."""
+
+
+async def execute(tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
+    """Return the result of a tool's function, or its failure. Raises only for a second Ctrl-C."""
+    try:
+        if is_async(tool.function):
+            value = await tool.function(**arguments)
+        else:
+            value = await call_user_function(_call, tool.function, arguments)
+        if isinstance(value, AsyncIterator):
+            value = await _take(value)
+        is_quick = isinstance(value, Result | str)
+        return as_result(value) if is_quick else await run_in_thread(as_result, value)
+    except BaseException as error:  # a tool may raise anything
+        if pressed(error):
+            raise
+        return find_backend_failure(innermost(error), arguments) or attribute_failure(error)
+
+
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a function and convert its result, which may be a generator, in the same thread."""
+    value = function(**arguments)
+    return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else as_result(value)
+
+
+async def _take(values: AsyncIterator[Any]) -> list[Any]:
+    """Return the values of an asynchronous generator.
+
+    Raises:
+        TypeError: There are more than `MAX_VALUES`.
+    """
+    taken = []
+    async for value in values:
+        taken.append(value)
+        if len(taken) > MAX_VALUES:
+            raise TypeError(f"{type(values).__name__} yields more than {MAX_VALUES} values")
+    return taken
+
+
+def attribute_failure(error: BaseException) -> CallOutcome:
+    """Whose failure an exception is; see the head of this file."""
+    error = innermost(error)
+    if isinstance(error, InfrastructureError):
+        return error
+    if isinstance(error, ToolStop):
+        return Result((Text(said_by(error)),), "stopped")
+    if isinstance(error, ToolError):
+        return failed_result("tool_error", remove_host_paths(said_by(error)))
+    return failed_result("tool_failed", remove_host_paths(explained(error), user_folders=True))
+
+
+@contextmanager
+def waiting_for_tool(owner: str) -> Iterator[None]:
+    """Name the part that the block waits for, and raise the failure of its backend as `InfrastructureError`."""
+    try:
+        with waiting_for(owner):
+            yield
+    except Exception as error:
+        failure = find_backend_failure(innermost(error), {})
+        if failure is None:
+            raise
+        raise InfrastructureError(f"{owner}: {failure.cause}") from error
+
+
+def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:
+    """Return the error message of a call for people, in one line; empty if it was answered."""
+    if result.outcome in ("ok", "stopped"):
+        return ""
+    text = "".join(part.text for part in content if isinstance(part, Text)).strip()
+    line = " ".join(text.removeprefix("error: ").split())
+    return line if len(line) <= _MAX_ERROR_CHARACTERS else f"{line[: _MAX_ERROR_CHARACTERS - 1]}…"
+
+
+def failed_result(outcome: Any, reason: str) -> Result:
+    """Return a result that tells the model why its call failed."""
+    return Result((Text(f"error: {reason}"),), outcome)
