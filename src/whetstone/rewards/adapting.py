@@ -49,12 +49,13 @@ def to_score(value: Any, name: str = "it") -> Score:
     if isinstance(number, bool):
         return Score(float(number), success=number)
     if isinstance(number, Real):
+        number = float(number)
         if not math.isfinite(number):
-            raise ValueError(f"{name} returned {float(number)}; {_RETURNS}")
-        return Score(float(number), success=number >= 1)
+            raise ValueError(f"{name} returned {number}; {_RETURNS}")
+        return Score(number, success=number >= 1)
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
-    if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
+    if isinstance(value, list | tuple) or getattr(value, "ndim", None):
         raise TypeError(f"{name} returned {shown}, and a reward scores one episode; {_RETURNS}")
     raise TypeError(f"{name} returned {shown}; {_RETURNS}")
 

@@ -74,7 +74,8 @@ def _with_scores(part: type, name: str) -> type:
         return part
 
     async def score(self: Any, trajectory: Trajectory, task: Task) -> Score:
-        return await adapt_reward(functools.partial(call, self), name)(trajectory, task)
+        found: Score = await adapt_reward(functools.partial(call, self), name)(trajectory, task)
+        return found
 
     return type(part.__name__, (part,), {"__call__": score, "__module__": part.__module__})
 

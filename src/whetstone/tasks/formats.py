@@ -279,8 +279,8 @@ FORMATS: Mapping[str, Format] = {
         "of your own", "of your own", "An issue of a repository; whoever brings the repository judges.", _swe,
     ),
     "verl": Format(
-        "prompt (a list of messages), reward_model.ground_truth, (data_source), (extra_info), …", "exact_match", "tools",
-        "A row of a dataset of verl; a custom reward can have the signature of verl.", _verl,
+        "prompt (a list of messages), reward_model.ground_truth, (data_source), (extra_info), …", "exact_match",
+        "tools", "A row of a dataset of verl; a custom reward can have the signature of verl.", _verl,
     ),
     "webshop": Format(
         "instruction or instruction_text, asin, (instruction_attributes or attributes), (instruction_options or "
