@@ -102,7 +102,7 @@ def falling_success(rows: Sequence[Row]) -> Alert | None:
         rows,
         "falling success",
         f"success fell from {success.early:.0%} to {success.late:.0%}",
-        "policy/kl, the gradient norm and the step where it began",
+        "policy/update_kl, the gradient norm and the step where it began",
         "a lower learning rate, a KL term to the reference policy, or the checkpoint in front of the fall",
         "episode/success",
     )
