@@ -43,6 +43,11 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
     if not callable(part):
         raise RecipeError(f'{kind} "{name}" is {part!r}, not a function or class')
+    if kind == "judge" and ":" in name and not all(hasattr(part, method) for method in ("answer", "close")):
+        raise RecipeError(
+            f'judge "{name}" is not a judge: a class with async def answer(self, question) -> dict and close(self); '
+            "see docs/rewards.md"
+        )
     if kind == "reward" and inspect.isfunction(part) and signature_of_library(part):
         return adapt_reward(_with_options(part, options), name)
     given = {}
