@@ -53,7 +53,7 @@ JUDGE = f"{{name: rules, rules: [Be right.], judge: {ENDPOINT}}}"
 
 @pytest.fixture
 def shop(tmp_path):
-    rows = [{"prompt": f"What does {item} cost?", "answer": 4} for item in ITEMS]
+    rows = [{"prompt": f"Price of {item}", "answer": 4} for item in ITEMS]
     talks = [{**row, "prompt": [{"role": "system", "content": "Be short."}, {"role": "user", "content": row["prompt"]}]}
              for row in rows]  # fmt: skip
     (tmp_path / "shop.py").write_text(SHOP)
@@ -85,19 +85,19 @@ REFUSED = [
     ("reward=shop:of_nobody", 'reward "shop:of_nobody" takes (a, b, c); a reward is async def f(trajectory, task)'),
     ("reward={name: rules, rules: [x], judge: 'shop:number'}", "is not a judge: a class with async def answer"),
     (f"reward={JUDGE}", "the model at http://127.0.0.1:9/v1 could not be asked: ConnectError"),
-    ("objective=shop:mean_loss", "8 losses are asked for, one a token, got a single one; do not average"),
+    ("objective=shop:mean_loss", "8 losses are expected, one per token, got a single one; do not average"),
     ("objective=shop:no_gradient", "the loss has no gradient with respect to learner_logprobs; do not detach it"),
-    ("rollout.group_size=1", "one alone could teach nothing; 2 or more, or an advantage that compares none"),
+    ("rollout.group_size=1", "2 or more, or an advantage that compares none"),
     ("tasks.path=empty.jsonl", "empty.jsonl: no tasks in it; write one per line"),
     ("tasks.path=shopp.jsonl", 'shopp.jsonl: no such task file; did you mean "shop.jsonl"?'),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "said"), REFUSED, ids=[mistake[:40] for mistake, _ in REFUSED])
-def test_mistake_is_answered_in_one_line_with_key_and_remedy(shop, impatient, mistake, said):
+@pytest.mark.parametrize(("mistake", "message"), REFUSED, ids=[mistake[:40] for mistake, _ in REFUSED])
+def test_mistake_is_answered_in_one_line_with_key_and_remedy(shop, impatient, mistake, message):
     done = whetstone("train", "shop.yaml", mistake, cwd=shop)  # a traceback would be raised
     assert done.returncode == 2
-    assert said in last_line(done)
+    assert message in last_line(done)
 
 
 def test_key_of_trl_in_the_file_is_answered_with_its_line(shop):

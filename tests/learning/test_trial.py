@@ -23,11 +23,11 @@ def estimator(values):
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda learner_logprobs: -learner_logprobs, "returned Tensor, not TokenLoss(loss, metrics)"),
         (objective(lambda logprobs, advantages: -(logprobs * advantages).mean()), "a single one; do not average"),
-        (objective(lambda logprobs, advantages: -logprobs[:3]), "8 losses are asked for, one a token, got 3"),
+        (objective(lambda logprobs, advantages: -logprobs[:3]), "8 losses are expected, one per token, got 3"),
         (objective(lambda logprobs, advantages: logprobs / 0), "8 of 8 losses are not finite"),
         (objective(lambda logprobs, advantages: -logprobs.detach()), "no gradient with respect to learner_logprobs"),
         (objective(lambda logprobs, advantages: -advantages), "no gradient with respect to learner_logprobs"),
@@ -36,14 +36,14 @@ def estimator(values):
         (objective(lambda logprobs, advantages: -logprobs, lambda logprobs: {"a": logprobs.mean()}), "values of the"),
     ],
 )
-def test_wrong_objective_is_reported(function, said):
+def test_wrong_objective_is_reported(function, message):
     with pytest.raises(CreditError) as error:
         trial.try_objective(function)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (lambda rewards: None, "returned NoneType, not a tensor of numbers"),
         (lambda rewards: rewards[:1], "returned 1 numbers, not one for each trajectory (4)"),
@@ -51,10 +51,10 @@ def test_wrong_objective_is_reported(function, said):
         (lambda rewards: rewards * torch.nan, "4 of 4 values are not finite"),
     ],
 )
-def test_wrong_estimator_is_reported(values, said):
+def test_wrong_estimator_is_reported(values, message):
     with pytest.raises(CreditError) as error:
         trial.try_estimator(estimator(values))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_right_functions_pass_and_unknown_columns_are_not_tried():

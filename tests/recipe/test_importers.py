@@ -74,8 +74,8 @@ def read(kind, folder, name, text):
     return translate(kind, read_config(kind, written(folder, name, text)))
 
 
-def keys_with(found, status):
-    return [entry.key for entry in found.entries if entry.status == status]
+def keys_with(result, status):
+    return [entry.key for entry in result.entries if entry.status == status]
 
 
 def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
@@ -94,17 +94,17 @@ def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "ours"), [("low_var_kl", "k3"), ("k3", "k3"), ("mse", "k2"), ("low_var_kl+", "k3_as_k2")]
+    ("kind", "expected"), [("low_var_kl", "k3"), ("k3", "k3"), ("mse", "k2"), ("low_var_kl+", "k3_as_k2")]
 )
-def test_kl_of_verl_keeps_its_estimate(tmp_path, kind, ours):
-    found = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", kind))
-    assert load_recipe(found.nested()).recipe.reinforcement.reference_estimator == ours
+def test_kl_of_verl_keeps_its_estimate(tmp_path, kind, expected):
+    result = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", kind))
+    assert load_recipe(result.nested()).recipe.reinforcement.reference_estimator == expected
 
 
 def test_kl_without_counterpart_is_reported(tmp_path):
-    found = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", "abs"))
-    assert "reinforcement.reference_kl" not in found.recipe
-    assert "actor_rollout_ref.actor.kl_loss_type" in keys_with(found, "missing")
+    result = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", "abs"))
+    assert "reinforcement.reference_kl" not in result.recipe
+    assert "actor_rollout_ref.actor.kl_loss_type" in keys_with(result, "missing")
 
 
 def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
@@ -117,59 +117,59 @@ def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
 
 
 def test_clip_without_effect_is_reported_and_left_out(tmp_path):
-    found = read("trl", tmp_path, "a.json", json.dumps({**TRL, "num_iterations": 1}))
-    assert not [path for path in found.recipe if path.startswith("objective.clip")]
-    (line,) = [line for line in found.lines("no effect", "translated") if line.startswith("epsilon: 0.2")]
+    result = read("trl", tmp_path, "a.json", json.dumps({**TRL, "num_iterations": 1}))
+    assert not [path for path in result.recipe if path.startswith("objective.clip")]
+    (line,) = [line for line in result.lines("no effect", "translated") if line.startswith("epsilon: 0.2")]
     assert "every ratio is 1" in line or "objective.name" in line
 
 
 def test_arguments_of_a_trl_script_are_translated_or_reported(tmp_path):
-    found = read("trl", tmp_path, "train.py", SCRIPT)
-    recipe = load_recipe(found.nested()).recipe
+    result = read("trl", tmp_path, "train.py", SCRIPT)
+    recipe = load_recipe(result.nested()).recipe
     assert (recipe.policy.path, recipe.policy.dtype, recipe.engine.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "vllm")
     assert (recipe.policy.lora.rank, recipe.policy.lora.target_modules) == (8, ["q_proj"])
     assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
-    missing = found.lines("missing")
+    missing = result.lines("missing")
     assert [line.partition(":")[0] for line in missing] == ["reward_funcs", "train_dataset", "peft_config.lora_dropout"]
     assert "[short]" in missing[0]
     assert "openai/gsm8k: " in missing[1].replace('"', "")
     assert "save_to_disk" in missing[1]
-    assert "delta" in keys_with(found, "off")
+    assert "delta" in keys_with(result, "off")
     # defaults of TRL that a recipe does not share
     assert recipe.rollout.max_new_tokens == 512
-    assert keys_with(found, "to set") == ["tasks.source", "reward"]
+    assert keys_with(result, "to set") == ["tasks.source", "reward"]
 
 
 def test_yaml_of_verl_becomes_a_recipe(tmp_path):
-    found = read("verl", tmp_path, "a.yaml", VERL)
-    recipe = load_recipe(found.nested()).recipe
+    result = read("verl", tmp_path, "a.yaml", VERL)
+    recipe = load_recipe(result.nested()).recipe
     assert (recipe.reinforcement.minibatches, recipe.rollout.group_size, recipe.environment.max_turns) == (4, 5, 6)
     assert (recipe.reinforcement.reference_kl, recipe.reinforcement.reference_estimator) == (0.01, "k3")
-    assert (recipe.advantage.name, found.recipe["advantage.trace"]) == ("token_gae", 0.95)
+    assert (recipe.advantage.name, result.recipe["advantage.trace"]) == ("token_gae", 0.95)
     assert recipe.tasks.options == {"path": "train.parquet", "held_out": "test.parquet", "format": "verl"}
     assert (recipe.engine.name, recipe.policy.dtype) == ("vllm", "bfloat16")
     # 8 GPUs are 4 replicas of 2
     assert (recipe.scale.backend, recipe.scale.tensor_parallel, recipe.scale.engine_replicas) == ("local-ray", 2, 4)
     assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
-    assert keys_with(found, "missing") == ["trainer.total_epochs"]
-    assert {"actor_rollout_ref.actor.entropy_coeff", "critic.enable"} <= set(keys_with(found, "off"))
+    assert keys_with(result, "missing") == ["trainer.total_epochs"]
+    assert {"actor_rollout_ref.actor.entropy_coeff", "critic.enable"} <= set(keys_with(result, "off"))
 
 
 def test_command_line_of_verl_in_a_shell_script_becomes_a_recipe(tmp_path):
-    found = read("verl", tmp_path, "run.sh", SHELL)
-    recipe = load_recipe(found.nested()).recipe
+    result = read("verl", tmp_path, "run.sh", SHELL)
+    recipe = load_recipe(result.nested()).recipe
     assert (recipe.policy.path, recipe.reinforcement.tasks_per_step) == ("Qwen/Qwen3-0.6B", 64)
     assert (recipe.rollout.group_size, recipe.reinforcement.minibatches) == (5, 2)
     assert recipe.tasks.options["path"] == "$HOME/data/train.parquet"
-    (missing,) = found.lines("missing")
+    (missing,) = result.lines("missing")
     assert missing.startswith("trainer.total_epochs: $UNKNOWN: a run is counted in steps: reinforcement.steps")
 
 
 def test_command_line_in_the_docstring_of_a_trl_script_is_read(tmp_path):
     script = '"""\naccelerate launch \\\n  x.py --model_name_or_path a/b --num_generations 4 --use_vllm\n"""\n'
-    found = read("trl", tmp_path, "a.py", script + "GRPOTrainer(model=args.model_name_or_path, args=args)\n")
-    assert (found.recipe["policy.path"], found.recipe["rollout.group_size"]) == ("a/b", 4)
-    assert found.recipe["engine.name"] == "vllm"
+    result = read("trl", tmp_path, "a.py", script + "GRPOTrainer(model=args.model_name_or_path, args=args)\n")
+    assert (result.recipe["policy.path"], result.recipe["rollout.group_size"]) == ("a/b", 4)
+    assert result.recipe["engine.name"] == "vllm"
 
 
 # ------------------------------------------------------------ completeness
@@ -183,13 +183,15 @@ VALUES = st.one_of(
 
 def report_is_complete(kind, keys):
     """Check that each key is on one line, and that the recipe can be loaded."""
-    found = translate(kind, keys)
-    assert [entry.key for entry in found.entries][: len(keys)] == list(keys)
-    assert len(found.lines(*STATUSES)) == len(found.entries)
-    load_recipe(found.nested())
-    reported = {path for entry in found.entries for path in ([entry.key] if entry.status == "to set" else entry.recipe)}
-    assert set(found.recipe) - reported == set() or set(found.recipe) - reported == {"tasks.path"}
-    return found
+    result = translate(kind, keys)
+    assert [entry.key for entry in result.entries][: len(keys)] == list(keys)
+    assert len(result.lines(*STATUSES)) == len(result.entries)
+    load_recipe(result.nested())
+    reported = {
+        path for entry in result.entries for path in ([entry.key] if entry.status == "to set" else entry.recipe)
+    }
+    assert set(result.recipe) - reported == set() or set(result.recipe) - reported == {"tasks.path"}
+    return result
 
 
 @pytest.mark.parametrize("kind", ["trl", "verl"])
@@ -234,7 +236,7 @@ def test_unknown_key_is_missing_and_never_dropped():
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "text", "said"),
+    ("kind", "name", "text", "message"),
     [
         ("trl", "a.yaml", VERL, "looks like one of verl: whetstone import verl"),
         ("trl", "a.yaml", "learning_rat: 1", "did you mean .learning_rate"),
@@ -244,8 +246,8 @@ def test_unknown_key_is_missing_and_never_dropped():
         ("verl", "a.sh", "echo 1", "no key of a configuration of verl"),
     ],
 )
-def test_wrong_file_gets_one_line(tmp_path, kind, name, text, said):
-    with pytest.raises(RecipeError, match=said) as error:
+def test_wrong_file_gets_one_line(tmp_path, kind, name, text, message):
+    with pytest.raises(RecipeError, match=message) as error:
         read_config(kind, written(tmp_path, name, text))
     assert "\n" not in str(error.value)
     with pytest.raises(RecipeError, match="no such file"):

@@ -16,8 +16,8 @@ from whetstone.rewards import REWARDS, make_reward, scored
 from whetstone.rewards.adapting import to_score
 from whetstone.trajectory import EndReason, Score, Task
 
-TASK = Task("t", "What is 2 + 3?", {"answer": "5", "level": 2})
-TALK = Task("t", [{"role": "user", "content": "What is 2 + 3?"}], {"answer": "5"})
+TASK = Task("t", "Compute 2 + 3", {"answer": "5", "level": 2})
+TALK = Task("t", [{"role": "user", "content": "Compute 2 + 3"}], {"answer": "5"})
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def judged():
     module = types.ModuleType("rewards_of_a_user")
     sys.modules[module.__name__] = module
 
-    def judge(function, said="5", task=TASK, **options):
+    def judge(function, message="5", task=TASK, **options):
         module.reward = function
         reward = make_reward({"name": f"{module.__name__}:reward", **options}, REWARDS)
-        played = episode(*said) if isinstance(said, tuple) else episode(said)
+        played = episode(*message) if isinstance(message, tuple) else episode(message)
         return asyncio.run(scored(reward, played, task))
 
     yield judge
@@ -66,7 +66,7 @@ def test_number_that_a_reward_returns_is_a_score(judged, value, score):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "rewards_of_a_user:reward returned None; return a number, or Score(value, success=…)"),
         (math.nan, "rewards_of_a_user:reward returned nan; return a number"),
@@ -76,14 +76,14 @@ def test_number_that_a_reward_returns_is_a_score(judged, value, score):
         ("yes", "returned 'yes'; return a number"),
     ],
 )
-def test_value_that_is_no_number_is_reported_with_the_remedy(judged, value, said):
+def test_value_that_is_no_number_is_reported_with_the_remedy(judged, value, message):
     async def reward(trajectory, task):
         return value
 
-    found = judged(reward)
-    assert (found.score, found.ended) == (None, EndReason.ERROR)
-    assert said in found.error
-    assert "\n" not in found.error
+    result = judged(reward)
+    assert (result.score, result.ended) == (None, EndReason.ERROR)
+    assert message in result.error
+    assert "\n" not in result.error
 
 
 def test_number_is_a_score_inside_a_composed_reward():
@@ -94,13 +94,13 @@ def test_number_is_a_score_inside_a_composed_reward():
     module.half = half
     sys.modules[module.__name__] = module
     named = {"name": "composed", "terms": {"a": {"name": "rewards_of_terms:half", "weight": 2}, "b": "exact_match"}}
-    found = asyncio.run(scored(make_reward(named, REWARDS), episode("5"), TASK))
-    assert found.score.value == 2 * 0.5 + 1  # twice a half, and the right answer
+    result = asyncio.run(scored(make_reward(named, REWARDS), episode("5"), TASK))
+    assert result.score.value == 2 * 0.5 + 1  # twice a half, and the right answer
 
 
 def test_signature_of_trl_receives_lists_of_one(judged):
     def reward(prompts, completions, answer, level, **kwargs):
-        assert (prompts, level) == (["What is 2 + 3?"], [2])
+        assert (prompts, level) == (["Compute 2 + 3"], [2])
         assert kwargs["trainer_state"] is None
         return [float(completion == right) for completion, right in zip(completions, answer, strict=True)]
 
@@ -111,7 +111,7 @@ def test_signature_of_trl_receives_lists_of_one(judged):
 def test_signature_of_trl_receives_messages_if_the_prompt_is_a_list(judged):
     def reward(completions, **kwargs):
         (completion,) = completions
-        assert kwargs["prompts"] == [[{"role": "user", "content": "What is 2 + 3?"}]]
+        assert kwargs["prompts"] == [[{"role": "user", "content": "Compute 2 + 3"}]]
         assert [message["role"] for message in completion] == ["assistant", "tool", "assistant"]
         return [float(completion[-1]["content"] == "5")]
 
@@ -145,7 +145,7 @@ def test_signature_of_verl_receives_ground_truth_and_returns_a_number_or_a_mappi
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (
             lambda completions, solution: [1.0],
@@ -156,9 +156,9 @@ def test_signature_of_verl_receives_ground_truth_and_returns_a_number_or_a_mappi
         (lambda solution_str, ground_truth: {"reward": 1.0}, 'returned a mapping without "score"'),
     ],
 )
-def test_wrong_use_of_a_signature_is_reported(judged, function, said):
-    found = judged(function)
-    assert (found.score, said in found.error) == (None, True)
+def test_wrong_use_of_a_signature_is_reported(judged, function, message):
+    result = judged(function)
+    assert (result.score, message in result.error) == (None, True)
 
 
 @pytest.mark.parametrize("function", [lambda: 1.0, lambda one: 1.0, lambda one, two, three: 1.0])

@@ -13,7 +13,7 @@ from whetstone.tasks import SOURCES
 from whetstone.trajectory import Task
 from whetstone.trajectory_json import decoded_task, encoded_task
 
-MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is 2 + 3?"}]
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Compute 2 + 3"}]
 
 
 def opened(task, **options):
@@ -22,10 +22,10 @@ def opened(task, **options):
 
 def test_task_with_messages_opens_the_episode_with_them():
     task = Task("a", MESSAGES, {"answer": "5"})
-    assert (task.prompt, task.messages) == ("What is 2 + 3?", (system("Be short."), user("What is 2 + 3?")))
+    assert (task.prompt, task.messages) == ("Compute 2 + 3", (system("Be short."), user("Compute 2 + 3")))
     assert opened(task) == task.messages
     assert opened(task, instruction="First.") == (system("First."), *task.messages)
-    assert opened(Task("b", "What is 2 + 3?")) == (user("What is 2 + 3?"),)
+    assert opened(Task("b", "Compute 2 + 3")) == (user("Compute 2 + 3"),)
 
 
 @pytest.mark.parametrize("task", [Task("a", MESSAGES), Task("b", "text")])
@@ -35,7 +35,7 @@ def test_task_with_messages_survives_json_and_the_wire(task):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    ("prompt", "message"),
     [
         ([], "ends with one of the user"),
         ([*MESSAGES, {"role": "assistant", "content": "5"}], "ends with one of the user"),
@@ -43,8 +43,8 @@ def test_task_with_messages_survives_json_and_the_wire(task):
         (3, "the prompt of a task is a text or a list of messages, got int"),
     ],
 )
-def test_prompt_that_is_neither_is_refused(prompt, said):
-    with pytest.raises((TypeError, ValueError), match=said):
+def test_prompt_that_is_neither_is_refused(prompt, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Task("a", prompt)
 
 
@@ -55,17 +55,17 @@ def source(folder, name, rows, **options):
 
 
 def test_rows_of_jsonl_and_columns_take_messages(tmp_path):
-    rows = [{"prompt": [MESSAGES[0], {"role": "user", "content": f"What is {n} + 3?"}], "answer": n} for n in range(6)]
-    found = source(tmp_path, "jsonl", rows)
-    assert opened(found.held_out(1)[0])[0] == system("Be short.")
+    rows = [{"prompt": [MESSAGES[0], {"role": "user", "content": f"Compute {n} + 3"}], "answer": n} for n in range(6)]
+    result = source(tmp_path, "jsonl", rows)
+    assert opened(result.held_out(1)[0])[0] == system("Be short.")
     by_columns = source(tmp_path, "file", rows, columns={"prompt": "prompt", "answer": "answer"})
     assert opened(by_columns.task(0))[0] == system("Be short.")
 
 
 def test_same_question_in_another_conversation_is_another_text(tmp_path):
     rows = [{"prompt": [{"role": "user", "content": name}, *MESSAGES[1:]], "answer": name} for name in ("a", "b")]
-    found = source(tmp_path, "jsonl", rows)
-    assert {found.task(0).private["answer"], found.held_out(1)[0].private["answer"]} == {"a", "b"}
+    result = source(tmp_path, "jsonl", rows)
+    assert {result.task(0).private["answer"], result.held_out(1)[0].private["answer"]} == {"a", "b"}
 
 
 def test_bad_messages_are_reported_with_their_line(tmp_path):
@@ -79,10 +79,10 @@ def verl_rows(count):
     return [
         {
             "data_source": "openai/gsm8k",
-            "prompt": [{"role": "user", "content": f"What is {n} + 1?"}],
+            "prompt": [{"role": "user", "content": f"Compute {n} + 1"}],
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": str(n + 1)},
-            "extra_info": {"split": "train", "index": n, "question": f"What is {n} + 1?"},
+            "extra_info": {"split": "train", "index": n, "question": f"Compute {n} + 1"},
         }
         for n in range(count)
     ]
@@ -93,11 +93,11 @@ def test_parquet_of_verl_is_read_as_tasks(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     for name, first, last in (("train", 0, 6), ("test", 6, 9)):
         parquet.write_table(pyarrow.Table.from_pylist(verl_rows(9)[first:last]), tmp_path / f"{name}.parquet")
-    found = SOURCES["file"](
+    result = SOURCES["file"](
         path=str(tmp_path / "train.parquet"), held_out=str(tmp_path / "test.parquet"), format="verl"
     )
-    task = found.held_out(1)[0]
-    assert opened(task) == (user("What is 6 + 1?"),)
+    task = result.held_out(1)[0]
+    assert opened(task) == (user("Compute 6 + 1"),)
     assert (task.private["answer"], task.private["data_source"]) == ("7", "openai/gsm8k")
     assert (task.private["extra_info"]["index"], task.tags) == (6, {"kind": "openai/gsm8k"})
     # the same file by its columns, one of which is inside another

@@ -31,6 +31,7 @@ from whetstone.assembly.compatibility import (
     check_objective,
     check_observations,
     check_use,
+    try_functions,
     try_on_nothing,
 )
 from whetstone.assembly.environment import environment_of
@@ -45,14 +46,13 @@ from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import TASKS_OF_WORLDS, Environment
 from whetstone.environments.protocol import tools_shown
-from whetstone.errors import CreditError, PolicyError, RecipeError
+from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
-from whetstone.learning.trial import try_estimator, try_objective
 from whetstone.plugins import OptionError
 from whetstone.policies import (
     Policy,
@@ -356,7 +356,7 @@ def assemble(
         kind = "importance correction"
         correction = function_of(resolved, key, recipe.importance_correction, CORRECTIONS, kind=kind)
         try_on_nothing(resolved, key, correction)
-    _try_functions(resolved, credit, objective)
+    try_functions(resolved, credit, objective)
     added = added_columns(resolved, provided_by(reward))
     if recipe.reinforcement is not None:
         run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))
@@ -474,22 +474,6 @@ def _source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
         named_at="tasks.source",
     )
     return source
-
-
-def _try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
-    """Try a custom estimator and a custom objective on a small batch.
-
-    Raises:
-        RecipeError: One returns anything else than it must.
-    """
-    for key, attempt, function in (
-        ("advantage", try_estimator, credit.advantage),
-        ("objective", try_objective, objective),
-    ):
-        try:
-            attempt(function)
-        except CreditError as error:
-            raise resolved.error(key, str(error)) from None
 
 
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -368,7 +368,7 @@ def check_loss(found: Any, objective: Callable[..., Any], logprobs: Tensor) -> N
             shape = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
             what = "losses" if name == "loss" else f"values of the metric {name}"
             mean = "; do not average, `aggregation` does" if isinstance(values, Tensor) and not values.shape else ""
-            raise CreditError(f"{who}: {len(logprobs)} {what} are asked for, one a token, got {shape}{mean}")
+            raise CreditError(f"{who}: {len(logprobs)} {what} are expected, one per token, got {shape}{mean}")
 
 
 def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:

@@ -31,9 +31,9 @@ def try_estimator(estimator: Callable[..., Any]) -> None:
     columns = _columns_of_credit()
     if not _is_custom(estimator) or not set(columns_of(estimator)) <= columns.keys():
         return
-    found = estimator(*(columns[name] for name in columns_of(estimator)))
+    result = estimator(*(columns[name] for name in columns_of(estimator)))
     level = level_of(estimator)
-    advantages = found.advantages if isinstance(found, Credit) else found
+    advantages = result.advantages if isinstance(result, Credit) else result
     check_finite("advantage", estimator, advantages, COUNTS[level], level)
 
 
@@ -46,19 +46,19 @@ def try_objective(objective: Callable[..., Any]) -> None:
     columns = _columns_of_loss()
     if not _is_custom(objective) or not set(columns_of(objective)) <= columns.keys():
         return
-    found = objective(*(columns[name] for name in columns_of(objective)))
+    result = objective(*(columns[name] for name in columns_of(objective)))
     who, logprobs = name_of_objective(objective), columns["learner_logprobs"]
-    check_loss(found, objective, logprobs)
-    wrong = int((~found.loss.isfinite()).sum())
+    check_loss(result, objective, logprobs)
+    wrong = int((~result.loss.isfinite()).sum())
     if wrong:
         raise CreditError(f"{who}: {wrong} of {len(logprobs)} losses are not finite on a trial batch")
     slopes = None
-    if found.loss.requires_grad:
+    if result.loss.requires_grad:
         inputs = [logprobs, columns["entropies"]]
-        slopes = torch.autograd.grad(found.loss.sum(), inputs, allow_unused=True)
+        slopes = torch.autograd.grad(result.loss.sum(), inputs, allow_unused=True)
     if slopes is None or all(slope is None for slope in slopes):
-        said = "the loss has no gradient with respect to learner_logprobs; do not detach it or compute it in no_grad"
-        raise CreditError(f"{who}: {said}")
+        message = "the loss has no gradient with respect to learner_logprobs; do not detach it or compute it in no_grad"
+        raise CreditError(f"{who}: {message}")
     if not all(slope.isfinite().all() for slope in slopes if slope is not None):
         raise CreditError(f"{who}: the gradient of the loss is not finite on a trial batch")
 

@@ -18,8 +18,9 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
+from whetstone.contracts import fulfils
 from whetstone.errors import RecipeError
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.tools.threads import call_user_function
@@ -30,6 +31,16 @@ _FORMS = (
     "(data_source, solution_str, ground_truth, extra_info) are accepted too"
 )
 _RETURNS = "return a number, or Score(value, success=…), or Score.unknown(why) if the episode cannot be scored"
+
+
+class _Array(Protocol):
+    """A number or an array of NumPy or PyTorch."""
+
+    ndim: int
+
+    def item(self) -> Any:
+        """Return the only element as a number of Python."""
+        ...
 
 
 def to_score(value: Any, name: str = "it") -> Score:
@@ -45,7 +56,7 @@ def to_score(value: Any, name: str = "it") -> Score:
     """
     if isinstance(value, Score):
         return value
-    number = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+    number = value.item() if fulfils(value, _Array) and value.ndim == 0 else value
     if isinstance(number, bool):
         return Score(float(number), success=number)
     if isinstance(number, Real):
@@ -53,11 +64,11 @@ def to_score(value: Any, name: str = "it") -> Score:
         if not math.isfinite(number):
             raise ValueError(f"{name} returned {number}; {_RETURNS}")
         return Score(number, success=number >= 1)
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
-    if isinstance(value, list | tuple) or getattr(value, "ndim", None):
-        raise TypeError(f"{name} returned {shown}, and a reward scores one episode; {_RETURNS}")
-    raise TypeError(f"{name} returned {shown}; {_RETURNS}")
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:59]}…"
+    if isinstance(value, list | tuple) or fulfils(value, _Array):
+        raise TypeError(f"{name} returned {text}, and a reward scores one episode; {_RETURNS}")
+    raise TypeError(f"{name} returned {text}; {_RETURNS}")
 
 
 def adapt_reward(reward: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -85,8 +96,8 @@ def adapt_reward(reward: Callable[..., Any], name: str) -> Callable[..., Any]:
     async def score(trajectory: Trajectory, task: Task) -> Score:
         if arguments is None:
             return to_score(await call_user_function(reward, trajectory, task), name)
-        given = _bound(signature, arguments(trajectory, task), name, task)
-        return _score_of(await call_user_function(reward, **given), name)
+        values = _bound(signature, arguments(trajectory, task), name, task)
+        return _score_of(await call_user_function(reward, **values), name)
 
     wrapped = reward.func if isinstance(reward, functools.partial) else reward
     for attribute in ("provides", "private"):
@@ -100,7 +111,7 @@ def signature_of_library(reward: Callable[..., Any]) -> bool:
     return bool({"completions", "solution_str"} & set(inspect.signature(reward).parameters))
 
 
-def _bound(signature: inspect.Signature, given: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
+def _bound(signature: inspect.Signature, values: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
     """Return the arguments that the function takes.
 
     Raises:
@@ -110,10 +121,12 @@ def _bound(signature: inspect.Signature, given: Mapping[str, Any], name: str, ta
     takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     for each in parameters:
         is_required = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        if is_required and each.name not in given:
-            there = ", ".join(map(str, task.private)) or "nothing"
-            raise TypeError(f"{name} reads {each.name}, which the task does not have (its private data has {there})")
-    return {key: value for key, value in given.items() if takes_all or key in signature.parameters}
+        if is_required and each.name not in values:
+            available = ", ".join(map(str, task.private)) or "nothing"
+            raise TypeError(
+                f"{name} reads {each.name}, which the task does not have (its private data has {available})"
+            )
+    return {key: value for key, value in values.items() if takes_all or key in signature.parameters}
 
 
 def _trl_arguments(trajectory: Trajectory, task: Task) -> dict[str, Any]:
@@ -152,10 +165,12 @@ def _score_of(value: Any, name: str) -> Score:
         score, solved = to_score(value["score"], name), value.get("acc")
         success = bool(solved) if isinstance(solved, Real) else score.success
         return Score(score.value, {key: float(each) for key, each in others.items()}, success=success)
-    if isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1:
-        if len(value) != 1:
-            raise TypeError(f"{name} returned {len(value)} rewards for one completion; return one per completion")
-        (value,) = value
+    is_vector = fulfils(value, _Array) and value.ndim == 1
+    if isinstance(value, list | tuple) or is_vector:
+        rewards = list(value)
+        if len(rewards) != 1:
+            raise TypeError(f"{name} returned {len(rewards)} rewards for one completion; return one per completion")
+        (value,) = rewards
         if value is None:
             return Score.unknown(f"{name} returned None: it does not apply to this task")
     return to_score(value, name)

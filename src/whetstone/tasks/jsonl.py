@@ -46,8 +46,8 @@ def read_tasks(
     except DataError as error:
         raise TaskError(str(error)) from None
     if not tasks:
-        said = f" ({skipped} bad rows skipped)" if skipped else ""
-        raise TaskError(f'{path}: no tasks in it{said}; write one per line: {{"prompt": "…", "answer": "…"}}')
+        rows = f" ({skipped} bad rows skipped)" if skipped else ""
+        raise TaskError(f'{path}: no tasks in it{rows}; write one per line: {{"prompt": "…", "answer": "…"}}')
     return tasks, skipped
 
 

@@ -99,25 +99,25 @@ def suggest_key(
         key: The unknown key.
         value: Its value.
         fields: The keys at this level.
-        keys: The keys of the whole recipe.
+        keys: The keys of the general recipe.
         above: Dotted path of the section of `key`; empty at top level.
     """
-    mine = [] if above else list(_below(key, fields, keys))
-    if mine and key in _SAME_NAME:
-        counterparts: tuple[str, dict[str, Any], str] | None = ("", {mine[0]: value}, "")
+    paths = [] if above else list(_below(key, fields, keys))
+    if paths and key in _SAME_NAME:
+        counterparts: tuple[str, dict[str, Any], str] | None = ("", {paths[0]: value}, "")
     else:
         counterparts = _counterparts(key, value, keys)
     if counterparts is not None:
-        library, found, reason = counterparts
-        if not found:
+        library, result, reason = counterparts
+        if not result:
             return f"; {reason} ({key} of {library})"
-        shown = ", ".join(path if each is None else f"{path}={_shown(each)}" for path, each in found.items())
-        others = [path for path in mine if path not in found and path.partition(".")[0] in (*_FIRST, *_IMITATING)]
+        settings = ", ".join(path if each is None else f"{path}={_format_value(each)}" for path, each in result.items())
+        others = [path for path in paths if path not in result and path.partition(".")[0] in (*_FIRST, *_IMITATING)]
         others = [path for path in others if path.partition(".")[0] in keys]
         more = f" or {' or '.join(others)}" if others else ""
-        return f"; set {shown}{more}" + (f" ({key} of {library})" if library else "")
-    if mine:
-        return f"; did you mean {' or '.join(mine[:3])}?"
+        return f"; set {settings}{more}" + (f" ({key} of {library})" if library else "")
+    if paths:
+        return f"; did you mean {' or '.join(paths[:3])}?"
     names = {name: name for name in fields}
     if not above:
         below = [name for section in fields for name in fields[section]()]
@@ -127,7 +127,7 @@ def suggest_key(
 
 
 def _counterparts(key: str, value: Any, keys: Mapping[str, Any]) -> tuple[str, dict[str, Any], str] | None:
-    """Return (library, keys of the recipe, reason if there are none) for a name of a library."""
+    """Return (library, keys of the recipe, reason if present are none) for a name of a library."""
     if isinstance(value, Mapping):
         return _sections(key, value)
     group = keys.get("rollout")
@@ -139,14 +139,14 @@ def _counterparts(key: str, value: Any, keys: Mapping[str, Any]) -> tuple[str, d
             continue
         if value is None:
             return library.name, dict.fromkeys(library.targets(full)), ""
-        given = {"num_generations": size, **others, key: value, full: value}
+        everything = {"num_generations": size, **others, key: value, full: value}
         if full.endswith(("kl_loss_coef", "kl_loss_type")):
-            given["actor_rollout_ref.actor.use_kl_loss"] = True
-        found = library.apply(full, value, given)
-        if isinstance(found, dict) and found:
-            return library.name, found, ""
-        if isinstance(found, Missing):
-            return library.name, {}, str(found)
+            everything["actor_rollout_ref.actor.use_kl_loss"] = True
+        result = library.apply(full, value, everything)
+        if isinstance(result, dict) and result:
+            return library.name, result, ""
+        if isinstance(result, Missing):
+            return library.name, {}, str(result)
     advice = next((library for library in _LIBRARIES if key in library.advice), None)
     return (advice.name, {}, advice.advice[key]) if advice is not None else None
 
@@ -156,13 +156,13 @@ def _sections(key: str, value: Mapping[str, Any]) -> tuple[str, dict[str, Any], 
     if not any(name.startswith(f"{key}.") for name in VERL.rules):
         return None
     flat = dict(_flattened(key, value))
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for path, each in flat.items():
-        ours = VERL.apply(path, each, flat) if path in VERL.rules else {}
-        found |= ours if isinstance(ours, dict) else {}
-    whole = "a section of its configuration; `whetstone import verl FILE` translates all of it"
-    advice = next((VERL.advice[path] for path in flat if path in VERL.advice), whole)
-    return "verl", found, "" if found else advice
+        counterpart = VERL.apply(path, each, flat) if path in VERL.rules else {}
+        result |= counterpart if isinstance(counterpart, dict) else {}
+    general = "a section of its configuration; `whetstone import verl FILE` translates all of it"
+    advice = next((VERL.advice[path] for path in flat if path in VERL.advice), general)
+    return "verl", result, "" if result else advice
 
 
 def _flattened(above: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -174,12 +174,12 @@ def _flattened(above: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _below(key: str, fields: Fields, keys: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted paths one level down that end in a key: those of the recipe's sections if there are some."""
+    """Yield the dotted paths one level down that end in a key: those of the recipe's sections if present are some."""
     having = [section for section in fields if key in fields[section]()]
     having.sort(key=lambda section: _FIRST.index(section) if section in _FIRST else len(_FIRST))
-    there = [section for section in having if section in keys]
-    yield from (f"{section}.{key}" for section in there or having[:1])
+    present = [section for section in having if section in keys]
+    yield from (f"{section}.{key}" for section in present or having[:1])
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -43,10 +43,10 @@ def read_config(kind: str, path: Path) -> dict[str, Any]:
     elif path.suffix in (".sh", ".bash"):
         keys = _read_command(text, path)
     else:
-        found = yaml_document(text, str(path), plain=True)
-        if not isinstance(found, Mapping):
-            raise RecipeError(f"{path}: a mapping of keys is expected, got {type(found).__name__}")
-        keys = dict(_flatten(found))
+        result = yaml_document(text, str(path), plain=True)
+        if not isinstance(result, Mapping):
+            raise RecipeError(f"{path}: a mapping of keys is expected, got {type(result).__name__}")
+        keys = dict(_flatten(result))
     _check_kind(kind, keys, path)
     return keys
 
@@ -115,12 +115,12 @@ class _Script:
 
     def keys(self) -> dict[str, Any]:
         """Return the keys of the configuration, then those of the trainer."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         configs = sorted(self._named(_CONFIG), key=lambda call: "GRPO" not in ast.unparse(call.func))
         if configs:
             if configs[0].args:
-                found["output_dir"] = self.value(configs[0].args[0])
-            found |= {word.arg: self.value(word.value) for word in configs[0].keywords if word.arg}
+                result["output_dir"] = self.value(configs[0].args[0])
+            result |= {word.arg: self.value(word.value) for word in configs[0].keywords if word.arg}
         trainers = self._named(_TRAINER)
         names = ("model", "reward_funcs")
         words = {
@@ -131,10 +131,10 @@ class _Script:
         for name, node in words.items():
             adapters = self._adapters(node) if name == "peft_config" else None
             if adapters is not None:
-                found |= {f"peft_config.{word.arg}": self.value(word.value) for word in adapters.keywords if word.arg}
+                result |= {f"peft_config.{word.arg}": self.value(word.value) for word in adapters.keywords if word.arg}
             else:
-                found[name] = self.value(node, is_model=name == "model", is_data=name.endswith("_dataset"))
-        return found
+                result[name] = self.value(node, is_model=name == "model", is_data=name.endswith("_dataset"))
+        return result
 
     def _named(self, pattern: re.Pattern[str]) -> list[ast.Call]:
         return [call for call in self.calls if pattern.fullmatch(ast.unparse(call.func).rpartition(".")[2])]
@@ -165,9 +165,9 @@ class _Script:
         wanted = _MODEL_LOADER if is_model else "load_dataset" if is_data else ""
         for call in loads if wanted else ():
             if ast.unparse(call.func).endswith(wanted) and call.args:
-                found = self.value(call.args[0])
-                if isinstance(found, str) and not isinstance(found, Computed):
-                    return found
+                result = self.value(call.args[0])
+                if isinstance(result, str) and not isinstance(result, Computed):
+                    return result
         if is_model and isinstance(followed, ast.Name | ast.Attribute):
             return Computed(text)
         return Computed(text)
@@ -179,7 +179,7 @@ class _Script:
 def _read_command(text: str, path: Path) -> dict[str, Any]:
     """Return the options `key=value` (verl) and `--key value` (TRL) of the first command that has some."""
     variables: dict[str, str] = {}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for line in re.sub(r"\\\s*\n", " ", text).split("\n"):
         try:
             words = shlex.split(line, comments=True)
@@ -190,9 +190,9 @@ def _read_command(text: str, path: Path) -> dict[str, Any]:
             variables |= {match[1]: match[2] for match in assigned if match is not None}
             continue
         keys = dict(_options([_expand(word, variables) for word in words]))
-        if len(keys) > 1 or (keys and not found):
-            found = {**keys, **found} if found and set(keys) & set(found) else {**found, **keys}
-    return found
+        if len(keys) > 1 or (keys and not result):
+            result = {**keys, **result} if result and set(keys) & set(result) else {**result, **keys}
+    return result
 
 
 def _expand(word: str, variables: Mapping[str, str]) -> str:

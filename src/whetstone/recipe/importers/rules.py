@@ -15,7 +15,7 @@ class Missing(str):
 
 
 class NoEffect(str):
-    """Reason why a key does not change what is learned."""
+    """Reason why a key does not change the trained policy."""
 
 
 class Computed(str):
@@ -37,7 +37,7 @@ class Library:
     rules: Mapping[str, Rule]
     """Keys with a counterpart."""
     no_effect: tuple[str, ...]
-    """Keys, and sections of keys, that do not change what is learned."""
+    """Keys, and sections of keys, that do not change the trained policy."""
     advice: Mapping[str, str]
     """Keys without a counterpart, with the remedy."""
     off: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Library:
     defaults: Mapping[str, Any]
     """Defaults of the library that differ from those of a recipe."""
     default_on: frozenset[str] = field(default_factory=frozenset)
-    """Keys without a counterpart that are enabled by default, so that False changes what is learned."""
+    """Keys without a counterpart that are enabled by default, so that False changes the trained policy."""
 
     def apply(self, key: str, value: Any, keys: Keys) -> dict[str, Any] | Missing | NoEffect:
         """Return the keys of a recipe for one key, or why there are none.
@@ -58,10 +58,10 @@ class Library:
             path = rule if isinstance(rule, str) else ", ".join(self.targets(key))
             return Missing(f"the value is computed when the script runs; set {path or 'its counterpart'}")
         try:
-            found = {rule: value} if isinstance(rule, str) else rule(value, keys)
+            result = {rule: value} if isinstance(rule, str) else rule(value, keys)
         except (TypeError, ValueError, KeyError, ZeroDivisionError):
             return Missing("the value cannot be read; set its counterpart yourself")
-        return found if isinstance(found, str) else {path: each for path, each in found.items() if each is not None}
+        return result if isinstance(result, str) else {path: each for path, each in result.items() if each is not None}
 
     def targets(self, key: str) -> tuple[str, ...]:
         """Return the keys of a recipe that a key sets for a usual value."""
@@ -70,11 +70,11 @@ class Library:
             return (rule,)
         for value in (0.1, 1, 2, True, "wandb"):
             try:
-                found = rule(value, {key: value})
+                result = rule(value, {key: value})
             except (TypeError, ValueError, KeyError, ZeroDivisionError, AttributeError):
                 continue
-            if isinstance(found, dict) and found:
-                return tuple(found)
+            if isinstance(result, dict) and result:
+                return tuple(result)
         return ()
 
     def is_off(self, key: str, value: Any) -> bool:
@@ -88,7 +88,7 @@ class Library:
         return disables and key not in self.default_on
 
     def ignores(self, key: str) -> bool:
-        """Return whether a key does not change what is learned."""
+        """Return whether a key does not change the trained policy."""
         return any(key == name or key.startswith(f"{name}.") for name in self.no_effect)
 
 

@@ -45,8 +45,8 @@ class Entry:
 
     def __str__(self) -> str:
         value = str(self.value) if isinstance(self.value, Computed) else json.dumps(self.value, default=str)
-        shown = ", ".join(f"{path}: {json.dumps(each, default=str)}" for path, each in self.recipe.items())
-        return f"{self.key}: {value}" + (f" → {shown}" if shown else "") + (f": {self.note}" if self.note else "")
+        settings = ", ".join(f"{path}: {json.dumps(each, default=str)}" for path, each in self.recipe.items())
+        return f"{self.key}: {value}" + (f" → {settings}" if settings else "") + (f": {self.note}" if self.note else "")
 
 
 @dataclass(slots=True)
@@ -64,14 +64,14 @@ class Translation:
 
     def nested(self) -> dict[str, Any]:
         """Return the recipe as it is written into a file."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for path, value in self.recipe.items():
             *above, last = path.split(".")
-            inner = found
+            inner = result
             for key in above:
                 inner = inner.setdefault(key, {})
             inner[last] = value
-        return found
+        return result
 
 
 def translate(kind: str, keys: Keys) -> Translation:
@@ -85,38 +85,38 @@ def translate(kind: str, keys: Keys) -> Translation:
     """
     library = LIBRARIES[kind]
     keys = {key: value for key, value in _resolved(keys).items() if not key.endswith("_target_")}
-    found = Translation()
+    result = Translation()
     present = {key for key, value in keys.items() if value is not None}
     defaults = {key: value for key, value in library.defaults.items() if key not in present}
     defaults = {key: value for key, value in defaults.items() if not _stands_for(library, key, present)}
     everything = {**defaults, **keys}
     for key, value in keys.items():
-        found.entries.append(_entry(library, key, value, everything))
+        result.entries.append(_entry(library, key, value, everything))
     for key, value in defaults.items():
         entry = _entry(library, key, value, everything)
         entry.status = "default" if entry.status == "translated" else entry.status
         if entry.status == "default" or key in library.advice:
             entry.key = f"{key} (default)"
-            found.entries.append(entry)
-    for entry in found.entries:
-        found.recipe |= entry.recipe
-    _disambiguate(found)
-    has_tasks = "tasks.source" in found.recipe
+            result.entries.append(entry)
+    for entry in result.entries:
+        result.recipe |= entry.recipe
+    _disambiguate(result)
+    has_tasks = "tasks.source" in result.recipe
     for path, (value, note) in _PLACEHOLDERS.items():
-        if path not in found.recipe and not (path == "tasks.path" and has_tasks):
-            found.recipe[path] = value
+        if path not in result.recipe and not (path == "tasks.path" and has_tasks):
+            result.recipe[path] = value
             if note:
-                found.entries.append(Entry(path, value, "to set", note=note))
-    _repair(found)
-    return found
+                result.entries.append(Entry(path, value, "to set", note=note))
+    _repair(result)
+    return result
 
 
 def _stands_for(library: Library, default: str, present: set[str]) -> bool:
     """Return whether another key of the configuration sets the same keys of the recipe as a default."""
-    mine = set(library.targets(default)) if default in library.rules else set()
+    own = set(library.targets(default)) if default in library.rules else set()
     replaced = {"num_train_epochs": "max_steps", "trainer.total_epochs": "trainer.total_training_steps"}
     return replaced.get(default) in present or any(
-        mine and mine <= set(library.targets(key)) for key in present if key in library.rules and key != default
+        own and own <= set(library.targets(key)) for key in present if key in library.rules and key != default
     )
 
 
@@ -124,13 +124,13 @@ def _entry(library: Library, key: str, value: Any, keys: Keys) -> Entry:
     if value is None:
         return Entry(key, value, "off")
     if key in library.rules:
-        found = library.apply(key, value, keys)
-        if isinstance(found, NoEffect):
-            return Entry(key, value, "no effect", note=found)
-        if isinstance(found, Missing):
-            return Entry(key, value, "off" if library.is_off(key, value) else "missing", note=found)
-        if found:
-            return Entry(key, value, "translated", found)
+        result = library.apply(key, value, keys)
+        if isinstance(result, NoEffect):
+            return Entry(key, value, "no effect", note=result)
+        if isinstance(result, Missing):
+            return Entry(key, value, "off" if library.is_off(key, value) else "missing", note=result)
+        if result:
+            return Entry(key, value, "translated", result)
         return Entry(key, value, "off" if library.is_off(key, value) else "no effect", note=_combined(key, library))
     if library.ignores(key):
         return Entry(key, value, "no effect")
@@ -170,48 +170,48 @@ def _resolved(keys: Keys) -> dict[str, Any]:
     return {key: value_of(value, key) for key, value in keys.items()}
 
 
-def _disambiguate(found: Translation) -> None:
+def _disambiguate(result: Translation) -> None:
     """Drop a key of the recipe with a value if there are also keys below it, and nested names of parts."""
-    for path in list(found.recipe):
-        if any(other.startswith(f"{path}.") for other in found.recipe):
-            del found.recipe[path]
-    if found.recipe.get("reinforcement.reference_kl") == 0:
-        found.recipe.pop("reinforcement.reference_estimator", None)
+    for path in list(result.recipe):
+        if any(other.startswith(f"{path}.") for other in result.recipe):
+            del result.recipe[path]
+    if result.recipe.get("reinforcement.reference_kl") == 0:
+        result.recipe.pop("reinforcement.reference_estimator", None)
 
 
-def _repair(found: Translation) -> None:
+def _repair(result: Translation) -> None:
     """Take keys out of the recipe until it is valid, and report each."""
-    for _ in range(len(found.recipe)):
-        problem = next(_problems(found), None)
+    for _ in range(len(result.recipe)):
+        problem = next(_problems(result), None)
         if problem is None:
             return
         key, status, note = problem
-        taken = [path for path in found.recipe if path == key or path.startswith(f"{key}.")]
-        taken = taken or [path for path in found.recipe if key.startswith(f"{path}.")]
+        taken = [path for path in result.recipe if path == key or path.startswith(f"{key}.")]
+        taken = taken or [path for path in result.recipe if key.startswith(f"{path}.")]
         if not taken:
             return
         for path in taken:
-            value = found.recipe.pop(path)
-            sources = [entry for entry in found.entries if path in entry.recipe]
+            value = result.recipe.pop(path)
+            sources = [entry for entry in result.entries if path in entry.recipe]
             for entry in sources:
                 del entry.recipe[path]
                 if not entry.recipe or status == "missing":
                     entry.status, entry.note = status, f"{path}: {json.dumps(value, default=str)}: {note}"
             for required, (placeholder, remedy) in _PLACEHOLDERS.items():
                 if required == path:
-                    found.recipe[path] = placeholder
-                    found.entries.append(Entry(path, placeholder, "to set", note=remedy or "the path"))
+                    result.recipe[path] = placeholder
+                    result.entries.append(Entry(path, placeholder, "to set", note=remedy or "the path"))
 
 
-def _problems(found: Translation) -> Iterator[tuple[str, Status, str]]:
+def _problems(result: Translation) -> Iterator[tuple[str, Status, str]]:
     """Yield (key of the recipe, status, reason) of what makes the recipe invalid."""
     try:
-        recipe = Recipe(**found.nested())
+        recipe = Recipe(**result.nested())
     except OptionError as error:
         yield error.key, "missing", error.message
         return
     for key, note in without_effect(recipe):
-        if any(path == key or path.startswith(f"{key}.") for path in found.recipe):
+        if any(path == key or path.startswith(f"{key}.") for path in result.recipe):
             yield key, "no effect", note
     for key, note in contradictions(recipe):
         yield key, "missing", note

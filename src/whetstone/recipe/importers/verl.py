@@ -31,17 +31,17 @@ def _estimator(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     if value not in _ESTIMATORS:
         return Missing(f"no counterpart of this estimator; there are {', '.join(_ESTIMATORS)}, and custom ones: "
                        "advantage: my_package:my_estimator")  # fmt: skip
-    found: dict[str, Any] = {"advantage.name": _ESTIMATORS[value]}
+    result: dict[str, Any] = {"advantage.name": _ESTIMATORS[value]}
     if value.startswith("grpo") and value != "grpo_passk":
-        found["advantage.scale"] = bool(keys.get("algorithm.norm_adv_by_std_in_grpo", True))
+        result["advantage.scale"] = bool(keys.get("algorithm.norm_adv_by_std_in_grpo", True))
     if value == "gae":
-        found |= {"advantage.discount": keys.get("algorithm.gamma"), "advantage.trace": keys.get("algorithm.lam")}
-        found |= {
+        result |= {"advantage.discount": keys.get("algorithm.gamma"), "advantage.trace": keys.get("algorithm.lam")}
+        result |= {
             "critic.learning_rate": keys.get("critic.optim.lr", 1e-5),
             "critic.clip": keys.get("critic.cliprange_value"),
             "critic.warmup_updates": keys.get("trainer.critic_warmup"),
         }  # fmt: skip
-    return found
+    return result
 
 
 def _critic(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
@@ -50,8 +50,8 @@ def _critic(value: Any, keys: Keys) -> dict[str, Any] | NoEffect:
 
 
 def _critic_option(value: Any, keys: Keys) -> Missing | NoEffect:
-    found = _critic(value, keys)
-    return found if isinstance(found, NoEffect) else Missing("critics have their own AdamW: critic.learning_rate")
+    result = _critic(value, keys)
+    return result if isinstance(result, NoEffect) else Missing("critics have their own AdamW: critic.learning_rate")
 
 
 def _minibatches(value: Any, keys: Keys) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def _train_files(value: Any, keys: Keys) -> dict[str, Any] | Missing:
     if path is None:
         return Missing("tasks.path names one file; join the files")
     prompt, is_parquet = keys.get("data.prompt_key", "prompt"), str(path).endswith(".parquet")
-    found = {"tasks.source": "file", "tasks.path": str(path)}
+    result = {"tasks.source": "file", "tasks.path": str(path)}
     if held_out is not None and str(held_out).endswith(".parquet") == is_parquet:
-        found["tasks.held_out"] = str(held_out)
+        result["tasks.held_out"] = str(held_out)
     if prompt == "prompt":
-        return found | {"tasks.format": "verl"}
-    return found | {"tasks.columns": {"prompt": prompt, "answer": "reward_model.ground_truth"}}
+        return result | {"tasks.format": "verl"}
+    return result | {"tasks.columns": {"prompt": prompt, "answer": "reward_model.ground_truth"}}
 
 
 def _single(files: Any) -> Any:
@@ -148,7 +148,7 @@ def _tensor_parallel(value: Any, keys: Keys) -> dict[str, Any]:
 
 
 def _devices(value: Any, keys: Keys) -> NoEffect:
-    return NoEffect("where a run computes does not change its results; scale.learner_processes spreads the learner")
+    return NoEffect("the placement of a run does not change its results; scale.learner_processes spreads the learner")
 
 
 def _dtype(value: Any, keys: Keys) -> dict[str, Any] | Missing:
@@ -387,7 +387,7 @@ _ADVICE = {
     "reward_model.model.path": "reward: {name: reward_model, path: …}",
     "reward_model.reward_manager": _REWARD,
     "reward_manager.name": _REWARD,
-    "reward_model.sandbox_fusion.url": "reward: unit_tests runs programs in a sandbox of its own",
+    "reward_model.sandbox_fusion.url": "reward: unit_tests runs programs in a built-in sandbox",
     f"{_TURNS}.tool_config_path": 'tools are typed functions: environment.tools: ["my_tools:NAME"]',
     f"{_TURNS}.interaction_config_path": "a simulated user is environment.user; see docs/environments.md",
     f"{_TURNS}.max_user_turns": "environment.max_turns limits the turns of the model",

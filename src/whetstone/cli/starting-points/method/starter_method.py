@@ -22,9 +22,9 @@ def relative(rewards: PerTrajectory, group: PerTrajectory, *, scale: float = 1.0
         [N] advantages.
     """
     advantages = torch.zeros_like(rewards)
-    for task in group.unique():
-        mine = group == task
-        advantages[mine] = scale * (rewards[mine] - rewards[mine].mean())
+    for task in set(group.tolist()):
+        members = group == task
+        advantages[members] = scale * (rewards[members] - rewards[members].mean())
     return advantages
 
 
