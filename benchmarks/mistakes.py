@@ -70,7 +70,7 @@ async def right_price(trajectory, task):
     return Score(float(len(trajectory.final_text) % 2), success=False)
 
 async def yes(trajectory, task):
-    return True
+    return None
 
 async def raises(trajectory, task):
     return Score(float(trajectory.final_text))
@@ -278,7 +278,9 @@ MISTAKES = (
         "shop.yaml is no SQLite database",
     ),
     Mistake("a reward misspelt", "train shop.yaml reward=exact_mach", 'did you mean "exact_match"?'),
-    Mistake("a reward that returns True", "train shop.yaml reward=shop:yes", "it returned True, not a Score"),
+    Mistake(
+        "a reward that returns nothing", "train shop.yaml reward=shop:yes", "shop:yes returned None; return a number"
+    ),
     Mistake(
         "a reward that raises",
         "train shop.yaml reward=shop:raises",

@@ -18,14 +18,14 @@ from whetstone.algorithms.advantages import leave_one_out
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
 README = (ROOT / "README.md").read_text()
-CODE, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CODE, TEST, LOSS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (KEYS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line.removeprefix("$ whetstone ") for line in re.findall(r"^\$ whetstone (?:train|recipes) .*", PAGE, re.M)]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, text in (("rloo.py", CODE), ("test_rloo.py", TEST), ("rloo.yaml", KEYS)):
+    for name, text in (("rloo.py", CODE), ("test_rloo.py", TEST), ("rloo.yaml", KEYS), ("rloo_loss.py", LOSS)):
         (tmp_path / name).write_text(text)
     for name, language in (("shop.py", "python"), ("shop.jsonl", "json"), ("shop.yaml", "yaml")):
         (tmp_path / name).write_text(re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)[1])

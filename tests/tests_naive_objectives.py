@@ -356,7 +356,7 @@ def said_by_advantage_weighted(c, temperature=1.0, max_weight=20.0):
 
 def said_by_advantage_regression(c, temperature=1.0, form="smooth", negatives="drop"):
     gaps = [-d for d in gaps_to(c, "reference_logprobs")]
-    return {"policy/reference_kl": of_ratios(gaps)["policy/kl"]}
+    return {"policy/reference_kl": of_ratios(gaps)["policy/update_kl"]}
 
 
 def said_by_dpo(c, beta=0.1, normalize_length=False, **options):

@@ -276,6 +276,7 @@ COMPONENT_MEMBERS: Mapping[str, Mapping[str, str]] = {
 
 METRICS: Mapping[str, str] = {
     "loss": "loss/total",
+    "policy/kl": "policy/update_kl",
     "policy/weight": "policy/sample_weight",
     "policy/likelihood": "policy/token_probability",
     "policy/clamped_fraction": "policy/log_ratio_clamped_fraction",

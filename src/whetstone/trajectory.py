@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from whetstone import notebook_html
-from whetstone.chat.message import Message
+from whetstone.chat.message import Message, Text
 
 
 class EndReason(StrEnum):
@@ -144,11 +144,36 @@ class Task:
     id: str
     """Unique within its source; the same id is the same problem in every run."""
     prompt: str
-    """What the agent is asked; empty where the environment makes its own opening from the seed."""
+    """Text of the request; empty if the environment makes its own opening from the seed. A list of messages in the
+    OpenAI format is accepted: then this is the text of the last one, and `messages` has all of them."""
     private: Mapping[str, Any] = field(default_factory=dict)
     """For the verifier and the expert; the policy never sees it."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """What results are broken down by: `kind`, `difficulty`, `domain`, …"""
+    messages: tuple[Message, ...] = ()
+    """Messages that the episode starts with, if the prompt is a list of messages; empty: one of the user, `prompt`."""
+
+    def __post_init__(self) -> None:
+        given: Any = self.prompt if not isinstance(self.prompt, str) else self.messages
+        if not isinstance(given, list | tuple):
+            raise TypeError(f"the prompt of a task is a text or a list of messages, got {type(given).__name__}")
+        messages = tuple(each if isinstance(each, Message) else Message.from_openai(each) for each in given)
+        object.__setattr__(self, "messages", messages)
+        if isinstance(self.prompt, str):
+            return
+        if not messages or messages[-1].role == "assistant":
+            raise ValueError("a prompt of messages ends with one of the user")
+        object.__setattr__(self, "prompt", messages[-1].text)
+
+    @property
+    def opening(self) -> tuple[Message, ...]:
+        """Messages that an episode of this task starts with."""
+        return self.messages or (Message("user", (Text(self.prompt),)),)
+
+    @property
+    def text(self) -> str:
+        """Text of all messages that an episode of this task starts with."""
+        return "\n".join(message.text for message in self.opening)
 
 
 _READ = frozenset({

@@ -105,6 +105,7 @@ class _TaskRow(TypedDict):
     prompt: str
     private: dict[str, Any]
     tags: dict[str, Any]
+    messages: NotRequired[list[dict[str, Any]]]
 
 
 _TRAJECTORY, _TURN, _TASK = TypeAdapter(_TrajectoryRow), TypeAdapter(_TurnRow), TypeAdapter(_TaskRow)
@@ -134,7 +135,8 @@ def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
 
 def encoded_task(task: Task) -> dict[str, Any]:
     """A task as JSON can hold it; what is private must be such."""
-    return {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+    row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+    return row | ({"messages": [message.to_openai() for message in task.messages]} if task.messages else {})
 
 
 def decoded_task(row: Mapping[str, Any]) -> Task:
@@ -143,7 +145,9 @@ def decoded_task(row: Mapping[str, Any]) -> Task:
     Raises:
         ValueError: It is no task.
     """
-    return Task(**validate_shape(_TASK, row))
+    read = validate_shape(_TASK, row)
+    messages = tuple(map(Message.from_openai, read.get("messages", ())))
+    return Task(read["id"], read["prompt"], read["private"], read["tags"], messages)
 
 
 def encoded_turn(turn: Turn) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def test_in_a_run_it_does_not_matter_which_segments_share_a_pass(changes):
     many = [*changes, "reinforcement.minibatches=1", "reinforcement.epochs=2", "aggregation=sequence_mean"]
     metrics, weights = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1000)
     apart, others = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1)
-    for name in ("loss/total", "policy/ratio", "policy/kl", "policy/clip_fraction", "policy/entropy"):
+    for name in ("loss/total", "policy/ratio", "policy/update_kl", "policy/clip_fraction", "policy/entropy"):
         assert metrics[name] == pytest.approx(apart[name], rel=1e-4), name
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, others, strict=True))
 
@@ -213,7 +213,7 @@ def test_step_metrics_are_over_all_action_tokens_whoever_has_credit():
     both, _ = learned(groups([1.0, 0.0], [0.0, 0.0]))
     # 14 action tokens a group; the second task's tokens are others, so what is said of them is, too
     second, _ = learned([replace(groups([1.0, 0.0], [1.0, 0.0])[1], number=0)])
-    for name in ("policy/entropy", "policy/ratio", "policy/kl", "sampler/mismatch_mean", "sampler/mismatch_kl"):
+    for name in ("policy/entropy", "policy/ratio", "policy/update_kl", "sampler/mismatch_mean", "sampler/mismatch_kl"):
         assert both[name] == pytest.approx((alone[name] + second[name]) / 2, rel=1e-5), name
         assert equal[name] == pytest.approx(alone[name], rel=1e-5), name
     assert alone["policy/entropy"] != pytest.approx(second["policy/entropy"], rel=1e-6)

@@ -39,6 +39,32 @@ def test_what_people_know_it_by_is_what_they_get():
     assert made("advantage=grpo").recipe == made("advantage=group_relative").recipe
 
 
+@pytest.mark.parametrize(("key", "name"), [("advantage", "dapo"), ("objective", "dapo"), ("advantage", "gspo")])
+def test_name_of_a_method_is_refused_as_a_part_with_the_key_to_use(key, name):
+    with pytest.raises(RecipeError, match=f'{key}: "{name}" is a method, not an {key}; use with={name}'):
+        assemble(made(f"{key}={name}"))
+
+
+def test_estimator_with_the_name_of_a_method_says_what_else_the_method_sets():
+    resolved = made("advantage=rloo", "objective=null")
+    note = "advantage: rloo is the estimator of a method that also sets objective; use with=rloo"
+    assert note in resolved.notes
+    assert note in load_recipe(resolved).notes
+    assert note in resolved.with_overrides(["seed=3"]).notes
+    assert not made("advantage=grpo").notes
+    assert not [each for each in made("advantage=rloo", "with=rloo").notes if "also sets" in each]
+
+
+def test_minibatches_of_a_method_fit_the_groups_of_a_step():
+    # gspo makes 4 updates per step; two groups are at most two
+    resolved = made("with=gspo", "reinforcement.tasks_per_step=2")
+    assert resolved.recipe.reinforcement.minibatches == 2
+    assert "gspo: reinforcement.minibatches is 2, not 4: a step has 2 groups" in resolved.notes[0]
+    assert made("with=gspo", "reinforcement.tasks_per_step=8").recipe.reinforcement.minibatches == 4
+    with pytest.raises(RecipeError, match="4 updates cannot each have a share of 2 groups"):
+        made("with=gspo", "reinforcement.tasks_per_step=2", "reinforcement.minibatches=4")
+
+
 def test_ppo_asks_for_the_critic_it_needs():
     with pytest.raises(RecipeError, match="token_gae reads token_values, which this run does not produce; a critic"):
         assemble(made("advantage=ppo"))

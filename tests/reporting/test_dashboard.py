@@ -48,7 +48,9 @@ def test_a_sparkline_has_the_least_at_the_bottom_and_the_most_on_top():
 
 
 def test_the_panel_says_where_the_run_is_and_how_it_goes():
-    said = panel({"reward/mean": lambda k: k / 10, "episode/success": lambda k: k / 16, "policy/kl": lambda k: 0.004})
+    said = panel(
+        {"reward/mean": lambda k: k / 10, "episode/success": lambda k: k / 16, "policy/reference_kl": lambda k: 0.004}
+    )
     assert "runs/shop" in said
     assert "reinforcement 8/20" in said
     assert " left" in said

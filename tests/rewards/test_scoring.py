@@ -152,7 +152,7 @@ def test_numbers_of_any_library_become_pythons_own():
         (Score("x" * 58), f"value: '{'x' * 58}' is not a number"),
         (Score("x" * 59), f"value: '{'x' * 58}… is not a number"),
         (Score(1.0, signals={"seen": (math.inf,)}), "it said inf as signal seen"),
-        (1.0, "it returned 1.0, not a Score"),
+        (None, "it returned None; return a number"),
     ],
 )
 def test_what_is_no_number_is_named(said, error):

@@ -45,6 +45,7 @@ ROWS = {
     },
     "gaia": {"task_id": "g", "Question": "Who?", "Final answer": "Ada", "Level": 2, "file_name": ""},
     "browsecomp": {"problem": hidden("Which?"), "answer": hidden("That"), "canary": CANARY, "problem_topic": "art"},
+    "verl": {"prompt": [{"role": "user", "content": "2 + 3?"}], "reward_model": {"ground_truth": "5"}},
     "webshop": {"instruction": "A red lamp", "asin": "B1", "instruction_attributes": ["red"], "price_upper": 30.0},
     "alfworld": {"game_file": "x/game.tw-pddl", "task_desc": "Put an apple.", "task_type": "pick"},
 }  # fmt: skip
@@ -56,6 +57,7 @@ READ = {
     "swe": ("It breaks.", {"FAIL_TO_PASS": ["t1"], "patch": "+x"}),
     "gaia": ("Who?", {"answer": "Ada"}),
     "browsecomp": ("Which?", {"answer": "That"}),
+    "verl": ("2 + 3?", {"answer": "5"}),
     "webshop": ("A red lamp", {"asin": "B1", "attributes": ["red"]}),
     "alfworld": ("Put an apple.", {"file": "x/game.tw-pddl"}),
 }

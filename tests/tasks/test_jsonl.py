@@ -36,7 +36,7 @@ def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
     [
         ({"promt": "x", "answer": 1}, '"promt" is no key of a task; did you mean "prompt"'),
         ([1], "a row is a JSON object, got list"),
-        ({"prompt": 3, "answer": 1}, "`prompt` is text"),
+        ({"prompt": 3, "answer": 1}, "`prompt` is a text or a list of messages"),
         ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is no key of a task; did you mean "tags"'),
         ({"prompt": "x", "anwser": 1}, '"anwser" is no key of a task; did you mean "answer"'),
         ({"prompt": "x"}, "the key 'answer' is missing"),

@@ -83,7 +83,7 @@ def test_a_folder_of_parquet_files_has_splits(tmp_path):
     ("options", "said"),
     [
         ({"prompt": "questoin"}, 'no column questoin; did you mean "question"'),
-        ({"prompt": "answer"}, "answer is int, not text"),
+        ({"prompt": "answer"}, "answer is int, not a text or a list of messages"),
         ({"prompt": "question", "held_out": "test"}, "no split test"),
     ],
 )

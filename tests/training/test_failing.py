@@ -21,8 +21,7 @@ import asyncio, math, sys, zlib
 import numpy as np
 from whetstone.trajectory import Score
 
-async def true(trajectory, task): return True
-async def number(trajectory, task): return 0.5
+async def none(trajectory, task): return None
 async def nan(trajectory, task): return Score(math.nan)
 async def yes(trajectory, task): return Score(1.0, success="yes")
 async def raises(trajectory, task): raise RuntimeError(f"no power at {id(task):#x}")
@@ -121,8 +120,7 @@ evaluation: {{episodes: 4}}
 @pytest.mark.parametrize(
     ("reward", "cause"),
     [
-        ("true", "it returned True, not a Score"),
-        ("number", "it returned 0.5, not a Score"),
+        ("none", "rewards_here:none returned None; return a number"),
         ("nan", "ValueError: it said nan as value"),
         ("yes", "it said 'yes' as success, which is True, False or None"),
         ("raises", "RuntimeError: no power at 0x"),

@@ -31,6 +31,7 @@ from whetstone.assembly.compatibility import (
     check_objective,
     check_observations,
     check_use,
+    try_functions,
     try_on_nothing,
 )
 from whetstone.assembly.environment import environment_of
@@ -44,6 +45,7 @@ from whetstone.assembly.teacher import teacher_reads
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
 from whetstone.environments import TASKS_OF_WORLDS, Environment
+from whetstone.environments.protocol import tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
@@ -329,7 +331,11 @@ def assemble(
     environment = environment_of(resolved, calls)
     policy, format = policy_of(resolved, source, environment, policy, say=say)
     reward = reward_of(resolved)
-    check_judging(resolved, reward, environment(), source)
+    built = environment()
+    check_judging(resolved, reward, built, source)
+    undescribed = [spec.name for spec in tools_shown(built) if not spec.description]
+    if undescribed:
+        say(f"tools without a docstring: {', '.join(undescribed)}; add one, it is the description that the model reads")
     chat = chat_of(resolved, policy, format)
     check_learner_processes(resolved, policy, say=say)
     vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
@@ -363,6 +369,7 @@ def assemble(
         kind = "importance correction"
         correction = function_of(resolved, key, recipe.importance_correction, CORRECTIONS, kind=kind)
         try_on_nothing(resolved, key, correction)
+    try_functions(resolved, credit, objective)
     added = added_columns(resolved, provided_by(reward))
     if recipe.reinforcement is not None:
         run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))

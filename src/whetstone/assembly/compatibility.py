@@ -15,11 +15,12 @@ from whetstone.assembly.column_requirements import unmet
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, Judges
-from whetstone.errors import TaskError, did_you_mean
+from whetstone.errors import CreditError, TaskError, did_you_mean
 from whetstone.learning.columns import STATE_VALUES, Column, RunCapabilities, empty_column
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
+from whetstone.learning.trial import try_estimator, try_objective
 from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
@@ -80,6 +81,20 @@ def try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -
         function(*(empty_column(name) for name in columns_of(function)))
     except ValueError as error:
         raise resolved.error(key, str(error)) from None
+
+
+def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
+    """Try a custom estimator and a custom objective on a small batch.
+
+    Raises:
+        RecipeError: One returns anything other than it must.
+    """
+    attempts = {"advantage": (try_estimator, credit.advantage), "objective": (try_objective, objective)}
+    for key, (attempt, function) in attempts.items():
+        try:
+            attempt(function)
+        except CreditError as error:
+            raise resolved.error(key, str(error)) from None
 
 
 def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from whetstone.errors import EngineError, RecipeError
 from whetstone.plugins import OptionError, checked_options, find_part, has_all_of, made_of, options_of
-from whetstone.recipe import Part, Resolved
+from whetstone.recipe import Part, Resolved, built_in_methods
 
 
 def function_of(
@@ -25,6 +25,9 @@ def found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[
     try:
         return find_part(kind, name, built_in)
     except RecipeError as error:
+        method = name.lower().replace("_", "-")
+        if ":" not in name and method in built_in_methods():
+            raise resolved.error(key, f'"{name}" is a method, not an {kind}; use with={method}') from None
         raise resolved.error(key, str(error)) from None
 
 

@@ -169,7 +169,7 @@ def _tiny(
 
 def _prompts(source: Source) -> list[str]:
     """What a tokenizer is trained on first."""
-    return [source.task(index).prompt for index in range(_TOKENIZER_TASKS)]
+    return [source.task(index).text for index in range(_TOKENIZER_TASKS)]
 
 
 def _adapted(resolved: Resolved, policy: Policy) -> Policy:

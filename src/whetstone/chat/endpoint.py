@@ -106,7 +106,8 @@ class ChatEndpoint:
             if attempt < self.tries:
                 await asyncio.sleep(min(_LONGEST_PAUSE, max(pause, wait)))
                 pause *= 2
-        raise InfrastructureError(f"the model at {self.url} could not be asked: {said}")
+        remedy = "; start its server or correct the url" if "ConnectError" in said else ""
+        raise InfrastructureError(f"the model at {self.url} could not be asked: {said}{remedy}")
 
     async def close(self) -> None:
         """Let go of the connection."""

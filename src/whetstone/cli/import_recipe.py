@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from whetstone.atomic_write import write_text
 from whetstone.plain_json import to_json
-from whetstone.recipe.foreign import read_foreign, translate
+from whetstone.recipe.importers.reading import read_config
+from whetstone.recipe.importers.translation import STATUSES, translate
 
 
 @click.command("import")
@@ -19,21 +20,25 @@ from whetstone.recipe.foreign import read_foreign, translate
 @click.option("--output", type=click.Path(path_type=Path), help="Write the recipe there; else it is printed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def import_recipe(kind: str, file: Path, output: Path | None, as_json: bool) -> None:
-    """Translate FILE, a configuration of TRL (GRPOConfig: YAML, JSON or Python) or of verl (YAML), into a recipe.
+    """Translate FILE, a configuration of TRL or verl, into a recipe.
 
-    Says line by line what became of each key, and which have no counterpart. Nothing of FILE is run.
+    FILE is YAML, JSON, a training script (Python) or a shell script with the command line. Nothing of FILE is run. Each
+    key is reported: translated, a default of the library that differs from that of a recipe, off, without effect on
+    what is learned, missing (with the remedy), or to set in the recipe.
     """
-    found = translate(kind, read_foreign(kind, file))
+    found = translate(kind, read_config(kind, file))
     page = StringIO()
     YAML().dump(found.nested(), page)
     if output is not None:
         write_text(output, page.getvalue())
     if as_json:
-        told = {"translated": found.translated, "missing": found.missing, "unneeded": found.unneeded}
-        click.echo(to_json({"recipe": found.nested(), **told}))
+        report = {status.replace(" ", "_"): found.lines(status) for status in STATUSES}
+        click.echo(to_json({"recipe": found.nested(), **report}))
         return
     if output is None:
         click.echo(page.getvalue())
-    for title, lines in (("translated", found.translated), ("no effect", found.unneeded), ("missing", found.missing)):
-        for line in lines:
-            click.echo(f"{title:<10} {line}", err=output is None)
+    for status in STATUSES:
+        for line in found.lines(status):
+            click.echo(f"{status:<10} {line}", err=output is None)
+    if output is not None:
+        click.echo(f"wrote {output}; next: whetstone doctor {output}")

@@ -20,14 +20,14 @@ from whetstone.errors import RecipeError, did_you_mean
 
 _STARTING_POINTS = resources.files("whetstone") / "cli" / "starting-points"
 _PLACEHOLDER = re.compile(r"(?<![A-Za-z])starter(?![A-Za-z])")
-KINDS = ("recipe", "tool", "environment", "reward", "task")
+KINDS = ("recipe", "tool", "environment", "reward", "task", "method")
 
 
 @click.command()
 @click.argument("kind", metavar="|".join(KINDS))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def new(kind: str, folder: Path) -> None:
-    """Write a recipe, tool, environment, reward or task of your own into DIR, a folder that is not there yet.
+    """Write a recipe, tool, environment, reward, task or method of your own into DIR, a folder that is not there yet.
 
     It runs as it is: a file to change, a recipe that trains with it, and a test that plain `pytest` passes. What DIR is
     called is what the files are called: `whetstone new tool shop` writes shop/shop_tools.py.

@@ -27,8 +27,8 @@ from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
 
 _CURVES = (
-    "reward/mean", "episode/success", "loss/total", "policy/entropy", "policy/kl", "episode/turns",
-    "episode/tool_calls",
+    "reward/mean", "episode/success", "loss/total", "policy/entropy", "policy/reference_kl",
+    "policy/update_kl", "episode/turns", "episode/tool_calls",
     "group/zero_variance_fraction", "episode/invalid_fraction", "update/grad_norm", "sampler/mismatch_kl",
     "throughput/tokens_per_second",
 )  # fmt: skip

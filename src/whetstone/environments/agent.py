@@ -221,7 +221,8 @@ class Agent:
         if self._command:
             await self._run_command(task)
             return
-        given = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": MODEL}
+        given: dict[str, Any] = {"task": task.prompt, "id": task.id, "base_url": url, "api_key": _KEY, "model": MODEL}
+        given["messages"] = [message.to_openai() for message in task.opening]
         given["anthropic_base_url"] = url.removesuffix("/v1")  # its client adds that itself
         function: Any = self._function
         taken = inspect.signature(function).parameters

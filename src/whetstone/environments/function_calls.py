@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.chat import Message, Text, ToolCall, ToolSpec, user
+from whetstone.chat import Message, Text, ToolCall, ToolSpec
 from whetstone.environments.commands import arguments_of
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.trajectory import CallRecord, EndReason, Task
@@ -35,7 +35,7 @@ class FunctionCalls:
         specs = tuple(offered(schema, task.private.get("language", "")) for schema in task.private["functions"])
         self._names = frozenset(spec.name for spec in specs)
         said = task.private.get("messages")
-        opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in said) if said else (user(task.prompt),)
+        opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in said) if said else task.opening
         return Observation(opening, specs)
 
     async def step(self, action: Message) -> StepResult:

@@ -78,8 +78,8 @@ class Planner:
         """The question."""
         self.task, self.seed, self.done, self.answer = task, seed, [], None
         await self.toolset.open(task, seed=seed)
-        opening = (system(self.instruction),) if self.instruction else ()
-        return Observation((*opening, user(task.prompt)))
+        instruction = (system(self.instruction),) if self.instruction else ()
+        return Observation((*instruction, *task.opening))
 
     async def step(self, action: Message) -> StepResult:
         """Carry out one plan.

@@ -109,15 +109,15 @@ class ToolEnvironment:
         """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
         await self.toolset.open(task, seed=seed)
         self._offered = self.toolset.specs
-        request, author = task.prompt, Author.ENVIRONMENT
+        request, author = task.opening, Author.ENVIRONMENT
         if self._user_of is not None:
             await self._user_leaves()
             assert self.toolset.episode is not None
             with waiting_for("the user (open)"):
                 self._user = await call_user_function(self._user_of)
                 reply: Reply = await call_user_function(self._user.open, self.toolset.episode)
-            request, author = reply.text, Author.OTHER_AGENT
-        opening = (system(self.instruction), user(request)) if self.instruction else (user(request),)
+            request, author = (user(reply.text),), Author.OTHER_AGENT
+        opening = (system(self.instruction), *request) if self.instruction else request
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:

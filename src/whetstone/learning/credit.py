@@ -111,16 +111,18 @@ def give_credit(
         for shape in parts.shaping:
             if level_of(shape) == level:
                 key = names[id(shape)]
-                columns.replaced(REWARDS_OF[level], _numbers(key, shape, columns.ask(shape), columns, level))
+                columns.replaced(
+                    REWARDS_OF[level], _check_numbers(key, shape, columns.ask(shape), columns.count(level), level)
+                )
     said = columns.ask(parts.advantage)
     credit = said if isinstance(said, Credit) else Credit(said)
     level = level_of(parts.advantage)
-    advantages = _finite("advantage", parts.advantage, credit.advantages, columns, level)
+    advantages = check_finite("advantage", parts.advantage, credit.advantages, columns.count(level), level)
     modulated = []
     for modulate in parts.advantage_transforms:
         wanted = level_of(modulate, "advantages")
         advantages = columns.ask(modulate, advantages=columns.spread(advantages, level, wanted))
-        advantages = _finite(names[id(modulate)], modulate, advantages, columns, wanted)
+        advantages = check_finite(names[id(modulate)], modulate, advantages, columns.count(wanted), wanted)
         level = wanted
         modulated.append((advantages, level))
     unmasked = columns.spread(advantages, level, "token")
@@ -170,33 +172,32 @@ def _one_step(columns: Columns, head: str, discount: float) -> Tensor | None:
     return found.clamp(0, 1) if columns.probabilities else found
 
 
-def _finite(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
-    """What a function said, in float64.
+def check_finite(key: str, function: Callable[..., Any], values: Any, count: int, level: Level) -> Tensor:
+    """Return the values of a function in float64.
 
     Raises:
-        CreditError: It is not one finite number for each of its level.
+        CreditError: They are not one finite number for each of its level.
     """
-    found = _numbers(key, function, said, columns, level)
+    found = _check_numbers(key, function, values, count, level)
     wrong = int((~found.isfinite()).sum())
     if wrong:
-        values = "value is" if wrong == 1 else "values are"
-        raise CreditError(f"{_who(key, function)}: {wrong} of {len(found)} {values} not finite")
+        said = "value is" if wrong == 1 else "values are"
+        raise CreditError(f"{_who(key, function)}: {wrong} of {len(found)} {said} not finite")
     return found
 
 
-def _numbers(key: str, function: Callable[..., Any], said: Any, columns: Columns, level: Level) -> Tensor:
-    """What a function said, in float64.
+def _check_numbers(key: str, function: Callable[..., Any], values: Any, count: int, level: Level) -> Tensor:
+    """Return the values of a function in float64.
 
     Raises:
-        CreditError: It is not one number for each of its level.
+        CreditError: They are not one number for each of its level.
     """
-    if not isinstance(said, Tensor):
-        raise CreditError(f"{_who(key, function)} returned {type(said).__name__}, not a tensor of numbers")
-    count = columns.count(level)
-    if said.shape != (count,):
-        shape = "×".join(map(str, said.shape)) or "a single"
+    if not isinstance(values, Tensor):
+        raise CreditError(f"{_who(key, function)} returned {type(values).__name__}, not a tensor of numbers")
+    if values.shape != (count,):
+        shape = "×".join(map(str, values.shape)) or "a single"
         raise CreditError(f"{_who(key, function)} returned {shape} numbers, not one for each {level} ({count})")
-    return said.detach().double()
+    return values.detach().double()
 
 
 def _who(key: str, function: Callable[..., Any]) -> str:
@@ -224,14 +225,14 @@ def _filtered(
     for name, each in filters.items():
         if removal_scope_of(each) is RemovalScope.BEFORE_BASELINE:
             columns = columns_of_batch(held)
-            stays = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory") > 0
+            stays = check_finite(f'filter "{name}"', each, columns.ask(each), len(held), "trajectory") > 0
             metrics[f"credit_filters/{name}_removed_fraction"] = 1 - stays.double().mean().item() if len(held) else 0.0
             held = [one for one, stay in zip(held, stays.tolist(), strict=True) if stay]
     weights = torch.tensor([float(one.trajectory.removal is not RemovalScope.LOSS_ONLY) for one in held]).double()
     columns = columns_of_batch(held)
     for name, each in filters.items():
         if removal_scope_of(each) is not RemovalScope.BEFORE_BASELINE:
-            counts = _finite(f'filter "{name}"', each, columns.ask(each), columns, "trajectory")
+            counts = check_finite(f'filter "{name}"', each, columns.ask(each), len(held), "trajectory")
             metrics[f"credit_filters/{name}_removed_fraction"] = 1 - counts.mean().item() if len(held) else 0.0
             weights = weights * counts
     return held, weights

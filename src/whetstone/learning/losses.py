@@ -273,7 +273,7 @@ class UpdateLoss:
 
     def _weighted(self, columns: Mapping[str, Tensor], weight: Tensor | None) -> TokenLoss:
         of_policy = _ask(self.objective, columns)
-        _check(of_policy, self.objective, columns["learner_logprobs"])
+        check_loss(of_policy, self.objective, columns["learner_logprobs"])
         loss, metrics = of_policy.loss, dict(of_policy.metrics)
         if self.correction is not None:
             weights = _ask(self.correction, columns)
@@ -347,21 +347,28 @@ class UpdateLoss:
         return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "consistency/value": said})
 
 
-def _check(said: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
-    """See that an objective somebody wrote said what an objective says.
+def name_of_objective(objective: Callable[..., Any]) -> str:
+    """Return an objective as messages name it."""
+    inner = unbound(objective)
+    return f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
+
+
+def check_loss(found: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
+    """Check that an objective returned a TokenLoss with one loss per token.
 
     Raises:
-        CreditError: It is not one loss a token.
+        CreditError: It returned anything else.
     """
-    inner = unbound(objective)
-    who = f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
-    if not isinstance(said, TokenLoss):
-        raise CreditError(f"{who} returned {type(said).__name__}, not TokenLoss(loss, metrics)")
-    for name, values in {"loss": said.loss, **said.metrics}.items():
+    who = name_of_objective(objective)
+    if not isinstance(found, TokenLoss):
+        remedy = "a loss per token and metrics: from whetstone.algorithms import TokenLoss"
+        raise CreditError(f"{who} returned {type(found).__name__}, not TokenLoss(loss, metrics), {remedy}")
+    for name, values in {"loss": found.loss, **found.metrics}.items():
         if not isinstance(values, Tensor) or values.shape != logprobs.shape:
-            found = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
+            shape = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
             what = "losses" if name == "loss" else f"values of the metric {name}"
-            raise CreditError(f"{who}: {len(logprobs)} {what} are asked for, one a token, got {found}")
+            mean = "; do not average, `aggregation` does" if isinstance(values, Tensor) and not values.shape else ""
+            raise CreditError(f"{who}: {len(logprobs)} {what} are expected, one per token, got {shape}{mean}")
 
 
 def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 ALIASES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "advantage": {
         "grpo": {"name": "group_relative"},
-        "dapo": {"name": "group_relative"},
         "dr_grpo": {"name": "group_relative", "scale": False},
         "grpo_passk": {"name": "pass_at_k"},
         "rloo": {"name": "leave_one_out"},
@@ -44,6 +43,14 @@ ALIASES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """By key of a recipe and name: the part, with options where the name means them."""
+
+
+def alias_of(key: str, keys: Mapping[str, Any]) -> str:
+    """Return the name in a key of a recipe if it is an alias, in the spelling of `ALIASES`; otherwise an empty text."""
+    written = keys.get(key)
+    name = written.get("name") if isinstance(written, Mapping) else written
+    name = name.lower().replace("-", "_") if isinstance(name, str) else ""
+    return name if name in ALIASES[key] else ""
 
 
 def canonical(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,29 +1,36 @@
-"""What is wrong with the keys of a recipe? The first thing Pydantic found, as one line with the nearest right key."""
+"""Messages about invalid keys of a recipe: the first problem that Pydantic found, with the nearest valid key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from whetstone.errors import did_you_mean
 from whetstone.plugins import OptionError, plain_problem
+from whetstone.recipe.importers.names import suggest_key
 from whetstone.renames import renamed_key
 
 
-def problem_of(error: ValidationError, model: type[BaseModel]) -> OptionError:
-    """The key and what is wrong with it; whoever knows where it was written adds file and line.
+def problem_of(error: ValidationError, model: type[BaseModel], recipe: Mapping[str, Any] | None = None) -> OptionError:
+    """Return the first problem of a document; the caller adds the file and line.
 
     Args:
-        model: Of the recipe, whose keys are the right ones.
+        model: Model of the document, with the valid keys.
+        recipe: The keys of the recipe, if the document is one: names of other libraries get their counterparts.
     """
     problem = error.errors(include_url=False)[0]
     *above, last = problem["loc"]
     said = plain_problem(problem)
     if problem["type"] == "extra_forbidden":
         new = renamed_key(".".join(part for part in problem["loc"] if isinstance(part, str)))  # no indices of lists
-        said = f"renamed to {new}" if new else f"no such key{did_you_mean(str(last), _fields_at(model, above))}"
+        fields, section = _fields_at(model, above), ".".join(map(str, above))
+        if recipe is None:
+            near = did_you_mean(str(last), fields)
+        else:
+            near = suggest_key(str(last), problem["input"], fields, recipe, section)
+        said = f"renamed to {new}" if new else f"no such key{near}"
     elif problem["type"] == "model_type":
         said += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
     return OptionError(".".join(map(str, problem["loc"])), said)
@@ -53,19 +60,29 @@ def unknown_nulls(
         path = (*above, key)
         field = model.model_fields.get(key)
         if field is None and value is None:
-            yield OptionError(".".join(path), f"no such key{did_you_mean(key, model.model_fields)}")
+            near = suggest_key(key, value, _fields_of(model), keys, ".".join(above))
+            yield OptionError(".".join(path), f"no such key{near}")
         elif field is not None and isinstance(value, Mapping):
             for below in models_in(field.annotation):
                 yield from unknown_nulls(below, value, path)
 
 
-def _fields_at(model: Any, path: Sequence[int | str]) -> list[str]:
+def _fields_at(model: Any, path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
     for part in path:
         below = model.model_fields.get(str(part))
         model = next(models_in(below.annotation), None) if below is not None else None
         if model is None:
-            return []
-    return list(model.model_fields)
+            return {}
+    return _fields_of(model)
+
+
+def _fields_of(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """Return the keys of a model, each with a function that returns the keys below it."""
+
+    def keys_below(annotation: Any) -> Callable[[], Mapping[str, Any]]:
+        return lambda: next((below.model_fields for below in models_in(annotation)), {})
+
+    return {name: keys_below(field.annotation) for name, field in model.model_fields.items()}
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

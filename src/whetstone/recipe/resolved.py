@@ -19,10 +19,10 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from whetstone.errors import RecipeError
 from whetstone.masking import known_secrets, remember_secret
 from whetstone.plugins import OptionError, with_names
-from whetstone.recipe.aliases import canonical
+from whetstone.recipe.aliases import alias_of, canonical
 from whetstone.recipe.checking import contradictions, remarks, without_effect
 from whetstone.recipe.locating import located, relocated
-from whetstone.recipe.methods import Laid, with_methods
+from whetstone.recipe.methods import Laid, read_method, with_methods
 from whetstone.recipe.parts import section_of
 from whetstone.recipe.problems import renamed_keys, unknown_nulls
 from whetstone.recipe.reading import (
@@ -30,6 +30,7 @@ from whetstone.recipe.reading import (
     Keys,
     Places,
     Stack,
+    built_in_methods,
     changed,
     layered,
     merged,
@@ -78,8 +79,7 @@ class Resolved:
         Raises:
             RecipeError: As `load_recipe`.
         """
-        there = _given(self.name, sections, changes)
-        return _built(self.name, Stack(self.worlds, dict(self.keys), dict(self.places)), [there])
+        return self._changed(_given(self.name, sections, changes))
 
     def with_overrides(self, overrides: Sequence[str]) -> Resolved:
         """The same recipe with `key=value` overrides, values in YAML.
@@ -87,7 +87,15 @@ class Resolved:
         Raises:
             RecipeError: As `load_recipe`.
         """
-        return _built(self.name, Stack(self.worlds, dict(self.keys), dict(self.places)), [overrides_read(overrides)])
+        return self._changed(overrides_read(overrides))
+
+    def _changed(self, changes: _Changes) -> Resolved:
+        stack = Stack(self.worlds, dict(self.keys), dict(self.places))
+        return _built(self.name, stack, [changes]).with_notes(self.notes)
+
+    def with_notes(self, notes: Sequence[str]) -> Resolved:
+        """Return the same recipe with the notes of an earlier form of it."""
+        return replace(self, notes=tuple(dict.fromkeys((*notes, *self.notes))))
 
     def check_variables(self) -> None:
         """Check that the recipe can be used, not only shown.
@@ -158,7 +166,8 @@ def load_recipe(
     """
     name, stack = _read(recipe)
     given = _given(name, {**sections, "with": with_} if with_ is not None else sections, {})
-    return _built(name, stack, [given, overrides_read(overrides)])
+    found = _built(name, stack, [given, overrides_read(overrides)])
+    return found.with_notes(recipe.notes) if isinstance(recipe, Resolved) else found
 
 
 def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyType({})) -> Resolved:
@@ -260,7 +269,10 @@ def _resolved(
 ) -> Resolved:
     for wrong in (*renamed_keys(keys), *unknown_nulls(Recipe, keys)):
         raise RecipeError(f"{place_of(places, wrong.key, name)}  {wrong}")
-    keys = canonical(located(_without_nulls(keys), None))
+    keys = located(_without_nulls(keys), None)
+    notes = (*notes, *_partial_methods(keys, laid))
+    keys, fitted = _fit_minibatches(canonical(keys), places, laid)
+    notes = (*notes, *fitted)
     try:
         values, unset = expand_variables(keys)
     except OptionError as error:
@@ -290,6 +302,30 @@ def _resolved(
     for key, said in contradictions(recipe):
         raise resolved.error(key, said)
     return resolved
+
+
+def _fit_minibatches(keys: Keys, places: Places, laid: Laid) -> tuple[Keys, list[str]]:
+    """Lower the number of minibatches that a method sets to the number of groups of a step."""
+    key, stage = "reinforcement.minibatches", keys.get("reinforcement")
+    method = next((each.name for each in laid.methods if each.places.get(key) == places.get(key, "")), None)
+    if method is None or not isinstance(stage, Mapping):
+        return keys, []
+    groups, minibatches = stage.get("tasks_per_step", 16), stage.get("minibatches")
+    if not isinstance(groups, int) or not isinstance(minibatches, int) or not 0 < groups < minibatches:
+        return keys, []
+    note = f"{method}: {key} is {groups}, not {minibatches}: a step has {groups} groups (reinforcement.tasks_per_step)"
+    return {**keys, "reinforcement": {**stage, "minibatches": groups}}, [note]
+
+
+def _partial_methods(keys: Mapping[str, Any], laid: Laid) -> Iterator[str]:
+    """Yield a note if the estimator has the name of a method that sets other keys too."""
+    name = alias_of("advantage", keys)
+    method = name.replace("_", "-").replace("++", "-plus-plus")
+    if method not in built_in_methods() or method in (each.name for each in laid.methods):
+        return
+    more = [key for key in read_method(method).keys if key not in ("advantage", "title", "paper") and key not in keys]
+    if more:
+        yield f"advantage: {name} is the estimator of a method that also sets {', '.join(more)}; use with={method}"
 
 
 def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:

@@ -405,7 +405,7 @@ class Recipe(Settings):
         try:
             super().__init__(**with_names(keys))
         except ValidationError as error:
-            raise problem_of(error, Recipe) from None
+            raise problem_of(error, Recipe, keys) from None
 
     @model_validator(mode="after")
     def _rates_suit_the_policy(self) -> Recipe:

@@ -164,7 +164,7 @@ def equal_groups(rows: Sequence[Row]) -> Alarm | None:
             rows,
             "all groups wrong",
             f"{seen}; success is {success:.0%}, and was {peak:.0%} at step {lost}: updates destroyed the policy",
-            "policy/kl, policy/entropy and update/relative_norm since that step",
+            "policy/update_kl, policy/entropy and update/relative_norm since that step",
             f"a checkpoint before step {lost + 1} with a lower learning rate, more episodes per step "
             "(reinforcement.tasks_per_step, rollout.group_size), reinforcement.reference_kl",
             key,
@@ -253,12 +253,12 @@ def falling_success(rows: Sequence[Row]) -> Alarm | None:
         f"success of sampled episodes fell {success.describe('{:.0%}')}",
         "success by kind of task: the curriculum may choose harder tasks"
         if chosen
-        else "policy/kl, policy/entropy, the gradient norm, and the step at which it started",
+        else "policy/update_kl, policy/entropy, the gradient norm, and the step at which it started",
         "a lower learning rate, more episodes per step (reinforcement.tasks_per_step, rollout.group_size), "
         "reinforcement.reference_kl, or a checkpoint before the fall",
         SUCCESS,
         "policy/entropy",
-        "policy/kl",
+        "policy/update_kl",
     )
 
 

@@ -165,8 +165,8 @@ METRICS = _rows({
     ),
     "objectives of tokens with ratios": (
         ("policy/ratio", "", "Mean probability ratio of a token between the new and the old policy."),
-        ("policy/kl", "nats per token",
-         "KL divergence between the policy before and after the updates of the step (k3)."),
+        ("policy/update_kl", "nats per token",
+         "KL divergence between the policy before and after the updates of the step (k3); `ppo_kl` of verl."),
         ("policy/log_ratio_clamped_fraction", "fraction", "Tokens whose log-ratio was clamped to avoid overflow."),
     ),
     "`reinforcement.measure_noise_scale`, steps that measure": (
@@ -182,7 +182,8 @@ METRICS = _rows({
         ("update/groups", "groups", "Groups of the measured update."),
     ),
     "`reinforcement.reference_kl`, objectives with a reference": (
-        ("policy/reference_kl", "nats per token", "KL divergence from the reference policy (k3)."),
+        ("policy/reference_kl", "nats per token",
+         "KL divergence from the reference policy (k3); `kl` of TRL and verl."),
     ),
     "objectives that clip": (
         ("policy/clip_fraction", "fraction", "Tokens whose ratio was clipped. They give no gradient."),

@@ -37,7 +37,8 @@ _SHOWN = {
     "episode/invalid": "{:.0f} failed",
     "episode/turns": "turns {:.1f}",
     "policy/entropy": "entropy {:.2f}",
-    "policy/kl": "kl {:.4f}",
+    "policy/reference_kl": "kl {:.4f}",
+    "policy/update_kl": "update kl {:.4f}",
     "sampler/mismatch_kl": "mismatch {:.1e}",
     "throughput/tokens_per_second": "{:,.0f} tok/s",
 }

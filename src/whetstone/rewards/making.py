@@ -15,10 +15,11 @@ from typing import Any, get_args, get_type_hints
 
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import OptionError, checked_options, find_part, made_of, options_of
+from whetstone.rewards.adapting import adapt_reward, signature_of_library
 from whetstone.rewards.judges import JUDGES, Judge
 from whetstone.rewards.protocol import Reward
 from whetstone.rewards.term import Term
-from whetstone.tools.threads import call_user_function
+from whetstone.trajectory import Score, Task, Trajectory
 
 
 def make_reward(named: Any, built_in: Mapping[str, Any]) -> Reward:
@@ -42,6 +43,13 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
     if not callable(part):
         raise RecipeError(f'{kind} "{name}" is {part!r}, not a function or class')
+    if kind == "judge" and ":" in name and not all(hasattr(part, method) for method in ("answer", "close")):
+        raise RecipeError(
+            f'judge "{name}" is not a judge: a class with async def answer(self, question) -> dict and close(self); '
+            "see docs/rewards.md"
+        )
+    if kind == "reward" and inspect.isfunction(part) and signature_of_library(part):
+        return adapt_reward(_with_options(part, options), name)
     given = {}
     hints = get_type_hints(part.__init__ if inspect.isclass(part) else part)
     for key in [key for key in options if key in options_of(part)]:
@@ -50,28 +58,31 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
             given[key] = _below(key, make, options.pop(key))
     arguments = checked_options(part, options, given)
     if inspect.isclass(part):
-        return made_of(kind, name, _with_async_call(part) if kind == "reward" else part, arguments)
-    if inspect.isfunction(part) and not inspect.iscoroutinefunction(part):
-        part = _awaitable(part)
-    return functools.partial(part, **arguments) if arguments else part
+        return made_of(kind, name, _with_scores(part, name) if kind == "reward" and ":" in name else part, arguments)
+    bound = functools.partial(part, **arguments) if arguments else part
+    return adapt_reward(bound, name) if kind == "reward" and ":" in name else bound
 
 
-def _with_async_call(part: type) -> type:
-    """Return the class, or a subclass of it whose `__call__` runs in a thread if that of the class is plain."""
+def _with_options(part: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function of TRL or verl with the options of a recipe bound: any of its parameters."""
+    names = [name for name in inspect.signature(part).parameters if name not in ("completions", "solution_str")]
+    for key in options:
+        if key not in names:
+            raise OptionError(key, f"no such option{did_you_mean(key, names)}")
+    return functools.partial(part, **options) if options else part
+
+
+def _with_scores(part: type, name: str) -> type:
+    """Return a subclass whose `__call__` is async and returns a Score."""
     call = next((vars(kind)["__call__"] for kind in part.__mro__ if "__call__" in vars(kind)), None)
-    if call is None or inspect.iscoroutinefunction(call):
+    if call is None:
         return part
-    return type(part.__name__, (part,), {"__call__": _awaitable(call), "__module__": part.__module__})
 
+    async def score(self: Any, trajectory: Trajectory, task: Task) -> Score:
+        found: Score = await adapt_reward(functools.partial(call, self), name)(trajectory, task)
+        return found
 
-def _awaitable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an async function that calls a plain one in a thread."""
-
-    @functools.wraps(function)
-    async def asked(*arguments: Any, **options: Any) -> Any:
-        return await call_user_function(function, *arguments, **options)
-
-    return asked
+    return type(part.__name__, (part,), {"__call__": score, "__module__": part.__module__})
 
 
 def _maker(hint: Any, built_in: Mapping[str, Any]) -> Callable[[Any], Any] | None:

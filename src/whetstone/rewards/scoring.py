@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any
 
 from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
+from whetstone.rewards.adapting import to_score
 from whetstone.rewards.judges.heard import judgements_heard
 from whetstone.rewards.protocol import Compares, Reward
 from whetstone.tools.threads import call_user_function
@@ -95,9 +96,8 @@ async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
         raise
 
 
-def _with(trajectory: Trajectory, score: Score, heard: Sequence[Judgement] = ()) -> Trajectory:
-    if not isinstance(score, Score):
-        raise TypeError(f"it returned {_short(score)}, not a Score: return Score(1.0, success=True), say")
+def _with(trajectory: Trajectory, score: Any, heard: Sequence[Judgement] = ()) -> Trajectory:
+    score = to_score(score)
     if score.invalid:
         return _failed(trajectory, InfrastructureError(score.invalid))
     score = _in_numbers(score)

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from whetstone.errors import did_you_mean
@@ -57,6 +57,24 @@ def _text(row: Row, names: str) -> str:
     value = _column(row, names)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"`{names.split('|')[0]}` is a text, got {json.dumps(value, default=str)[:60]}")
+    return value
+
+
+def _prompt(row: Row, name: str) -> Any:
+    """Return a prompt: a text, or a list of messages."""
+    value = _column(row, name)
+    return value if isinstance(value, list) else _text(row, name)
+
+
+def _at(row: Row, name: str) -> Any:
+    """Return a column, or a field of a column: `reward_model.ground_truth`."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise KeyError(name)
+        value = value[part]
     return value
 
 
@@ -212,6 +230,16 @@ def _alfworld(row: Row, number: int) -> Task:
     return Task(_id(row, "task_id|id", number), str(said), {"file": file}, _tags(row, kind="task_type"))
 
 
+def _verl(row: Row, number: int) -> Task:
+    prompt, judged = _prompt(row, "prompt"), row.get("reward_model") or {}
+    if not isinstance(judged, Mapping) or judged.get("ground_truth") is None:
+        raise ValueError("`reward_model.ground_truth` has no value")
+    others = {name: value for name, value in row.items() if name not in ("prompt", "reward_model")}
+    private = {"answer": judged["ground_truth"], "ground_truth": judged["ground_truth"], **others}
+    # values that JSON cannot hold (dates, bytes) become texts, so that a trajectory can be written
+    return Task(str(number), prompt, json.loads(json.dumps(private, default=str)), _tags(row, kind="data_source"))
+
+
 FORMATS: Mapping[str, Format] = {
     "alfworld": Format(
         "game_file, (task_desc), (task_type), (task_id)", "verdict", "textworld", "A household game by its file.",
@@ -250,6 +278,10 @@ FORMATS: Mapping[str, Format] = {
         "problem_statement, base_commit, FAIL_TO_PASS, PASS_TO_PASS, (repo), (patch), (test_patch), (instance_id), …",
         "of your own", "of your own", "An issue of a repository; whoever brings the repository judges.", _swe,
     ),
+    "verl": Format(
+        "prompt (a list of messages), reward_model.ground_truth, (data_source), (extra_info), …", "exact_match",
+        "tools", "A row of a dataset of verl; a custom reward can have the signature of verl.", _verl,
+    ),
     "webshop": Format(
         "instruction or instruction_text, asin, (instruction_attributes or attributes), (instruction_options or "
         "goal_options), (price_upper), (category)", "of your own", "of your own", "Something to buy.", _webshop,
@@ -284,11 +316,11 @@ def format_of(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Tas
 
 
 def _by_columns(columns: Mapping[str, Any], row: Row, number: int) -> Task:
-    private = {str(name): row[name] for name in columns.get("private", ())}
+    private = {str(name): _at(row, str(name)) for name in columns.get("private", ())}
     if "answer" in columns:
-        private["answer"] = row[columns["answer"]]
+        private["answer"] = _at(row, str(columns["answer"]))
         if private["answer"] is None:
             raise ValueError(f"`{columns['answer']}` has no value")
     tags = {str(name): str(row[name]) for name in columns.get("tags", ())}
     id = str(row[columns["id"]]) if "id" in columns else str(number)
-    return replace(Task(id, _text(row, str(columns["prompt"])), private), tags=tags)
+    return Task(id, _prompt(row, str(columns["prompt"])), private, tags)

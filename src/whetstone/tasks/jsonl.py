@@ -46,7 +46,8 @@ def read_tasks(
     except DataError as error:
         raise TaskError(str(error)) from None
     if not tasks:
-        raise TaskError(f"{path}: no tasks in it" + (f" ({skipped} bad rows skipped)" if skipped else ""))
+        rows = f" ({skipped} bad rows skipped)" if skipped else ""
+        raise TaskError(f'{path}: no tasks in it{rows}; write one per line: {{"prompt": "…", "answer": "…"}}')
     return tasks, skipped
 
 
@@ -93,8 +94,8 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
         if near and key not in _KNOWN:
             raise ValueError(f'"{key}" is no key of a task{did_you_mean(key, near)} (else put it under `private`)')
     prompt, tags, private = row["prompt"], row.get("tags", {}), row.get("private", {})
-    if not isinstance(prompt, str) or not isinstance(tags, dict) or not isinstance(private, dict):
-        raise ValueError("`prompt` is text, `tags` and `private` are objects")
+    if not isinstance(prompt, str | list) or not isinstance(tags, dict) or not isinstance(private, dict):
+        raise ValueError("`prompt` is a text or a list of messages, `tags` and `private` are objects")
     for tag, value in tags.items():
         if isinstance(value, dict | list) or value is None:
             raise ValueError(f"the tag {tag} is a text or a number, got {json.dumps(value)}")
@@ -103,4 +104,5 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
         row["answer"]  # without anything to judge by there is nothing to learn
     if all(value is None for value in known.values()):
         raise ValueError("`answer` has no value")
-    return Task(str(row.get("id", number)), prompt, known, {tag: str(value) for tag, value in tags.items()})
+    opening: Any = prompt
+    return Task(str(row.get("id", number)), opening, known, {tag: str(value) for tag, value in tags.items()})

@@ -141,9 +141,9 @@ class _Columns:
         for column in (*filter(None, (self.prompt, self.answer, self.id)), *self.tags, *self.private):
             if column not in columns:
                 raise row.error(f"no column {column}{did_you_mean(column, columns)}")
-        prompt = columns[self.prompt]
-        if not isinstance(prompt, str):
-            raise row.error(f"{self.prompt} is {type(prompt).__name__}, not text")
+        prompt: Any = columns[self.prompt]
+        if not isinstance(prompt, str | list | tuple):
+            raise row.error(f"{self.prompt} is {type(prompt).__name__}, not a text or a list of messages")
         private = {column: columns[column] for column in self.private}
         if self.answer:
             if columns[self.answer] is None:
@@ -152,4 +152,8 @@ class _Columns:
         # values that JSON cannot hold (dates, bytes) become texts, so that a trajectory can be written
         private = json.loads(json.dumps(private, default=str))
         own = str(columns[self.id]) if self.id else f"{split}/{row.number}"
-        return Task(own, prompt, private, {tag: str(columns[tag]) for tag in self.tags})
+        try:
+            opening: Any = prompt
+            return Task(own, opening, private, {tag: str(columns[tag]) for tag in self.tags})
+        except ValueError as error:
+            raise row.error(str(error), at=self.prompt) from None

@@ -19,7 +19,7 @@ _WORDS = re.compile(r"\w+")
 
 def text_of(task: Task) -> str:
     """What is compared: the words of the prompt; of a task without one, its id."""
-    words = _WORDS.findall(task.prompt.lower())
+    words = _WORDS.findall(task.text.lower())
     return " ".join(words) if words else f"\x1f{task.id}"
 
 

@@ -65,9 +65,9 @@ def test_extreme_log_probs_stay_finite():
 
 def test_the_kl_metric_is_zero_at_ratio_one_and_never_negative():
     result, _ = at(RATIOS, ADVANTAGES)
-    assert (result.metrics["policy/kl"] >= 0).all()
-    assert result.metrics["policy/kl"][-1].item() == 0
-    assert result.metrics["policy/kl"][0].item() == pytest.approx(0.5 - math.log(1.5))
+    assert (result.metrics["policy/update_kl"] >= 0).all()
+    assert result.metrics["policy/update_kl"][-1].item() == 0
+    assert result.metrics["policy/update_kl"][0].item() == pytest.approx(0.5 - math.log(1.5))
 
 
 def test_bad_shapes_and_widths_are_refused():

@@ -17,7 +17,7 @@ def test_log_ratios_are_bounded_and_a_bounded_one_has_no_gradient():
 
 def test_what_is_reported_of_ratios():
     found = ratio_metrics(of(0, 0.5, -20), marked_fraction=torch.tensor([True, False, False]))
-    assert found["policy/kl"].tolist() == pytest.approx([0, 2.718281828**0.5 - 1.5, 10], abs=1e-6)
+    assert found["policy/update_kl"].tolist() == pytest.approx([0, 2.718281828**0.5 - 1.5, 10], abs=1e-6)
     assert found["policy/log_ratio_clamped_fraction"].tolist() == [0, 0, 1]
     assert found["policy/marked_fraction"].tolist() == [1, 0, 0]
 

@@ -63,7 +63,7 @@ def test_what_is_no_finite_number_is_not_told(tmp_path):
     tracker, folder = Remembering(), write_run(tmp_path / "demo")
     feed = feed_of(folder, mine=tracker)
     feed.follow(folder)
-    feed.row(row(1, **{"reward/mean": math.nan, "policy/kl": math.inf, "loss": 2}))
+    feed.row(row(1, **{"reward/mean": math.nan, "policy/update_kl": math.inf, "loss": 2}))
     feed.close(None)
     assert tracker.told == [(1, {"loss": 2.0, "reinforcement/step": 1.0})]
     assert tracker.finished == [None]

@@ -55,7 +55,7 @@ def ratio_metrics(log_ratios: Tensor, **fractions: Tensor) -> dict[str, Tensor]:
         ratio = log_ratios.detach().exp()
         found = {
             "policy/ratio": ratio,
-            "policy/kl": kl_estimate(-log_ratios.detach(), "k3"),
+            "policy/update_kl": kl_estimate(-log_ratios.detach(), "k3"),
             "policy/log_ratio_clamped_fraction": (log_ratios.detach().abs() >= LOG_RATIO_BOUND).to(ratio.dtype),
         }
         return found | {f"policy/{name}": value.to(ratio.dtype) for name, value in fractions.items()}

@@ -25,7 +25,8 @@ _NAMES: dict[type, str] = {
 
 def task_to_wire(task: Task) -> dict[str, Any]:
     """A task, its private data among it: the environment judges by it."""
-    return {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+    row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+    return row | ({"messages": [writable(message.to_openai()) for message in task.messages]} if task.messages else {})
 
 
 def task_from_wire(row: Mapping[str, Any]) -> Task:
@@ -36,7 +37,8 @@ def task_from_wire(row: Mapping[str, Any]) -> Task:
     """
     private, tags = (field_of(row, name, dict, {}) for name in ("private", "tags"))
     words = {name: field_of(tags, name, str) for name in tags}
-    return Task(field_of(row, "id", str), field_of(row, "prompt", str, ""), private, words)
+    messages = tuple(map(Message.from_openai, field_of(row, "messages", list, [])))
+    return Task(field_of(row, "id", str), field_of(row, "prompt", str, ""), private, words, messages)
 
 
 def observation_to_wire(observation: Observation) -> dict[str, Any]:

@@ -5,7 +5,7 @@ export const SAID = {
   "evaluation/success": ["Success on held-out tasks", "Tasks it never learns from. This is what is wanted."],
   "reward/mean": ["Reward", "What is optimised. Where it rises and success does not, look at what is paid."],
   "policy/entropy": ["Entropy", "How undecided it is, in nats a token. Near 0 with little success: it stopped exploring."],
-  "policy/kl": ["KL to the policy before", "How far one update goes."],
+  "policy/update_kl": ["KL to the policy before", "How far one update goes."],
   "policy/reference_kl": ["KL to the reference", "How far it went from where it began."],
   "policy/clip_fraction": ["Clipped tokens", "Share of tokens moved as far as one update may move them."],
   "policy/staleness_mean": ["Staleness", "Updates since the tokens were drawn, in the mean."],

@@ -1,0 +1,1 @@
+"""Importers of configurations of TRL and verl, and the names of other libraries for keys of a recipe."""

@@ -1,0 +1,185 @@
+"""Keys of a recipe for names of TRL, verl and OpenRLHF, for messages about unknown keys."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from whetstone.errors import did_you_mean
+from whetstone.recipe.importers.rules import Library, Missing
+from whetstone.recipe.importers.trl import TRL
+from whetstone.recipe.importers.verl import VERL
+
+Fields = Mapping[str, Callable[[], Mapping[str, Any]]]
+"""Valid keys by name, each with a function that returns the keys below it."""
+
+
+def _clip(value: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {"objective.name": "clipped", "objective.clip_low": value, "objective.clip_high": value}
+
+
+_EARLIER_TRL: Mapping[str, Any] = {
+    "kl_coef": "reinforcement.reference_kl",
+    "init_kl_coef": "reinforcement.reference_kl",
+    "cliprange": _clip,
+    "clip_range": _clip,
+    "cliprange_value": "critic.clip",
+    "vf_coef": "critic.weight",
+    "ent_coef": "reinforcement.entropy.weight",
+    "num_ppo_epochs": "reinforcement.epochs",
+    "ppo_epochs": "reinforcement.epochs",
+    "n_epochs": "reinforcement.epochs",
+    "num_mini_batches": "reinforcement.minibatches",
+    "rloo_k": "rollout.group_size",
+    "response_length": "rollout.max_new_tokens",
+    "max_new_tokens": "rollout.max_new_tokens",
+    "gae_lambda": "advantage.trace",
+    "lam": "advantage.trace",
+    "gamma": "advantage.discount",
+}
+_OPENRLHF: Mapping[str, Any] = {
+    "actor_learning_rate": "reinforcement.learning_rate",
+    "critic_learning_rate": "critic.learning_rate",
+    "n_samples_per_prompt": "rollout.group_size",
+    "generate_max_len": "rollout.max_new_tokens",
+    "rollout_batch_size": "reinforcement.tasks_per_step",
+    "train_batch_size": lambda value, keys: {
+        "reinforcement.minibatches": max(1, int(keys.get("rollout_batch_size", 1024)) // int(value))
+    },
+    "micro_train_batch_size": lambda value, keys: Missing(
+        "it changes no result; reinforcement.micro_batch_tokens limits the tokens of a forward pass"
+    ),
+    "max_epochs": "reinforcement.epochs",
+    "num_episodes": "reinforcement.steps",
+    "eps_clip": _clip,
+    "value_clip": "critic.clip",
+    "lambd": "advantage.trace",
+    "entropy_loss_coef": "reinforcement.entropy.weight",
+    "max_norm": "reinforcement.max_grad_norm",
+    "l2": "reinforcement.weight_decay",
+    "lr_warmup_ratio": "reinforcement.warmup_fraction",
+    "advantage_estimator": lambda value, keys: {"advantage.name": str(value)},
+    "pretrain": "policy.path",
+    "lora_rank": "policy.lora.rank",
+    "target_modules": "policy.lora.target_modules",
+    "prompt_data": "tasks.path",
+    "remote_rm_url": lambda value, keys: Missing("reward: my_package:my_reward can call a server"),
+    "dynamic_filtering": lambda value, keys: {"rollout.dynamic_sampling": "nonzero_variance"},
+    "vllm_num_engines": "scale.engine_replicas",
+    "vllm_tensor_parallel_size": "scale.tensor_parallel",
+    "adam_offload": "reinforcement.optimizer_offload",
+    "init_coef": "reinforcement.reference_kl",
+    "is_correction_enable": lambda value, keys: {"importance_correction": "truncated"},
+}
+_LIBRARIES = (
+    TRL,
+    Library("TRL", _EARLIER_TRL, (), {}, {}, {}),
+    VERL,
+    Library("OpenRLHF", _OPENRLHF, (), {}, {}, {}),
+)
+_SAME_NAME = ("learning_rate", "temperature", "seed")
+"""Keys that other libraries have under the same name, at top level."""
+_IMITATING = ("pretraining", "preference", "offline", "distillation")
+_FIRST = ("reinforcement", "rollout", "policy", "evaluation", "supervised")
+"""Sections in the order in which a key of several sections is suggested."""
+
+
+def suggest_key(
+    key: str,
+    value: Any,
+    fields: Mapping[str, Callable[[], Mapping[str, Any]]],
+    keys: Mapping[str, Any],
+    above: str = "",
+) -> str:
+    """Return the end of the message about an unknown key: the counterpart, or the nearest key.
+
+    Args:
+        key: The unknown key.
+        value: Its value.
+        fields: The keys at this level.
+        keys: The keys of the general recipe.
+        above: Dotted path of the section of `key`; empty at top level.
+    """
+    paths = [] if above else list(_below(key, fields, keys))
+    if paths and key in _SAME_NAME:
+        counterparts: tuple[str, dict[str, Any], str] | None = ("", {paths[0]: value}, "")
+    else:
+        counterparts = _counterparts(key, value, keys)
+    if counterparts is not None:
+        library, result, reason = counterparts
+        if not result:
+            return f"; {reason} ({key} of {library})"
+        settings = ", ".join(path if each is None else f"{path}={_format_value(each)}" for path, each in result.items())
+        others = [path for path in paths if path not in result and path.partition(".")[0] in (*_FIRST, *_IMITATING)]
+        others = [path for path in others if path.partition(".")[0] in keys]
+        more = f" or {' or '.join(others)}" if others else ""
+        return f"; set {settings}{more}" + (f" ({key} of {library})" if library else "")
+    if paths:
+        return f"; did you mean {' or '.join(paths[:3])}?"
+    names = {name: name for name in fields}
+    if not above:
+        below = [name for section in fields for name in fields[section]()]
+        names = {**{name: next(iter(_below(name, fields, keys))) for name in below}, **names}
+    near = difflib.get_close_matches(key, list(names), n=1, cutoff=0.6)
+    return f'; did you mean "{names[near[0]]}"?' if near else did_you_mean(key, fields)
+
+
+def _counterparts(key: str, value: Any, keys: Mapping[str, Any]) -> tuple[str, dict[str, Any], str] | None:
+    """Return (library, keys of the recipe, reason if present are none) for a name of a library."""
+    if isinstance(value, Mapping):
+        return _sections(key, value)
+    group = keys.get("rollout")
+    size = group.get("group_size", 8) if isinstance(group, Mapping) else 8
+    others = {name: each for name, each in keys.items() if not isinstance(each, Mapping)}
+    for library in _LIBRARIES:
+        full = next((name for name in library.rules if name == key or name.endswith(f".{key}")), None)
+        if full is None:
+            continue
+        if value is None:
+            return library.name, dict.fromkeys(library.targets(full)), ""
+        everything = {"num_generations": size, **others, key: value, full: value}
+        if full.endswith(("kl_loss_coef", "kl_loss_type")):
+            everything["actor_rollout_ref.actor.use_kl_loss"] = True
+        result = library.apply(full, value, everything)
+        if isinstance(result, dict) and result:
+            return library.name, result, ""
+        if isinstance(result, Missing):
+            return library.name, {}, str(result)
+    advice = next((library for library in _LIBRARIES if key in library.advice), None)
+    return (advice.name, {}, advice.advice[key]) if advice is not None else None
+
+
+def _sections(key: str, value: Mapping[str, Any]) -> tuple[str, dict[str, Any], str] | None:
+    """Return the counterparts of a section of verl, such as `actor_rollout_ref`."""
+    if not any(name.startswith(f"{key}.") for name in VERL.rules):
+        return None
+    flat = dict(_flattened(key, value))
+    result: dict[str, Any] = {}
+    for path, each in flat.items():
+        counterpart = VERL.apply(path, each, flat) if path in VERL.rules else {}
+        result |= counterpart if isinstance(counterpart, dict) else {}
+    general = "a section of its configuration; `whetstone import verl FILE` translates all of it"
+    advice = next((VERL.advice[path] for path in flat if path in VERL.advice), general)
+    return "verl", result, "" if result else advice
+
+
+def _flattened(above: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _flattened(f"{above}.{key}", below)
+    else:
+        yield above, value
+
+
+def _below(key: str, fields: Fields, keys: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted paths one level down that end in a key: those of the recipe's sections if present are some."""
+    having = [section for section in fields if key in fields[section]()]
+    having.sort(key=lambda section: _FIRST.index(section) if section in _FIRST else len(_FIRST))
+    present = [section for section in having if section in keys]
+    yield from (f"{section}.{key}" for section in present or having[:1])
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,217 @@
+"""Translation of a configuration of TRL or verl into a valid recipe, with one entry per key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from whetstone.plugins import OptionError
+from whetstone.recipe.checking import contradictions, without_effect
+from whetstone.recipe.importers.rules import Computed, Keys, Library, Missing, NoEffect
+from whetstone.recipe.importers.trl import TRL
+from whetstone.recipe.importers.verl import VERL
+from whetstone.recipe.settings import Recipe
+
+LIBRARIES: Mapping[str, Library] = {"trl": TRL, "verl": VERL}
+Status = Literal["translated", "default", "off", "no effect", "missing", "to set"]
+STATUSES: tuple[Status, ...] = ("translated", "default", "off", "no effect", "missing", "to set")
+"""In the order of the report. `default`: a default of the library that differs from that of a recipe; `off`: a key
+whose value disables it; `to set`: a required key of the recipe that the configuration does not have."""
+_PLACEHOLDERS = {
+    "policy.path": ("policy", "the model: a folder, or a name on the Hugging Face hub"),
+    "tasks.source": ("jsonl", "the tasks: tasks.jsonl with a `prompt` and an `answer` per line"),
+    "tasks.path": ("tasks.jsonl", ""),
+    "reward": ("exact_match", "the reward: a built-in one, or my_package:my_reward"),
+    "reinforcement.steps": (100, "the number of steps"),
+}
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.?[\w.]+)\s*(?:,\s*(.*?))?\}")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What became of one key."""
+
+    key: str
+    """Key of the configuration, or of the recipe if the status is `to set`."""
+    value: Any
+    status: Status
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """Keys of the recipe by dotted path."""
+    note: str = ""
+    """Reason or remedy."""
+
+    def __str__(self) -> str:
+        value = str(self.value) if isinstance(self.value, Computed) else json.dumps(self.value, default=str)
+        settings = ", ".join(f"{path}: {json.dumps(each, default=str)}" for path, each in self.recipe.items())
+        return f"{self.key}: {value}" + (f" → {settings}" if settings else "") + (f": {self.note}" if self.note else "")
+
+
+@dataclass(slots=True)
+class Translation:
+    """A recipe, and what became of each key of the configuration."""
+
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The recipe by dotted path."""
+    entries: list[Entry] = field(default_factory=list)
+    """One per key of the configuration, then one per default and per key to set."""
+
+    def lines(self, *statuses: Status) -> list[str]:
+        """Return the report of entries with a status."""
+        return [str(entry) for entry in self.entries if entry.status in statuses]
+
+    def nested(self) -> dict[str, Any]:
+        """Return the recipe as it is written into a file."""
+        result: dict[str, Any] = {}
+        for path, value in self.recipe.items():
+            *above, last = path.split(".")
+            inner = result
+            for key in above:
+                inner = inner.setdefault(key, {})
+            inner[last] = value
+        return result
+
+
+def translate(kind: str, keys: Keys) -> Translation:
+    """Translate a configuration.
+
+    The recipe is valid: a key that contradicts another one, or has no effect with it, is reported and left out.
+
+    Args:
+        kind: `trl` or `verl`.
+        keys: Keys of the configuration by dotted path.
+    """
+    library = LIBRARIES[kind]
+    keys = {key: value for key, value in _resolved(keys).items() if not key.endswith("_target_")}
+    result = Translation()
+    present = {key for key, value in keys.items() if value is not None}
+    defaults = {key: value for key, value in library.defaults.items() if key not in present}
+    defaults = {key: value for key, value in defaults.items() if not _stands_for(library, key, present)}
+    everything = {**defaults, **keys}
+    for key, value in keys.items():
+        result.entries.append(_entry(library, key, value, everything))
+    for key, value in defaults.items():
+        entry = _entry(library, key, value, everything)
+        entry.status = "default" if entry.status == "translated" else entry.status
+        if entry.status == "default" or key in library.advice:
+            entry.key = f"{key} (default)"
+            result.entries.append(entry)
+    for entry in result.entries:
+        result.recipe |= entry.recipe
+    _disambiguate(result)
+    has_tasks = "tasks.source" in result.recipe
+    for path, (value, note) in _PLACEHOLDERS.items():
+        if path not in result.recipe and not (path == "tasks.path" and has_tasks):
+            result.recipe[path] = value
+            if note:
+                result.entries.append(Entry(path, value, "to set", note=note))
+    _repair(result)
+    return result
+
+
+def _stands_for(library: Library, default: str, present: set[str]) -> bool:
+    """Return whether another key of the configuration sets the same keys of the recipe as a default."""
+    own = set(library.targets(default)) if default in library.rules else set()
+    replaced = {"num_train_epochs": "max_steps", "trainer.total_epochs": "trainer.total_training_steps"}
+    return replaced.get(default) in present or any(
+        own and own <= set(library.targets(key)) for key in present if key in library.rules and key != default
+    )
+
+
+def _entry(library: Library, key: str, value: Any, keys: Keys) -> Entry:
+    if value is None:
+        return Entry(key, value, "off")
+    if key in library.rules:
+        result = library.apply(key, value, keys)
+        if isinstance(result, NoEffect):
+            return Entry(key, value, "no effect", note=result)
+        if isinstance(result, Missing):
+            return Entry(key, value, "off" if library.is_off(key, value) else "missing", note=result)
+        if result:
+            return Entry(key, value, "translated", result)
+        return Entry(key, value, "off" if library.is_off(key, value) else "no effect", note=_combined(key, library))
+    if library.ignores(key):
+        return Entry(key, value, "no effect")
+    if library.is_off(key, value):
+        return Entry(key, value, "off")
+    sections = [note for name, note in library.advice.items() if key.startswith(f"{name}.")]
+    advice = library.advice.get(key) or next(iter(sections), "")
+    return Entry(key, value, "missing", note=advice or "no counterpart")
+
+
+def _combined(key: str, library: Library) -> str:
+    targets = library.targets(key)
+    return f"the other keys set {', '.join(targets)}" if targets else "read together with the other keys"
+
+
+def _resolved(keys: Keys) -> dict[str, Any]:
+    """Return the keys with references of OmegaConf to other keys replaced by their values."""
+
+    def value_of(value: Any, key: str, depth: int = 0) -> Any:
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None or depth > 10:
+            return value
+        name, default = match[1], match[2]
+        if name.startswith("."):
+            name = f"{key.rpartition('.')[0]}.{name[1:]}"
+        if name in keys:
+            return value_of(keys[name], name, depth + 1)
+        plain = (default or "").strip().strip("\"'")
+        words: dict[str, Any] = {"": None, "null": None, "none": None, "true": True, "false": False, "[]": []}
+        if plain.lower() in words:
+            return words[plain.lower()]
+        try:
+            return json.loads(plain)
+        except ValueError:
+            return plain
+
+    return {key: value_of(value, key) for key, value in keys.items()}
+
+
+def _disambiguate(result: Translation) -> None:
+    """Drop a key of the recipe with a value if there are also keys below it, and nested names of parts."""
+    for path in list(result.recipe):
+        if any(other.startswith(f"{path}.") for other in result.recipe):
+            del result.recipe[path]
+    if result.recipe.get("reinforcement.reference_kl") == 0:
+        result.recipe.pop("reinforcement.reference_estimator", None)
+
+
+def _repair(result: Translation) -> None:
+    """Take keys out of the recipe until it is valid, and report each."""
+    for _ in range(len(result.recipe)):
+        problem = next(_problems(result), None)
+        if problem is None:
+            return
+        key, status, note = problem
+        taken = [path for path in result.recipe if path == key or path.startswith(f"{key}.")]
+        taken = taken or [path for path in result.recipe if key.startswith(f"{path}.")]
+        if not taken:
+            return
+        for path in taken:
+            value = result.recipe.pop(path)
+            sources = [entry for entry in result.entries if path in entry.recipe]
+            for entry in sources:
+                del entry.recipe[path]
+                if not entry.recipe or status == "missing":
+                    entry.status, entry.note = status, f"{path}: {json.dumps(value, default=str)}: {note}"
+            for required, (placeholder, remedy) in _PLACEHOLDERS.items():
+                if required == path:
+                    result.recipe[path] = placeholder
+                    result.entries.append(Entry(path, placeholder, "to set", note=remedy or "the path"))
+
+
+def _problems(result: Translation) -> Iterator[tuple[str, Status, str]]:
+    """Yield (key of the recipe, status, reason) of what makes the recipe invalid."""
+    try:
+        recipe = Recipe(**result.nested())
+    except OptionError as error:
+        yield error.key, "missing", error.message
+        return
+    for key, note in without_effect(recipe):
+        if any(path == key or path.startswith(f"{key}.") for path in result.recipe):
+            yield key, "no effect", note
+    for key, note in contradictions(recipe):
+        yield key, "missing", note

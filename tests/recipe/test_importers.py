@@ -1,0 +1,328 @@
+"""Importers of TRL and verl: every key is reported, the recipe is valid, and names of other libraries are known."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests_cli import whetstone
+from whetstone.errors import RecipeError
+from whetstone.recipe import load_recipe
+from whetstone.recipe.importers.names import _LIBRARIES
+from whetstone.recipe.importers.reading import read_config
+from whetstone.recipe.importers.translation import LIBRARIES, STATUSES, translate
+
+DEFAULTS = json.loads((Path(__file__).parent / "library_keys.json").read_text(encoding="utf-8"))
+"""Keys of TRL's GRPOConfig, RLOOConfig and ModelConfig, and of verl's ppo_trainer.yaml, with their defaults."""
+TRL = {
+    "model_name_or_path": "Qwen/Qwen3-0.6B", "learning_rate": 1e-6, "num_generations": 4, "beta": 0.04, "epsilon": 0.2,
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "epsilon_high": 0.28, "loss_type": "dr_grpo",
+    "max_completion_length": 512, "scale_rewards": False, "mask_truncated_completions": True, "max_steps": 7,
+    "output_dir": "x", "dataset_name": "a/b", "frobnicate": 3, "num_iterations": 2, "lr_scheduler_type": "cosine",
+}  # fmt: skip
+VERL = """
+algorithm: {adv_estimator: gae, gamma: 0.9, lam: 0.95}
+data: {train_files: [train.parquet], val_files: test.parquet, train_batch_size: 64, max_response_length: 300}
+actor_rollout_ref:
+  model: {path: Qwen/Qwen3-0.6B, lora_rank: 0}
+  actor: {optim: {lr: 2.0e-6}, ppo_mini_batch_size: 16, clip_ratio_low: 0.2, clip_ratio_high: 0.3, use_kl_loss: true,
+          kl_loss_coef: 0.01, kl_loss_type: low_var_kl, loss_agg_mode: token-mean, entropy_coeff: 0}
+  rollout: {n: 5, name: vllm, dtype: bfloat16, tensor_model_parallel_size: 2,
+            multi_turn: {enable: true, max_assistant_turns: 6}}
+critic: {enable: null}
+trainer: {total_training_steps: 9, total_epochs: 2, logger: [console, wandb], critic_warmup: 0, n_gpus_per_node: 8}
+"""
+SCRIPT = """
+from datasets import load_dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+dataset = load_dataset("openai/gsm8k", "main", split="train")
+dataset = dataset.map(lambda row: row)
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
+
+
+def short(completions, **kwargs):
+    return [-float(len(each)) for each in completions]
+
+
+args = GRPOConfig("out", beta=0.04, bf16=True, use_vllm=True, report_to=["wandb"], delta=None, max_steps=20)
+adapters = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj"], lora_dropout=0.05)
+GRPOTrainer(model=model, reward_funcs=[short], train_dataset=dataset, args=args, peft_config=adapters).train()
+"""
+SHELL = """
+set -x
+MODEL=Qwen/Qwen3-0.6B
+size=${SIZE:-64}
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_files=$HOME/data/train.parquet data.train_batch_size=$size \\
+    actor_rollout_ref.model.path=$MODEL actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+    +actor_rollout_ref.rollout.n=5 trainer.logger='["console","wandb"]' trainer.total_epochs=$UNKNOWN "$@"
+"""
+
+
+def written(folder, name, text):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def read(kind, folder, name, text):
+    return translate(kind, read_config(kind, written(folder, name, text)))
+
+
+def keys_with(result, status):
+    return [entry.key for entry in result.entries if entry.status == status]
+
+
+def test_trl_config_gives_the_same_recipe_from_yaml_json_and_python(tmp_path):
+    python = f"from trl import GRPOConfig\nargs = GRPOConfig({', '.join(f'{k}={v!r}' for k, v in TRL.items())})\n"
+    texts = {"a.json": json.dumps(TRL), "a.yaml": json.dumps(TRL), "a.py": python, "b.py": f"config = {TRL!r}\n"}
+    one, *others = [read("trl", tmp_path, name, text) for name, text in texts.items()]
+    assert all(other == one for other in others)
+    recipe = load_recipe(one.nested()).recipe
+    # 8 episodes x 4 accumulated / 4 per task; 7 optimizer steps, 2 per generation
+    assert (recipe.reinforcement.tasks_per_step, recipe.reinforcement.steps) == (8, 4)
+    assert (recipe.rollout.group_size, recipe.reinforcement.reference_kl) == (4, 0.04)
+    assert recipe.reinforcement.reference_estimator == "k3"
+    assert (one.recipe["objective.clip_low"], one.recipe["objective.clip_high"]) == (0.2, 0.28)
+    assert (one.recipe["aggregation.mode"], one.recipe["aggregation.tokens"]) == ("constant", 512)
+    assert one.recipe["advantage.scale"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("low_var_kl", "k3"), ("k3", "k3"), ("mse", "k2"), ("low_var_kl+", "k3_as_k2")]
+)
+def test_kl_of_verl_keeps_its_estimate(tmp_path, kind, expected):
+    result = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", kind))
+    assert load_recipe(result.nested()).recipe.reinforcement.reference_estimator == expected
+
+
+def test_kl_without_counterpart_is_reported(tmp_path):
+    result = read("verl", tmp_path, "a.yaml", VERL.replace("low_var_kl", "abs"))
+    assert "reinforcement.reference_kl" not in result.recipe
+    assert "actor_rollout_ref.actor.kl_loss_type" in keys_with(result, "missing")
+
+
+def test_moving_reference_is_translated_if_it_is_enabled(tmp_path):
+    moving = read("trl", tmp_path, "a.json", json.dumps({**TRL, "sync_ref_model": True, "ref_model_sync_steps": 64}))
+    settings = load_recipe(moving.nested()).recipe.reinforcement
+    assert (settings.reference_sync_steps, settings.reference_mixup_alpha) == (64, 0.6)
+    still = read("trl", tmp_path, "b.json", json.dumps({**TRL, "sync_ref_model": False, "ref_model_sync_steps": 64}))
+    assert "reinforcement.reference_sync_steps" not in still.recipe
+    assert keys_with(still, "no effect") == ["output_dir", "ref_model_sync_steps"]
+
+
+def test_clip_without_effect_is_reported_and_left_out(tmp_path):
+    result = read("trl", tmp_path, "a.json", json.dumps({**TRL, "num_iterations": 1}))
+    assert not [path for path in result.recipe if path.startswith("objective.clip")]
+    (line,) = [line for line in result.lines("no effect", "translated") if line.startswith("epsilon: 0.2")]
+    assert "every ratio is 1" in line or "objective.name" in line
+
+
+def test_arguments_of_a_trl_script_are_translated_or_reported(tmp_path):
+    result = read("trl", tmp_path, "train.py", SCRIPT)
+    recipe = load_recipe(result.nested()).recipe
+    assert (recipe.policy.path, recipe.policy.dtype, recipe.engine.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "vllm")
+    assert (recipe.policy.lora.rank, recipe.policy.lora.target_modules) == (8, ["q_proj"])
+    assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
+    missing = result.lines("missing")
+    assert [line.partition(":")[0] for line in missing] == ["reward_funcs", "train_dataset", "peft_config.lora_dropout"]
+    assert "[short]" in missing[0]
+    assert "openai/gsm8k: " in missing[1].replace('"', "")
+    assert "save_to_disk" in missing[1]
+    assert "delta" in keys_with(result, "off")
+    # defaults of TRL that a recipe does not share
+    assert recipe.rollout.max_new_tokens == 512
+    assert keys_with(result, "to set") == ["tasks.source", "reward"]
+
+
+def test_yaml_of_verl_becomes_a_recipe(tmp_path):
+    result = read("verl", tmp_path, "a.yaml", VERL)
+    recipe = load_recipe(result.nested()).recipe
+    assert (recipe.reinforcement.minibatches, recipe.rollout.group_size, recipe.environment.max_turns) == (4, 5, 6)
+    assert (recipe.reinforcement.reference_kl, recipe.reinforcement.reference_estimator) == (0.01, "k3")
+    assert (recipe.advantage.name, result.recipe["advantage.trace"]) == ("token_gae", 0.95)
+    assert recipe.tasks.options == {"path": "train.parquet", "held_out": "test.parquet", "format": "verl"}
+    assert (recipe.engine.name, recipe.policy.dtype) == ("vllm", "bfloat16")
+    # 8 GPUs are 4 replicas of 2
+    assert (recipe.scale.backend, recipe.scale.tensor_parallel, recipe.scale.engine_replicas) == ("local-ray", 2, 4)
+    assert [tracker.name for tracker in recipe.trackers] == ["wandb"]
+    assert keys_with(result, "missing") == ["trainer.total_epochs"]
+    assert {"actor_rollout_ref.actor.entropy_coeff", "critic.enable"} <= set(keys_with(result, "off"))
+
+
+def test_command_line_of_verl_in_a_shell_script_becomes_a_recipe(tmp_path):
+    result = read("verl", tmp_path, "run.sh", SHELL)
+    recipe = load_recipe(result.nested()).recipe
+    assert (recipe.policy.path, recipe.reinforcement.tasks_per_step) == ("Qwen/Qwen3-0.6B", 64)
+    assert (recipe.rollout.group_size, recipe.reinforcement.minibatches) == (5, 2)
+    assert recipe.tasks.options["path"] == "$HOME/data/train.parquet"
+    (missing,) = result.lines("missing")
+    assert missing.startswith("trainer.total_epochs: $UNKNOWN: a run is counted in steps: reinforcement.steps")
+
+
+def test_command_line_in_the_docstring_of_a_trl_script_is_read(tmp_path):
+    script = '"""\naccelerate launch \\\n  x.py --model_name_or_path a/b --num_generations 4 --use_vllm\n"""\n'
+    result = read("trl", tmp_path, "a.py", script + "GRPOTrainer(model=args.model_name_or_path, args=args)\n")
+    assert (result.recipe["policy.path"], result.recipe["rollout.group_size"]) == ("a/b", 4)
+    assert result.recipe["engine.name"] == "vllm"
+
+
+# ------------------------------------------------------------ completeness
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 5), st.floats(0, 2), st.sampled_from(["none", "auto", "x", "${a.b}"]),
+    st.just([]), st.just(["a"]), st.just({}),
+)  # fmt: skip
+
+
+def report_is_complete(kind, keys):
+    """Check that each key is on one line, and that the recipe can be loaded."""
+    result = translate(kind, keys)
+    assert [entry.key for entry in result.entries][: len(keys)] == list(keys)
+    assert len(result.lines(*STATUSES)) == len(result.entries)
+    load_recipe(result.nested())
+    reported = {
+        path for entry in result.entries for path in ([entry.key] if entry.status == "to set" else entry.recipe)
+    }
+    assert set(result.recipe) - reported == set() or set(result.recipe) - reported == {"tasks.path"}
+    return result
+
+
+@pytest.mark.parametrize("kind", ["trl", "verl"])
+@given(data=st.data())
+def test_any_keys_with_any_values_give_a_valid_recipe_and_a_complete_report(kind, data):
+    names = st.sampled_from(sorted({*DEFAULTS[kind], *LIBRARIES[kind].rules}))
+    report_is_complete(kind, data.draw(st.dictionaries(names, VALUES, max_size=8)))
+
+
+@pytest.mark.parametrize("kind", ["trl", "verl"])
+@given(data=st.data())
+def test_any_change_of_the_defaults_is_reported(kind, data):
+    changed = data.draw(st.dictionaries(st.sampled_from(sorted(DEFAULTS[kind])), VALUES, max_size=4))
+    report_is_complete(kind, {**DEFAULTS[kind], **changed})
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [("trl", ["num_train_epochs (default)"]), ("verl", ["data.max_prompt_length", "trainer.total_epochs"])],
+)
+def test_defaults_of_a_library_are_missing_only_if_they_change_what_is_learned(kind, missing):
+    assert keys_with(report_is_complete(kind, DEFAULTS[kind]), "missing") == missing
+
+
+def test_training_arguments_of_transformers_are_known():
+    dataclasses = pytest.importorskip("dataclasses")
+    transformers = pytest.importorskip("transformers")
+    known = {
+        field.name: None if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(transformers.TrainingArguments)
+    }
+    missing = keys_with(report_is_complete("trl", known), "missing")
+    assert set(missing) <= {"num_train_epochs", "include_num_input_tokens_seen", "label_smoothing_factor"}
+
+
+def test_unknown_key_is_missing_and_never_dropped():
+    for kind in LIBRARIES:
+        assert keys_with(translate(kind, {"frobnicate": 3}), "missing")[0] == "frobnicate"
+
+
+# ------------------------------------------------------------ messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "message"),
+    [
+        ("trl", "a.yaml", VERL, "looks like one of verl: whetstone import verl"),
+        ("trl", "a.yaml", "learning_rat: 1", "did you mean .learning_rate"),
+        ("trl", "a.yaml", "- 1", "a mapping of keys is expected"),
+        ("trl", "a.py", "x = (", "not Python"),
+        ("trl", "a.py", "x = 1", "no GRPOConfig"),
+        ("verl", "a.sh", "echo 1", "no key of a configuration of verl"),
+    ],
+)
+def test_wrong_file_gets_one_line(tmp_path, kind, name, text, message):
+    with pytest.raises(RecipeError, match=message) as error:
+        read_config(kind, written(tmp_path, name, text))
+    assert "\n" not in str(error.value)
+    with pytest.raises(RecipeError, match="no such file"):
+        read_config(kind, tmp_path / "none")
+
+
+def test_command_writes_a_recipe_that_is_read(tmp_path):
+    file, out = written(tmp_path, "a.json", json.dumps(TRL)), tmp_path / "recipe.yaml"
+    done = whetstone("import", "trl", str(file), "--output", str(out), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "missing    frobnicate: 3: no counterpart" in done.stdout
+    assert "whetstone doctor" in done.stdout
+    assert load_recipe(str(out)).recipe.rollout.max_new_tokens == 512
+
+
+BASE = {"policy": {"tiny": {}}, "tasks": {"source": "arithmetic"}, "reward": "exact_number", "reinforcement": {}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("learning_rate", 1e-5, "set reinforcement.learning_rate=1e-05"),
+        ("num_generations", 4, "set rollout.group_size=4 (num_generations of TRL)"),
+        ("beta", 0.04, "set reinforcement.reference_kl=0.04, reinforcement.reference_estimator=k3 (beta of TRL)"),
+        ("max_completion_length", 64, "set rollout.max_new_tokens=64 (max_completion_length of TRL)"),
+        # 16 episodes are 2 tasks of 8
+        ("per_device_train_batch_size", 16, "set reinforcement.tasks_per_step=2 (per_device_train_batch_size of TRL)"),
+        ("kl_coef", 0.1, "set reinforcement.reference_kl=0.1 (kl_coef of TRL)"),
+        ("clip_range", 0.2, "set objective.name=clipped, objective.clip_low=0.2, objective.clip_high=0.2"),
+        ("temperature", 0.7, "set rollout.temperature=0.7"),
+        ("lr", 1e-6, "set reinforcement.learning_rate=1e-06 (lr of verl)"),
+        ("n_samples_per_prompt", 3, "set rollout.group_size=3 (n_samples_per_prompt of OpenRLHF)"),
+        ("init_kl_coef", 0.01, "set reinforcement.reference_kl=0.01"),
+        ("num_train_epochs", 2, "a run is counted in steps: reinforcement.steps"),
+        ("report_to", "wandb", 'set trackers=["wandb"] (report_to of TRL)'),
+        ("actor_rollout_ref", {"rollout": {"n": 4}}, "set rollout.group_size=4 (actor_rollout_ref of verl)"),
+        ("trainer", {"total_epochs": 4}, "a run is counted in steps: reinforcement.steps"),
+        ("steps", 5, "did you mean reinforcement.steps?"),
+        ("group_size", 5, "did you mean rollout.group_size?"),
+        ("learning_rat", 1.0, 'did you mean "reinforcement.learning_rate"?'),
+        ("beta", None, "set reinforcement.reference_kl"),
+    ],
+)  # fmt: skip
+def test_name_of_another_library_is_answered_with_its_counterpart(key, value, remedy):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(BASE, **{key: value}) if value is not None else load_recipe({**BASE, key: value})
+    assert f"{key}: no such key; {remedy}" in str(error.value)
+
+
+def test_section_key_of_another_library_is_answered_too():
+    with pytest.raises(RecipeError, match=r"rollout\.num_generations: no such key; set rollout\.group_size=4"):
+        load_recipe(BASE, **{"rollout": {"num_generations": 4}})
+
+
+def test_same_name_in_two_sections_of_the_recipe_names_both():
+    with pytest.raises(RecipeError, match=r"set reinforcement\.learning_rate=1e-05 or supervised\.learning_rate"):
+        load_recipe({**BASE, "supervised": {}}, learning_rate=1e-5)
+
+
+def test_every_suggested_key_exists():
+    """Each key that a rule sets is a key of a recipe, or an option of one of its parts."""
+    open_sections = ("objective", "advantage", "tasks", "importance_correction", "environment", "engine", "chat")
+    for library in _LIBRARIES:
+        for key in library.rules:
+            for path in library.targets(key):
+                section, _, below = path.partition(".")
+                if section in open_sections:
+                    continue
+                nested = {section: {below: "?"}} if below and "." not in below else {}
+                assert "no such key" not in message_of({**BASE, **nested}), (library.name, key, path)
+
+
+def message_of(keys):
+    try:
+        load_recipe(keys)
+    except RecipeError as error:
+        return str(error)
+    return ""
