@@ -27,6 +27,21 @@ class Code:
 
     markers = ("```",)
     stops: tuple[str, ...] = ()
+    jinja_tools = (
+        "{%- set ns = namespace(runner=none) %}{%- for tool in tools %}{%- set function = tool.function or tool %}"
+        "{%- set schemas = ((function.parameters or {}).properties or {}).values() | list %}"
+        "{%- if schemas | length == 1 and schemas[0].type == 'string' and schemas[0].enum is not defined "
+        "and (ns.runner is none or (function.name == 'python' and ns.runner.name != 'python')) %}"
+        "{%- set ns.runner = function %}{%- endif %}{%- endfor %}{%- if ns.runner is not none %}"
+        "{{- 'To act, write Python in a block:\n```python\nprint(6 * 7)\n```\nIt is run and you are shown what it "
+        "prints. ' ~ (ns.runner.description or '') ~ '\nTo answer, write no block.' }}{%- endif %}"
+    )
+    jinja_calls = (
+        "{%- if calls | length > 1 %}{{- raise_exception('a turn in this format holds one block') }}{%- endif %}"
+        "{{- content }}{%- for call in calls %}{%- set code = call.function.arguments.values() | list | first %}"
+        "{{- ('\n' if content else '') ~ '```python\n' ~ code ~ ('' if code.endswith('\n') else '\n') ~ '```' }}"
+        "{%- endfor %}"
+    )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """How to act, and what the tool says of itself."""

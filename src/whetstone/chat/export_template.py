@@ -1,0 +1,468 @@
+"""Jinja chat template of an exported model: messages and tools are rendered as in training.
+
+Other programs render a conversation by `tokenizer.apply_chat_template(messages, tools=…)`. If the model's own template
+renders tools, calls and results as `Chat` does, it is exported unchanged. Otherwise a preamble is put before it, which
+turns OpenAI messages into the messages that `Chat` passes to the template: tools in the system message, calls as text
+of the tool-call format, results as the format writes them, template variables of the recipe.
+
+Macros of a format are derived from samples that the format writes (calls and tools as JSON), or are part of the format
+(`DescribesInJinja`, `WritesInJinja`).
+
+Note:
+    `Chat` breaks up look-alikes of special tokens in text from outside. A template cannot, so prompts with such text
+    differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from jinja2 import TemplateError
+
+from whetstone.chat.dialect import Dialect
+from whetstone.chat.incremental import Chat, Context
+from whetstone.chat.message import Message, ToolCall, ToolSpec, assistant, system, tool_result, user
+from whetstone.chat.protocol import DescribesInJinja, ToolCallFormat, WritesInJinja
+from whetstone.contracts import fulfils
+from whetstone.errors import PolicyError, explained
+
+_NAMES = ("qzonezq", "qztwozq", "qzsixzq")
+_PROBES = (
+    ToolSpec(
+        "find_page",
+        "Finds a page.\nReturns its text.",
+        {"type": "object", "properties": {"query": {"type": "string", "description": "Words."}}, "required": ["query"]},
+    ),
+    ToolSpec(
+        "add",
+        "Adds numbers.",
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "description": "First."},
+                "b": {"type": "integer", "description": "Second."},
+            },
+            "required": ["a", "b"],
+        },
+    ),
+)
+_START = "{#- Renders tools, calls and results as in training. -#}\n"
+_END = "{{- '' }}"
+"""Ends the preamble without a block, so that `trim_blocks` does not trim the template after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of the model as messages, and its tokens in training."""
+
+    messages: tuple[dict[str, Any], ...]
+    """In the OpenAI format; arguments of calls are objects."""
+    tools: tuple[ToolSpec, ...]
+    ids: tuple[int, ...]
+    """[T] what the model read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTemplate:
+    """A template for other programs, and the test of it."""
+
+    source: str
+    """Jinja."""
+    is_original: bool
+    """Whether it is the model's own template, unchanged."""
+    reproduced: int
+    """Number of prompts that Transformers renders to the tokens of training."""
+    prompts: int
+    """Number of prompts that were compared."""
+    problem: str = ""
+    """Why prompts differ, in one line; empty if all are reproduced."""
+
+
+def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
+    """Return the template that reproduces most prompts in plain Transformers; the model's own if it reproduces all.
+
+    Args:
+        prompts: Prompts of stored episodes, and of `probe_prompts`.
+    """
+    original = str(chat.tokenizer.get_chat_template(tools=[{}]))
+    own = _tried(chat, original, prompts, is_original=True)
+    if not own.problem:
+        return own
+    try:
+        preamble = _preamble(chat)
+    except PolicyError as error:
+        return replace(own, problem=str(error))
+    made = _tried(chat, f"{preamble}{original}", prompts, is_original=False)
+    return made if made.reproduced > own.reproduced else replace(own, problem=made.problem)
+
+
+def probe_prompts(chat: Chat, tools: Sequence[ToolSpec] = ()) -> tuple[Prompt, ...]:
+    """Return prompts of short conversations: a call, parallel calls, text, as far as the format can write them.
+
+    Args:
+        tools: Tools of the run, which are also on offer in one of the conversations.
+    """
+    one = ToolCall("find_page", json.dumps({"query": "rivers of Norway"}))
+    two = ToolCall("add", json.dumps({"a": 3, "b": 45}))
+    prompts: list[Prompt] = []
+    for opening, offered in (
+        ([system("Be brief."), user("Hi there")], _PROBES),
+        ([user("Hi there")], _PROBES),
+        ([user("Hi there")], ()),
+        ([system("Be brief."), user("Hi there")], tuple(tools)),
+    ):
+        context = chat.open(opening, offered)
+        messages = list(opening)
+        prompts.append(_prompt(messages, context))
+        for turn, said in enumerate((assistant("", one), assistant("", one, two), assistant("One moment."))):
+            if offered is not _PROBES and said.tool_calls:
+                continue
+            with suppress(ValueError):
+                sampled = chat.write(said, offered)
+                read = chat.read(sampled, offered, turn=turn)
+                if read.malformed or len(read.tool_calls) != len(said.tool_calls):
+                    continue
+                after = [tool_result(f"result {i}", call_id=call.id) for i, call in enumerate(read.tool_calls)]
+                after = after or [user("And now?")]
+                context = chat.extend(context, sampled, after)
+                messages += [read, *after]
+                prompts.append(_prompt(messages, context))
+    return tuple(prompts)
+
+
+def as_openai(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
+    """Convert messages into plain ones for `apply_chat_template`: arguments of calls are objects."""
+    return tuple(map(_plain, messages))
+
+
+def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> str:
+    """Compare a prompt, rendered by plain Transformers with this template, with its tokens in training.
+
+    Returns:
+        The first difference in words, or the error of the template; empty if the tokens are identical.
+    """
+    tools = [tool.to_openai() for tool in prompt.tools] or None
+    try:
+        rendered = tokenizer.apply_chat_template(
+            list(prompt.messages), tools=tools, add_generation_prompt=True, return_dict=True, chat_template=source
+        )
+    except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        return f"cannot be rendered: {explained(error, max_characters=200)}"
+    ids = tuple(rendered["input_ids"])
+    if ids == prompt.ids:
+        return ""
+    place = len(os.path.commonprefix([ids, prompt.ids]))
+    shown, read = (repr(tokenizer.decode(each[place : place + 12])) for each in (ids, prompt.ids))
+    return f"differs from training at token {place}: {shown} instead of {read}"
+
+
+def _prompt(messages: Sequence[Message], context: Context) -> Prompt:
+    return Prompt(as_openai(messages), context.tools, context.ids)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    written = message.to_openai()
+    written.pop("malformed", None)
+    for call in written.get("tool_calls", ()):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(call["function"]["arguments"])
+            if isinstance(arguments, dict):
+                call["function"]["arguments"] = arguments
+    return written
+
+
+def _tried(chat: Chat, source: str, prompts: Sequence[Prompt], *, is_original: bool) -> ExportedTemplate:
+    reproduced, problem = 0, ""
+    for number, prompt in enumerate(prompts):
+        difference = find_difference(chat.tokenizer, source, prompt)
+        reproduced += not difference
+        if difference and not problem:
+            problem = f"prompt {number + 1} of {len(prompts)} {difference}"
+    return ExportedTemplate(source, is_original, reproduced, len(prompts), problem)
+
+
+# ------------------------------------------------------------ the preamble
+
+
+def _preamble(chat: Chat) -> str:
+    """Write the Jinja that turns OpenAI messages into those that `Chat` passes to the template.
+
+    Raises:
+        PolicyError: The tool-call format cannot be written in Jinja.
+    """
+    dialect, format = chat.dialect, chat.format
+    lines = [
+        f"{{%- if {name} is not defined %}}{{%- set {name} = {_literal(value)} %}}{{%- endif %}}"
+        for name, value in chat.variables.items()
+    ]
+    if not dialect.shows_tools:
+        lines.append(_macro("whetstone_tools(tools)", _tools_body(format)))
+    if not dialect.writes_calls:
+        lines.append(_macro("whetstone_calls(content, calls, tools)", _calls_body(format)))
+    lines.append("{%- set whetstone = namespace(messages=[], called=[], given=[], count=0, answered=0) %}")
+    lines += [
+        "{%- for message in messages %}",
+        "{%- set content = message.content if message.content is string else "
+        "(message.content or []) | map(attribute='text') | join %}",
+        "{%- if message.role == 'assistant' %}",
+        *_assistant(dialect, writes_ids=_writes_ids(chat)),
+        "{%- elif message.role == 'tool' %}",
+        *(_answer(dialect) if dialect.shows_answers else _result(format)),
+        "{%- else %}",
+        _append("{'role': message.role, 'content': content}"),
+        "{%- endif %}",
+        "{%- endfor %}",
+        "{%- set messages = whetstone.messages %}",
+    ]
+    lines += _first_messages(knows_system=chat.knows_system, shows_tools=dialect.shows_tools)
+    if dialect.parts:
+        lines += [
+            "{%- set whetstone.messages = [] %}{%- for message in messages %}",
+            "{%- if message.content is string %}",
+            _append("dict(message, content=[{'type': 'text', 'text': message.content}])"),
+            "{%- else %}",
+            _append("message"),
+            "{%- endif %}{%- endfor %}{%- set messages = whetstone.messages %}",
+        ]
+    empty = "none" if dialect.no_tools is None else "[]"
+    lines.append(f"{{%- if not tools or {_literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}")
+    return _START + "".join(f"{line}\n" for line in lines) + _END
+
+
+def _writes_ids(chat: Chat) -> bool:
+    """Return True if calls carry an id in the text of the model, numbered per turn."""
+    call = ToolCall("add", json.dumps({"a": 3, "b": 45}))
+    with suppress(ValueError):
+        text, _ = chat.write_turn(assistant("", call), _PROBES)
+        return any(one.id for one in chat.format.read(text, _PROBES).tool_calls)
+    return False
+
+
+def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
+    opening, closing = map(_literal, dialect.thought_frame)
+    split = "content.split('</think>')"
+    thought = f"{split}[:-1] | join('</think>') | trim"
+    lines = ["{%- set thought = message.reasoning_content or message.reasoning or '' %}"]
+    if dialect.thought_key or dialect.thought_signs[0] != "<think>":
+        lines += [
+            "{%- if not thought and '</think>' in content %}",
+            f"{{%- set thought = {thought} %}}",
+            "{%- if thought.startswith('<think>') %}{%- set thought = thought[7:] | trim %}{%- endif %}",
+            f"{{%- set content = {split}[-1] | trim %}}",
+            "{%- endif %}",
+        ]
+    lines.append("{%- set calls = message.tool_calls or [] %}")
+    if not dialect.speaks_and_calls:
+        lines.append("{%- if calls %}{%- set content = '' %}{%- endif %}")
+    if not dialect.thought_key:
+        lines.append(f"{{%- if thought %}}{{%- set content = {opening} ~ thought ~ {closing} ~ content %}}{{%- endif %}}")
+    call_id = _call_id(dialect.call_id)
+    arguments = "function.arguments"
+    if not dialect.objects:
+        arguments = "(function.arguments if function.arguments is string else function.arguments | tojson)"
+    if writes_ids:
+        lines.append("{%- set whetstone.count = 0 %}")
+    lines += [
+        "{%- set whetstone.called = [] %}{%- set whetstone.given = [] %}{%- set whetstone.answered = 0 %}",
+        "{%- for call in calls %}",
+        "{%- set function = call.function or call %}",
+        f"{{%- set id = {call_id} %}}",
+        "{%- set whetstone.given = whetstone.given + [call.id] %}",
+        "{%- set whetstone.called = whetstone.called + [{'type': 'function', 'id': id, "
+        f"'function': {{'name': function.name, 'arguments': {arguments}}}}}] %}}",
+        "{%- set whetstone.count = whetstone.count + 1 %}",
+        "{%- endfor %}",
+    ]
+    if not dialect.writes_calls:
+        lines.append("{%- if calls %}{%- set content = whetstone_calls(content, whetstone.called, tools) %}{%- endif %}")
+    silence = _literal(dialect.silence)
+    said = f"{{'role': 'assistant', 'content': content or ({silence} if calls else '')}}"
+    lines.append(f"{{%- set spoken = {said} %}}")
+    if dialect.thought_key:
+        lines.append(f"{{%- if thought %}}{{%- set spoken = dict(spoken, {dialect.thought_key}=thought) %}}{{%- endif %}}")
+    if dialect.writes_calls:
+        calls = "" if dialect.several else "[:1]"
+        lines.append("{%%- if calls %%}{%%- set spoken = dict(spoken, tool_calls=whetstone.called%s) %%}{%%- endif %%}" % calls)
+    return [*lines, _append("spoken")]
+
+
+def _call_id(pattern: str) -> str:
+    """Write the Jinja expression of a call's id, from the pattern that `Dialect.id_of` fills."""
+    if pattern == "call{index:05d}":
+        return "'call%05d' | format(whetstone.count)"
+    return _literal(pattern).replace("{name}", '" ~ function.name ~ "').replace("{index}", '" ~ whetstone.count ~ "')
+
+
+def _answer(dialect: Dialect) -> list[str]:
+    if not dialect.writes_calls:
+        return [_append("{'role': 'tool', 'content': content}")]
+    return [
+        "{%- set answered = namespace(call=none) %}",
+        "{%- for call in whetstone.called %}{%- if (message.tool_call_id and whetstone.given[loop.index0] == message.tool_call_id) "
+        "or (not message.tool_call_id and loop.index0 == whetstone.answered) %}",
+        "{%- set answered.call = call %}{%- endif %}{%- endfor %}",
+        "{%- set whetstone.answered = whetstone.answered + 1 %}",
+        "{%- if answered.call %}",
+        _append(
+            "{'role': 'tool', 'tool_call_id': answered.call.id, 'name': answered.call.function.name, 'content': content}"
+        ),
+        "{%- else %}",
+        _append("{'role': 'user', 'content': content}"),
+        "{%- endif %}",
+    ]
+
+
+def _result(format: ToolCallFormat) -> list[str]:
+    """Write how the format shows tool results, from samples.
+
+    Raises:
+        PolicyError: Results are written in another way than text around the result.
+    """
+    texts = ['qz"one"q', 'qz"two"q']
+    escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts]
+    single = list(format.results([tool_result(texts[0])]))
+    pair = list(format.results([tool_result(text) for text in texts]))
+    for bodies, value in ((texts, "content"), (escaped, "(content | tojson)[1:-1]")):
+        if len(single) != 1 or single[0].text.count(bodies[0]) != 1:
+            continue
+        before, after = single[0].text.split(bodies[0])
+        entry = f"{{'role': {_literal(single[0].role)}, 'content': text}}"
+        start = f"{{%- set text = {_literal(before)} ~ {value} ~ {_literal(after)} %}}"
+        if len(pair) == 2:
+            return [start, _append(entry)]
+        between = pair[0].text.removeprefix(before).partition(bodies[0])[2].partition(bodies[1])[0]
+        joined = f"whetstone.messages[-1].content[:-{len(after)}]" if after else "whetstone.messages[-1].content"
+        return [
+            start,
+            "{%- if loop.previtem is defined and loop.previtem.role == 'tool' %}",
+            f"{{%- set text = {joined} ~ {_literal(between)} ~ {value} ~ {_literal(after)} %}}",
+            "{%- set whetstone.messages = whetstone.messages[:-1] %}",
+            "{%- endif %}",
+            _append(entry),
+        ]
+    raise PolicyError("the tool-call format shows results in a way that no template was derived for")
+
+
+def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
+    """Write where the system message and the description of the tools go."""
+    lines = []
+    if not knows_system:
+        lines.append(
+            "{%- if messages | length > 1 and messages[0].role == 'system' and messages[1].role == 'user' %}"
+            "{%- set messages = [{'role': 'user', 'content': messages[0].content ~ '\\n\\n' ~ messages[1].content}]"
+            " + messages[2:] %}{%- endif %}"
+        )
+    if shows_tools:
+        return lines
+    first = "{'role': %s, 'content': %s}"
+    alone = first % ("messages[0].role", "described ~ '\\n\\n' ~ messages[0].content")
+    alone = f"[{alone}] + messages[1:]"
+    if knows_system:
+        alone = f"[{first % (_literal('system'), 'described')}] + messages"
+    return [
+        *lines,
+        "{%- set described = whetstone_tools(tools) if tools else '' %}",
+        "{%- if described and messages and messages[0].role == 'system' %}",
+        "{%- set messages = [{'role': 'system', 'content': messages[0].content ~ '\\n\\n' ~ described}] + messages[1:] %}",
+        f"{{%- elif described %}}{{%- set messages = {alone} %}}",
+        "{%- endif %}",
+    ]
+
+
+# ------------------------------------------------------------ macros of a format
+
+
+def _tools_body(format: ToolCallFormat) -> str:
+    if fulfils(format, DescribesInJinja):
+        return format.jinja_tools
+    tools = [ToolSpec(name, "x", {"type": "object", "properties": {}}) for name in _NAMES]
+    bodies = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
+    found = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
+    if found is None or found[1] is None:
+        raise PolicyError("the tool-call format describes tools in a way that no template was derived for")
+    head, between, tail = map(_literal, (found[0], found[1], found[2]))
+    return (
+        "{%- for tool in tools %}{%- set function = tool.function or tool %}"
+        f"{{{{- {head} if loop.first else {between} }}}}"
+        "{{- {'type': 'function', 'function': {'name': function.name, 'description': function.description or '', "
+        "'parameters': function.parameters or {'type': 'object', 'properties': {}}}} | tojson }}"
+        f"{{%- endfor %}}{{{{- {tail} }}}}"
+    )
+
+
+def _calls_body(format: ToolCallFormat) -> str:
+    if fulfils(format, WritesInJinja):
+        return format.jinja_calls
+    bodies = [json.dumps({"x": text}) for text in ("qzAq", "qzBq", "qzCq")]
+    calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
+    found = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
+    if found is None:
+        raise PolicyError("the tool-call format writes calls in a way that no template was derived for")
+    head, between, tail = found
+    separator = "\n"
+    with suppress(ValueError):
+        both = format.write(assistant("T", calls[0]), ())
+        separator = both.removeprefix("T").removesuffix(format.write(assistant("", calls[0]), ()))
+
+    def named(text: str) -> str:
+        return _literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
+
+    several = f"{named(between)} if not loop.first else {named(head)}" if between is not None else named(head)
+    refused = "" if between is not None else "{%- if calls | length > 1 %}{{- raise_exception('one call per turn') }}{%- endif %}"
+    arguments = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
+    return (
+        f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {_literal(separator)} }}}}{{%- endif %}}"
+        f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}{{{{- {_literal(tail)} }}}}"
+    )
+
+
+def _repeated(
+    write: Callable[[int], str], bodies: Sequence[str], names: Sequence[str]
+) -> tuple[str, str | None, str] | None:
+    """Derive text before the first, between two and after the last of several items, with the first name as slot.
+
+    Returns:
+        (before, between, after); `between` is None if one item can be written and several cannot. None if items are
+        not written as their body between constant text.
+    """
+    try:
+        single = write(1)
+    except ValueError:
+        return None
+    if single.count(bodies[0]) != 1:
+        return None
+    before, after = single.split(bodies[0])
+    if names[0] and names[0] in after:
+        return None
+    try:
+        pair, triple = write(2), write(3)
+    except ValueError:
+        return before, None, after
+    if bodies[1] not in pair or not pair.startswith(before + bodies[0]):
+        return None
+    slot = pair[len(before + bodies[0]) :].partition(bodies[1])[0]
+    between = slot.replace(names[1], names[0]) if names[1] else slot
+    steps = [between.replace(names[0], name) if name else between for name in names[1:]]
+    expected = before + bodies[0] + "".join(chain.from_iterable(zip(steps, bodies[1:], strict=True))) + after
+    return (before, between, after) if triple == expected else None
+
+
+def _macro(signature: str, body: str) -> str:
+    return f"{{%- macro {signature} %}}{body}{{%- endmacro %}}"
+
+
+def _append(entry: str) -> str:
+    return f"{{%- set whetstone.messages = whetstone.messages + [{entry}] %}}"
+
+
+def _literal(value: Any) -> str:
+    """Write a value as a Jinja literal; strings are in double quotes."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False)
