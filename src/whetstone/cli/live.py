@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
-              help="Where it is kept, and gone on with [runs/RECIPE-live].")  # fmt: skip
+              help="Run directory, which is continued if it exists [runs/RECIPE-live, or RUN-live next to a run].")  # fmt: skip
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
@@ -66,7 +66,9 @@ def live(
     """
     known = keys_for(address, keys)
     resolved = _resolved(recipe, overrides)
-    folder = run_dir or Path("runs") / f"{resolved.name}-live"
+    run = Path(recipe)
+    parent = run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")
+    folder = run_dir or parent / f"{resolved.name}-live"
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
     resolved = whetstone.training.pin_choices(resolved, folder, resume=True)

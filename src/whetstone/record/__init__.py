@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
-    from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, latest_checkpoint, load_checkpoint
+    from whetstone.record.checkpoint import (
+        Checkpoints,
+        Position,
+        checkpoint_path,
+        find_checkpoint,
+        latest_checkpoint,
+        load_checkpoint,
+        run_of_checkpoint,
+    )
     from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
     from whetstone.record.run_directory import claimed, read_json, run_recipe, write_json
@@ -20,9 +28,11 @@ __all__ = [
     "RunStore",
     "checkpoint_path",
     "claimed",
+    "find_checkpoint",
     "latest_checkpoint",
     "load_checkpoint",
     "read_json",
+    "run_of_checkpoint",
     "run_recipe",
     "stored_lines",
     "write_json",
