@@ -9,8 +9,8 @@ Macros of a format are derived from samples that the format writes (calls and to
 (`DescribesInJinja`, `WritesInJinja`).
 
 Note:
-    `Chat` breaks up look-alikes of special tokens in text from outside. A template cannot, so prompts with such text
-    differ.
+    `Chat` breaks up look-alikes of special tokens in text from outside, and so does the preamble. The model's own
+    template does not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ _PROBES = (
         },
     ),
 )
+_MAX_LOOK_ALIKES = 64
+"""Look-alikes of special tokens that the preamble breaks up; of more, only markers of the tool-call format."""
 _START = "{#- Renders tools, calls and results as in training. -#}\n"
 _END = "{{- '' }}"
 """Ends the preamble without a block, so that `trim_blocks` does not trim the template after it."""
@@ -66,6 +68,19 @@ class Prompt:
     tools: tuple[ToolSpec, ...]
     ids: tuple[int, ...]
     """[T] what the model read."""
+    sampled: tuple[tuple[int, int], ...] = ()
+    """(start, end) of earlier turns of the model in `ids`, if messages may not carry them token by token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first difference between a rendered prompt and the prompt in training."""
+
+    text: str
+    """What differs, in one line."""
+    is_own_turn: bool
+    """Whether it is in an earlier turn of the model: sampled tokens that are not those of its text, or text that
+    messages do not carry, such as spaces around a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +93,12 @@ class ExportedTemplate:
     """Whether it is the model's own template, unchanged."""
     reproduced: int
     """Number of prompts that Transformers renders to the tokens of training."""
+    own_turns: int
+    """Number of prompts that differ only in earlier turns of the model; see `Difference.is_own_turn`."""
     prompts: int
     """Number of prompts that were compared."""
     problem: str = ""
-    """Why prompts differ, in one line; empty if all are reproduced."""
+    """Why the other prompts differ, in one line; empty if there are none."""
 
 
 def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
@@ -141,11 +158,11 @@ def as_openai(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
     return tuple(map(_plain, messages))
 
 
-def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> str:
+def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference | None:
     """Compare a prompt, rendered by plain Transformers with this template, with its tokens in training.
 
     Returns:
-        The first difference in words, or the error of the template; empty if the tokens are identical.
+        The first difference, or the error of the template; None if the tokens are identical.
     """
     tools = [tool.to_openai() for tool in prompt.tools] or None
     try:
@@ -153,13 +170,14 @@ def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> str:
             list(prompt.messages), tools=tools, add_generation_prompt=True, return_dict=True, chat_template=source
         )
     except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        return f"cannot be rendered: {explained(error, max_characters=200)}"
+        return Difference(f"it cannot be rendered: {explained(error, max_characters=200)}", False)
     ids = tuple(rendered["input_ids"])
     if ids == prompt.ids:
-        return ""
+        return None
     place = len(os.path.commonprefix([ids, prompt.ids]))
     shown, read = (repr(tokenizer.decode(each[place : place + 12])) for each in (ids, prompt.ids))
-    return f"differs from training at token {place}: {shown} instead of {read}"
+    is_own_turn = any(start <= place < end for start, end in prompt.sampled)
+    return Difference(f"token {place} differs: {shown} instead of {read}", is_own_turn)
 
 
 def _prompt(messages: Sequence[Message], context: Context) -> Prompt:
@@ -178,13 +196,11 @@ def _plain(message: Message) -> dict[str, Any]:
 
 
 def _tried(chat: Chat, source: str, prompts: Sequence[Prompt], *, is_original: bool) -> ExportedTemplate:
-    reproduced, problem = 0, ""
-    for number, prompt in enumerate(prompts):
-        difference = find_difference(chat.tokenizer, source, prompt)
-        reproduced += not difference
-        if difference and not problem:
-            problem = f"prompt {number + 1} of {len(prompts)} {difference}"
-    return ExportedTemplate(source, is_original, reproduced, len(prompts), problem)
+    differences = [find_difference(chat.tokenizer, source, prompt) for prompt in prompts]
+    reproduced = differences.count(None)
+    own_turns = sum(each is not None and each.is_own_turn for each in differences)
+    problem = next((each.text for each in differences if each is not None and not each.is_own_turn), "")
+    return ExportedTemplate(source, is_original, reproduced, own_turns, len(prompts), problem)
 
 
 # ------------------------------------------------------------ the preamble
@@ -197,6 +213,9 @@ def _preamble(chat: Chat) -> str:
         PolicyError: The tool-call format cannot be written in Jinja.
     """
     dialect, format = chat.dialect, chat.format
+    signs = [sign for sign in chat.look_alikes if len(sign) > 1]
+    if len(signs) > _MAX_LOOK_ALIKES:
+        signs = [sign for sign in signs if sign in format.markers]
     lines = [
         f"{{%- if {name} is not defined %}}{{%- set {name} = {_literal(value)} %}}{{%- endif %}}"
         for name, value in chat.variables.items()
@@ -205,11 +224,15 @@ def _preamble(chat: Chat) -> str:
         lines.append(_macro("whetstone_tools(tools)", _tools_body(format)))
     if not dialect.writes_calls:
         lines.append(_macro("whetstone_calls(content, calls, tools)", _calls_body(format)))
-    lines.append("{%- set whetstone = namespace(messages=[], called=[], given=[], count=0, answered=0) %}")
+    lines.append("{%- set whetstone = namespace(messages=[], content='', called=[], given=[], count=0, answered=0) %}")
     lines += [
         "{%- for message in messages %}",
         "{%- set content = message.content if message.content is string else "
         "(message.content or []) | map(attribute='text') | join %}",
+        "{%- if message.role != 'assistant' %}{%- set whetstone.content = content %}",
+        f"{{%- for sign in [{', '.join(map(_literal, signs))}] %}}{{%- set whetstone.content = "
+        "whetstone.content | replace(sign, sign[:1] ~ '\u200b' ~ sign[1:]) %}{%- endfor %}",
+        "{%- set content = whetstone.content %}{%- endif %}",
         "{%- if message.role == 'assistant' %}",
         *_assistant(dialect, writes_ids=_writes_ids(chat)),
         "{%- elif message.role == 'tool' %}",

@@ -85,10 +85,11 @@ class Chat:
         self._openings = Openings[Context](remembers=not tells_time(tokenizer))
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
-        look_alikes = sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True)
+        self.look_alikes = tuple(sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True))
+        """Texts of special tokens and markers, the longest first; they are broken up in messages from outside."""
         # words are in there, too, where a tokenizer was made with some of its own: those are text
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
-        self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
+        self._look_alike = re.compile("|".join(map(re.escape, self.look_alikes)))
         self._check()
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""

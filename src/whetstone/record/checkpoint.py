@@ -30,7 +30,7 @@ from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.learning.optimizer import SHARDS
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
-from whetstone.record.run_directory import run_recipe
+from whetstone.recipe import load_stored_recipe
 
 _NAME = re.compile(r"step-(\d{6,})")
 _SHARDS = Path("trainer") / "shards"
@@ -137,7 +137,7 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
     with new_folder(path) as folder:
         save_policy(policy, folder, at=path)
         if (run_dir / "recipe.yaml").is_file():
-            chat = run_recipe(run_dir).recipe.chat
+            chat = load_stored_recipe(run_dir / "recipe.yaml").recipe.chat
             save_chat_settings(folder, chat.format, chat.variables)
         (folder / "trainer").mkdir()
         torch.save({k: v for k, v in optimizer.items() if k != SHARDS}, folder / "trainer" / "optimizer.pt")

@@ -7,6 +7,7 @@ from whetstone.window import window
 if TYPE_CHECKING:
     from whetstone.training.agent_evaluation import Agent, agent_of, evaluate_agent, recipe_of
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
+    from whetstone.training.exporting import ExportResult, export_model
     from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
     from whetstone.training.pinned import pin_choices
@@ -20,11 +21,13 @@ __all__ = [
     "AblationSummary",
     "Agent",
     "EvaluationRecord",
+    "ExportResult",
     "Interrupted",
     "RunSummary",
     "agent_of",
     "evaluate",
     "evaluate_agent",
+    "export_model",
     "final_agent",
     "final_policy",
     "headline",
