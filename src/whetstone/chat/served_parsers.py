@@ -146,7 +146,7 @@ class WhetstoneToolParser(ToolParser):
         content = current_text[self.sent_characters : end] or None
         self.sent_characters = max(self.sent_characters, end)
         sent = len(self.prev_tool_call_arr)
-        new = FORMAT.read(current_text, _specs(request)).tool_calls[sent:] if end < len(current_text) else ()
+        new = _complete_calls(current_text, request)[sent:] if end < len(current_text) else ()
         calls = []
         for index, call in enumerate(new, start=sent):
             function = protocol.DeltaFunctionCall(name=call.name, arguments=call.arguments)
@@ -163,6 +163,15 @@ def _specs(request):
     return [
         ToolSpec(tool.function.name, tool.function.description or "", tool.function.parameters or {{}})
         for tool in request.tools or []
+    ]
+
+
+def _complete_calls(text, request):
+    """Return the calls that no further text can change: their JSON is complete, or they are read again after more."""
+    specs = _specs(request)
+    calls, later = FORMAT.read(text, specs).tool_calls, FORMAT.read(text + "\\nx", specs).tool_calls
+    return [
+        call for index, call in enumerate(calls) if call.arguments in text or later[index : index + 1] == (call,)
     ]
 
 
