@@ -66,15 +66,19 @@ def live(
     """
     known = keys_for(address, keys)
     resolved = _resolved(recipe, overrides)
-    run = Path(recipe)
-    parent = run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")
-    folder = run_dir or parent / f"{resolved.name}-live"
+    folder = run_dir or default_folder(recipe, resolved.name)
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
     resolved = whetstone.training.pin_choices(resolved, folder, resume=True)
     start_access_log(access_log)
     with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
+
+
+def default_folder(recipe: str, name: str) -> Path:
+    """Return where a live run is stored by default: next to the run it starts from, else in `runs`."""
+    run = Path(recipe)
+    return (run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")) / f"{name}-live"
 
 
 def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:
