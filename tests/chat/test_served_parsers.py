@@ -108,15 +108,17 @@ def test_vllm_loads_the_parser_file_and_parses_whole_and_streamed_turns(tmp_path
         [VLLM_PYTHON, "-c", _SERVED, str(tmp_path), text, arguments()], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["calls"] == told["streamed"][1] == calls
-    assert told["streamed"][0].strip() == (told["text"] or "").strip() == format.read(text, TOOLS).text.strip()
+    parsed = json.loads(done.stdout.splitlines()[-1])
+    assert parsed["calls"] == parsed["streamed"][1] == calls
+    assert parsed["streamed"][0].strip() == (parsed["text"] or "").strip() == format.read(text, TOOLS).text.strip()
 
 
 @needs_vllm
 @pytest.mark.slow
 def test_every_named_parser_of_vllm_exists():
-    script = "import json; from vllm.tool_parsers import ToolParserManager as M; print(json.dumps(list(M.lazy_parsers)))"
+    script = (
+        "import json; from vllm.tool_parsers import ToolParserManager as M; print(json.dumps(list(M.lazy_parsers)))"
+    )
     done = subprocess.run([VLLM_PYTHON, "-c", script], capture_output=True, text=True, timeout=300)
     assert {*VLLM_PARSERS.values()} <= {*json.loads(done.stdout.splitlines()[-1])}
 

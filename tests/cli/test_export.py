@@ -143,14 +143,14 @@ def test_gguf_of_a_tokenizer_that_llama_cpp_does_not_know_needs_its_converter(tm
 @pytest.fixture
 def gpt2_words(tmp_path):
     """A Llama with grouped queries, untied head, and a tokenizer that splits text as GPT-2 does."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokens = Tokenizer(models.BPE())
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(["the user asked the assistant for the answer", "tool result: 42"] * 4, trainer)
-    made.add_special_tokens([AddedToken(text, special=True) for text in ("<|im_start|>", "<|im_end|>")])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", chat_template=CHATML)
+    tokens.train_from_iterator(["the user asked the assistant for the answer", "tool result: 42"] * 4, trainer)
+    tokens.add_special_tokens([AddedToken(text, special=True) for text in ("<|im_start|>", "<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="<|im_end|>", chat_template=CHATML)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None,
@@ -206,8 +206,8 @@ def test_llama_cpp_reads_the_gguf_file_and_predicts_what_the_model_predicts(tmp_
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "run"
-    kept = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
-    done = whetstone("train", "demo", *SMALL, *kept, "ablations=null", "--run-dir", folder)
+    keys = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
+    done = whetstone("train", "demo", *SMALL, *keys, "ablations=null", "--run-dir", folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -262,11 +262,11 @@ def test_a_checkpoint_is_exported_by_name_and_by_folder_with_the_format_of_its_r
 
 def test_a_checkpoint_folder_is_evaluated_by_the_recipe_of_its_run(trained):
     checkpoint = trained / "checkpoints" / "step-000001"
-    told = json.loads(whetstone("evaluate", checkpoint, "--episodes", 3, "--json").stdout)
+    result = json.loads(whetstone("evaluate", checkpoint, "--episodes", 3, "--json").stdout)
     last = json.loads(whetstone("evaluate", trained, "--episodes", 3, "--json").stdout)
-    assert told["protocol"]["chat_format"] == "compact"
-    assert told["protocol"]["tasks"] == last["protocol"]["tasks"]
-    assert told["protocol"]["agent"] != last["protocol"]["agent"]
+    assert result["protocol"]["chat_format"] == "compact"
+    assert result["protocol"]["tasks"] == last["protocol"]["tasks"]
+    assert result["protocol"]["agent"] != last["protocol"]["agent"]
 
 
 def test_a_policy_from_a_checkpoint_that_was_copied_keeps_its_format(tmp_path, trained):
@@ -289,17 +289,20 @@ def test_a_template_that_cannot_be_rendered_is_one_line_with_cause_and_remedy(tm
 def test_tools_that_no_template_can_render_are_stated_in_terminal_and_card(tmp_path, tuned):
     (tuned / "chat.json").write_text('{"format": "qwen3_coder", "variables": {}}')
     done = whetstone("export", tuned, "--output-dir", tmp_path / "out")
-    said = "it does not render all tools and calls as in training: the tool-call format writes calls in a way"
-    assert said in done.stdout
-    assert said in (tmp_path / "out" / "README.md").read_text()
-    kept = whetstone("export", tuned, "--chat-template", "original", "--output-dir", tmp_path / "kept")
-    assert "it is kept as it is (--chat-template original)" in kept.stdout
+    problem = "it does not render all tools and calls as in training: the tool-call format writes calls in a way"
+    assert problem in done.stdout
+    assert problem in (tmp_path / "out" / "README.md").read_text()
+    original = whetstone("export", tuned, "--chat-template", "original", "--output-dir", tmp_path / "kept")
+    assert "it is kept as it is (--chat-template original)" in original.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tuned", "--adapter", "--dtype", "bfloat16", "--output-dir", "out"], "--dtype: adapters are written as they were"),
+        (
+            ["tuned", "--adapter", "--dtype", "bfloat16", "--output-dir", "out"],
+            "--dtype: adapters are written as they were",
+        ),
         (["tuned", "--adapter", "--merged", "--output-dir", "out"], "--adapter: cannot be combined with --merged"),
         (["tuned", "--checkpoint", "step-1", "--output-dir", "out"], "--checkpoint: tuned is not a run"),
         (["tuned", "--merged", "--output-dir", "tuned"], "tuned: exists already"),

@@ -21,8 +21,8 @@ CALL = "import sys; from whetstone.cli.main import main; sys.argv[0] = 'whetston
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve") / "run"
-    kept = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
-    done = whetstone("train", "demo", *SMALL, *kept, "ablations=null", "--run-dir", folder)
+    keys = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
+    done = whetstone("train", "demo", *SMALL, *keys, "ablations=null", "--run-dir", folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -53,8 +53,8 @@ def test_serve_answers_from_a_checkpoint_under_the_name_of_the_run(trained):
         line = process.stdout.readline()
         address = re.search(r"run at (http://\S+)/v1", line)
         assert address, line
-        asked = {"model": "run", "messages": [{"role": "user", "content": "Compute 1+2"}], "max_tokens": 4}
-        answer = httpx2.post(f"{address[1]}/v1/chat/completions", json=asked, timeout=60)
+        request = {"model": "run", "messages": [{"role": "user", "content": "Compute 1+2"}], "max_tokens": 4}
+        answer = httpx2.post(f"{address[1]}/v1/chat/completions", json=request, timeout=60)
         assert answer.status_code == 200, answer.text
     finally:
         process.send_signal(signal.SIGINT)

@@ -16,7 +16,6 @@ Note:
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,7 +66,7 @@ class Prompt:
     """In the OpenAI format; arguments of calls are objects."""
     tools: tuple[ToolSpec, ...]
     ids: tuple[int, ...]
-    """[T] what the model read."""
+    """[T] tokens that the model read."""
     sampled: tuple[tuple[int, int], ...] = ()
     """(start, end) of earlier turns of the model in `ids`, if messages may not carry them token by token."""
 
@@ -115,8 +114,8 @@ def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
         preamble = _preamble(chat)
     except PolicyError as error:
         return replace(own, problem=str(error))
-    made = _tried(chat, f"{preamble}{original}", prompts, is_original=False)
-    return made if made.reproduced > own.reproduced else replace(own, problem=made.problem)
+    preceded = _tried(chat, f"{preamble}{original}", prompts, is_original=False)
+    return preceded if preceded.reproduced > own.reproduced else replace(own, problem=preceded.problem)
 
 
 def probe_prompts(chat: Chat, tools: Sequence[ToolSpec] = ()) -> tuple[Prompt, ...]:
@@ -137,13 +136,13 @@ def probe_prompts(chat: Chat, tools: Sequence[ToolSpec] = ()) -> tuple[Prompt, .
         context = chat.open(opening, offered)
         messages = list(opening)
         prompts.append(_prompt(messages, context))
-        for turn, said in enumerate((assistant("", one), assistant("", one, two), assistant("One moment."))):
-            if offered is not _PROBES and said.tool_calls:
+        for turn, message in enumerate((assistant("", one), assistant("", one, two), assistant("One moment."))):
+            if offered is not _PROBES and message.tool_calls:
                 continue
             with suppress(ValueError):
-                sampled = chat.write(said, offered)
+                sampled = chat.write(message, offered)
                 read = chat.read(sampled, offered, turn=turn)
-                if read.malformed or len(read.tool_calls) != len(said.tool_calls):
+                if read.malformed or len(read.tool_calls) != len(message.tool_calls):
                     continue
                 after = [tool_result(f"result {i}", call_id=call.id) for i, call in enumerate(read.tool_calls)]
                 after = after or [user("And now?")]
@@ -174,10 +173,11 @@ def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference |
     ids = tuple(rendered["input_ids"])
     if ids == prompt.ids:
         return None
-    place = len(os.path.commonprefix([ids, prompt.ids]))
-    shown, read = (repr(tokenizer.decode(each[place : place + 12])) for each in (ids, prompt.ids))
+    pairs = enumerate(zip(ids, prompt.ids, strict=False))
+    place = next((at for at, (one, other) in pairs if one != other), min(len(ids), len(prompt.ids)))
+    rendered_text, text = (repr(tokenizer.decode(each[place : place + 12])) for each in (ids, prompt.ids))
     is_own_turn = any(start <= place < end for start, end in prompt.sampled)
-    return Difference(f"token {place} differs: {shown} instead of {read}", is_own_turn)
+    return Difference(f"token {place} differs: {rendered_text} instead of {text}", is_own_turn)
 
 
 def _prompt(messages: Sequence[Message], context: Context) -> Prompt:
@@ -254,7 +254,9 @@ def _preamble(chat: Chat) -> str:
             "{%- endif %}{%- endfor %}{%- set messages = whetstone.messages %}",
         ]
     empty = "none" if dialect.no_tools is None else "[]"
-    lines.append(f"{{%- if not tools or {_literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}")
+    lines.append(
+        f"{{%- if not tools or {_literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}"
+    )
     return _START + "".join(f"{line}\n" for line in lines) + _END
 
 
@@ -284,7 +286,9 @@ def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
     if not dialect.speaks_and_calls:
         lines.append("{%- if calls %}{%- set content = '' %}{%- endif %}")
     if not dialect.thought_key:
-        lines.append(f"{{%- if thought %}}{{%- set content = {opening} ~ thought ~ {closing} ~ content %}}{{%- endif %}}")
+        lines.append(
+            f"{{%- if thought %}}{{%- set content = {opening} ~ thought ~ {closing} ~ content %}}{{%- endif %}}"
+        )
     call_id = _call_id(dialect.call_id)
     arguments = "function.arguments"
     if not dialect.objects:
@@ -303,15 +307,19 @@ def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
         "{%- endfor %}",
     ]
     if not dialect.writes_calls:
-        lines.append("{%- if calls %}{%- set content = whetstone_calls(content, whetstone.called, tools) %}{%- endif %}")
+        lines.append(
+            "{%- if calls %}{%- set content = whetstone_calls(content, whetstone.called, tools) %}{%- endif %}"
+        )
     silence = _literal(dialect.silence)
-    said = f"{{'role': 'assistant', 'content': content or ({silence} if calls else '')}}"
-    lines.append(f"{{%- set spoken = {said} %}}")
+    entry = f"{{'role': 'assistant', 'content': content or ({silence} if calls else '')}}"
+    lines.append(f"{{%- set spoken = {entry} %}}")
     if dialect.thought_key:
-        lines.append(f"{{%- if thought %}}{{%- set spoken = dict(spoken, {dialect.thought_key}=thought) %}}{{%- endif %}}")
+        lines.append(
+            f"{{%- if thought %}}{{%- set spoken = dict(spoken, {dialect.thought_key}=thought) %}}{{%- endif %}}"
+        )
     if dialect.writes_calls:
-        calls = "" if dialect.several else "[:1]"
-        lines.append("{%%- if calls %%}{%%- set spoken = dict(spoken, tool_calls=whetstone.called%s) %%}{%%- endif %%}" % calls)
+        calls = "whetstone.called" if dialect.several else "whetstone.called[:1]"
+        lines.append(f"{{%- if calls %}}{{%- set spoken = dict(spoken, tool_calls={calls}) %}}{{%- endif %}}")
     return [*lines, _append("spoken")]
 
 
@@ -327,14 +335,14 @@ def _answer(dialect: Dialect) -> list[str]:
         return [_append("{'role': 'tool', 'content': content}")]
     return [
         "{%- set answered = namespace(call=none) %}",
-        "{%- for call in whetstone.called %}{%- if (message.tool_call_id and whetstone.given[loop.index0] == message.tool_call_id) "
+        "{%- for call in whetstone.called %}"
+        "{%- if (message.tool_call_id and whetstone.given[loop.index0] == message.tool_call_id) "
         "or (not message.tool_call_id and loop.index0 == whetstone.answered) %}",
         "{%- set answered.call = call %}{%- endif %}{%- endfor %}",
         "{%- set whetstone.answered = whetstone.answered + 1 %}",
         "{%- if answered.call %}",
-        _append(
-            "{'role': 'tool', 'tool_call_id': answered.call.id, 'name': answered.call.function.name, 'content': content}"
-        ),
+        "{%- set name = answered.call.function.name %}",
+        _append("{'role': 'tool', 'tool_call_id': answered.call.id, 'name': name, 'content': content}"),
         "{%- else %}",
         _append("{'role': 'user', 'content': content}"),
         "{%- endif %}",
@@ -373,7 +381,7 @@ def _result(format: ToolCallFormat) -> list[str]:
 
 
 def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
-    """Write where the system message and the description of the tools go."""
+    """Write the placement of the system message and the description of the tools."""
     lines = []
     if not knows_system:
         lines.append(
@@ -392,7 +400,8 @@ def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
         *lines,
         "{%- set described = whetstone_tools(tools) if tools else '' %}",
         "{%- if described and messages and messages[0].role == 'system' %}",
-        "{%- set messages = [{'role': 'system', 'content': messages[0].content ~ '\\n\\n' ~ described}] + messages[1:] %}",
+        "{%- set described = messages[0].content ~ '\\n\\n' ~ described %}",
+        "{%- set messages = [{'role': 'system', 'content': described}] + messages[1:] %}",
         f"{{%- elif described %}}{{%- set messages = {alone} %}}",
         "{%- endif %}",
     ]
@@ -406,10 +415,10 @@ def _tools_body(format: ToolCallFormat) -> str:
         return format.jinja_tools
     tools = [ToolSpec(name, "x", {"type": "object", "properties": {}}) for name in _NAMES]
     bodies = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
-    found = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
-    if found is None or found[1] is None:
+    parts = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
+    if parts is None or parts[1] is None:
         raise PolicyError("the tool-call format describes tools in a way that no template was derived for")
-    head, between, tail = map(_literal, (found[0], found[1], found[2]))
+    head, between, tail = map(_literal, parts)
     return (
         "{%- for tool in tools %}{%- set function = tool.function or tool %}"
         f"{{{{- {head} if loop.first else {between} }}}}"
@@ -424,10 +433,10 @@ def _calls_body(format: ToolCallFormat) -> str:
         return format.jinja_calls
     bodies = [json.dumps({"x": text}) for text in ("qzAq", "qzBq", "qzCq")]
     calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
-    found = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
-    if found is None:
+    parts = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
+    if parts is None:
         raise PolicyError("the tool-call format writes calls in a way that no template was derived for")
-    head, between, tail = found
+    head, between, tail = parts
     separator = "\n"
     with suppress(ValueError):
         both = format.write(assistant("T", calls[0]), ())
@@ -437,11 +446,16 @@ def _calls_body(format: ToolCallFormat) -> str:
         return _literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
 
     several = f"{named(between)} if not loop.first else {named(head)}" if between is not None else named(head)
-    refused = "" if between is not None else "{%- if calls | length > 1 %}{{- raise_exception('one call per turn') }}{%- endif %}"
+    refused = (
+        ""
+        if between is not None
+        else "{%- if calls | length > 1 %}{{- raise_exception('one call per turn') }}{%- endif %}"
+    )
     arguments = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
     return (
         f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {_literal(separator)} }}}}{{%- endif %}}"
-        f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}{{{{- {_literal(tail)} }}}}"
+        f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}"
+        f"{{{{- {_literal(tail)} }}}}"
     )
 
 

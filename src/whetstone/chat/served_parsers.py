@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from whetstone.chat.protocol import ToolCallFormat
 
@@ -216,7 +217,9 @@ def write_parser_file(folder: Path, name: str, format: ToolCallFormat) -> Path:
             source = source.replace(f"from {each} import", f"from {_PACKAGE}.{_flat(each)} import")
         pending += used
         (package / f"{_flat(module)}.py").write_text(source, encoding="utf-8")
-    options = {field.name: getattr(format, field.name) for field in fields(format)} if is_dataclass(format) else {}
+    options: dict[str, Any] = {}
+    if is_dataclass(format):
+        options = {field.name: getattr(format, field.name) for field in fields(format)}
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
     text = _PLUGIN.format(name=name, module=_flat(kind.__module__), kind=kind.__name__, arguments=arguments)
     (folder / PARSER_FILE).write_text(text, encoding="utf-8")

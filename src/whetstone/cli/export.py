@@ -19,7 +19,7 @@ from whetstone.errors import RecipeError
 @click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="Output directory; must not exist.")
 @click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
 @click.option("--merged", "merge", is_flag=True, help="Merge the adapters into the base weights.")
-@click.option("--adapter", is_flag=True, help="Write the adapters alone, with their base in DIR/base.")
+@click.option("--adapter", is_flag=True, help="Write the adapters without merging, with their base in DIR/base.")
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Precision of the weights [bfloat16]."
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
-              help="Run directory, which is continued if it exists [runs/RECIPE-live, or RUN-live next to a run].")  # fmt: skip
+              help="Run directory, continued if it exists [runs/RECIPE-live, or RUN-live next to a run].")  # fmt: skip
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."

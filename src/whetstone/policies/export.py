@@ -109,7 +109,7 @@ def gguf_plan(policy: Policy) -> str:
     why = check_gguf(policy)
     if not why:
         return ""
-    converter = next((found for name in _CONVERTERS if (found := shutil.which(name))), None)
+    converter = next((path for name in _CONVERTERS if (path := shutil.which(name))), None)
     if converter is None:
         raise PolicyError(
             f"--gguf: {why}, and {_CONVERTERS[0]} is not on the PATH; it is in the repository of llama.cpp "
@@ -135,6 +135,6 @@ def write_gguf(converter: str, policy: Policy, folder: Path, dtype: ExportPrecis
     words = [converter, str(folder), "--outfile", str(file), "--outtype", _GGUF[dtype]]
     done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode or not file.is_file():
-        said = (done.stderr.strip().splitlines() or ["nothing was written"])[-1]
-        raise PolicyError(f"{Path(converter).name} failed: {said[:300]}")
+        reason = (done.stderr.strip().splitlines() or ["nothing was written"])[-1]
+        raise PolicyError(f"{Path(converter).name} failed: {reason[:300]}")
     return file.name

@@ -20,7 +20,8 @@ from whetstone.extras import install_command
 from whetstone.policies.policy import Policy
 
 _LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _CONTROL, _USER_DEFINED, _NORMAL = 3, 4, 1
 """Token types of GGUF."""
@@ -157,7 +158,10 @@ def _add_tokenizer(writer: Any, policy: Policy, size: int) -> None:
     ends = model.generation_config.eos_token_id if getattr(model, "generation_config", None) else None
     end = ends[0] if isinstance(ends, list) else ends if ends is not None else tokenizer.eos_token_id
     writer.add_eos_token_id(end)
-    for token, add in ((tokenizer.bos_token_id, writer.add_bos_token_id), (tokenizer.pad_token_id, writer.add_pad_token_id)):
+    for token, add in (
+        (tokenizer.bos_token_id, writer.add_bos_token_id),
+        (tokenizer.pad_token_id, writer.add_pad_token_id),
+    ):
         if token is not None:
             add(token)
     if tokenizer.chat_template:

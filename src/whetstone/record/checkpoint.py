@@ -269,11 +269,11 @@ def find_checkpoint(run_dir: Path, name: str) -> Path:
     """
     stage, _, step = name.rpartition("/")
     folders = [run_dir, *sorted((run_dir / "stages").glob("*"), key=lambda folder: folder.stat().st_mtime)]
-    found = [path for folder in folders if not stage or folder.name == stage for path in checkpoints_in(folder)]
+    paths = [path for folder in folders if not stage or folder.name == stage for path in checkpoints_in(folder)]
     number = step.removeprefix("step-")
-    matching = [path for path in found if number.isdecimal() and _number(path) == int(number)]
+    matching = [path for path in paths if number.isdecimal() and _number(path) == int(number)]
     if not matching:
-        names = ", ".join(dict.fromkeys(path.name for path in found)) or "none"
+        names = ", ".join(dict.fromkeys(path.name for path in paths)) or "none"
         raise RunDirectoryError(f"{run_dir}: no checkpoint {name}; there are: {names}")
     return matching[-1]
 

@@ -1,4 +1,4 @@
-"""Model card (`README.md`) of an exported model: how to prompt, sample and serve it, what it reached, its license."""
+"""Model card (`README.md`) of an exported model: prompt, sampling, serving, results, license."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a model card states."""
+    """Facts that a model card states."""
 
     name: str
     """Title: name of the run or model."""
     base: str = ""
-    """Name of the base model on the hub, or what it is made from; empty for a model from scratch."""
+    """Name or source of the base model; empty for a model from scratch."""
     license: str = ""
     """Short name of the base model's license; empty if unknown."""
     is_adapter: bool = False
@@ -31,7 +31,7 @@ class CardFacts:
     parser_file: str = ""
     """Parser file for vLLM in the folder; empty if there is none."""
     template: str = ""
-    """What the chat template is, and which prompts it reproduces."""
+    """Kind of chat template, and number of prompts it reproduces."""
     tools: Sequence[Mapping[str, Any]] = ()
     """OpenAI declarations of the tools in training."""
     messages: Sequence[Mapping[str, Any]] = ()
@@ -90,7 +90,9 @@ def _header(facts: CardFacts) -> str:
 
 def _origin(facts: CardFacts) -> str:
     lines = [f"Base model: {facts.base or 'none, randomly initialized'}."]
-    lines.append(f"License of the base model: {facts.license}." if facts.license else "License of the base model: unknown.")
+    lines.append(
+        f"License of the base model: {facts.license}." if facts.license else "License of the base model: unknown."
+    )
     if facts.is_adapter:
         where = facts.base_folder or facts.base
         lines.append(f"This folder holds a LoRA adapter of `{where}`.")
@@ -101,8 +103,8 @@ def _results(summary: Mapping[str, Any]) -> str:
     rows = [f"| {stage} | {_rate(before)} | {_rate(after)} |" for stage, before, after in stage_results(summary)]
     if not rows:
         return ""
-    head = "## Results\n\nSuccess on held-out tasks, with 95 % intervals.\n\n| stage | before | after |\n| --- | --- | --- |\n"
-    return head + "\n".join(rows) + "\n"
+    head = "## Results\n\nSuccess on held-out tasks, with 95 % intervals.\n\n"
+    return f"{head}| stage | before | after |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 
 
 def _rate(evaluation: Mapping[str, Any] | None) -> str:
@@ -122,7 +124,7 @@ def _prompting(facts: CardFacts) -> str:
         imports = f"from peft import PeftModel\n{imports}"
     tools = json.dumps(list(facts.tools), indent=2, ensure_ascii=False)
     messages = json.dumps(list(facts.messages), indent=2, ensure_ascii=False)
-    given = ", tools=tools" if facts.tools else ""
+    passed = ", tools=tools" if facts.tools else ""
     declared = f"tools = json.loads('''{tools}''')\n" if facts.tools else ""
     longest = facts.sampling.get("max_tokens", 256)
     return (
@@ -131,7 +133,7 @@ def _prompting(facts: CardFacts) -> str:
         f"```python\nimport json\n\n{imports}\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\nmodel = {load}\n{declared}'
         f"messages = json.loads('''{messages}''')\n"
-        f"inputs = tokenizer.apply_chat_template(\n    messages{given}, add_generation_prompt=True, return_dict=True, "
+        f"inputs = tokenizer.apply_chat_template(\n    messages{passed}, add_generation_prompt=True, return_dict=True, "
         'return_tensors="pt"\n)\n'
         f"output = model.generate(**inputs, max_new_tokens={longest})\n"
         'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :]))\n```\n\n'
@@ -141,7 +143,8 @@ def _prompting(facts: CardFacts) -> str:
 
 def _serving(facts: CardFacts) -> str:
     lines = [f"## Serving\n\nTool-call format: `{facts.format}`.\n"] if facts.format else ["## Serving\n"]
-    model = f"{facts.base_folder and 'FOLDER/' + facts.base_folder or facts.base} --enable-lora --lora-modules agent=FOLDER"
+    base = f"FOLDER/{facts.base_folder}" if facts.base_folder else facts.base
+    model = f"{base} --enable-lora --lora-modules agent=FOLDER"
     model = f"{model} --tokenizer FOLDER --chat-template FOLDER/chat_template.jinja" if facts.is_adapter else "FOLDER"
     parser = ""
     if facts.vllm_parser:

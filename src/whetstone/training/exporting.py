@@ -3,8 +3,9 @@
 The folder is tested before it gets its name: plain Transformers loads its tokenizer and renders stored episodes of the
 run, whose tokens must be those of training.
 
-Adapters are exported alone only if they stand on weights of the Hugging Face hub, which is decided by the digests of
-the files. Otherwise merged weights are the default: another program would load other base weights under the same name.
+Adapters are exported without their base only if the base is a model of the Hugging Face hub, which is decided by the
+digests of the files. Otherwise merged weights are the default: another program would load other base
+weights under the same name.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ExportResult:
     parameters: int
     is_adapter: bool
     lines: tuple[str, ...]
-    """What the user is told: kind of weights, base model, chat template, files."""
+    """Lines for the terminal: kind of weights, base model, chat template, files."""
 
 
 def export_model(
@@ -93,8 +94,8 @@ def export_model(
     hub = hub_identity(base) if base is not None else None
     is_adapter = has_adapters(policy.model) and (weights == "adapter" or (weights == "auto" and hub is not None))
     if is_adapter:
-        for option, given in (("--dtype", dtype), ("--gguf", gguf)):
-            if given:
+        for option, value in (("--dtype", dtype), ("--gguf", gguf)):
+            if value:
                 raise PolicyError(f"{option}: adapters are written as they were trained; add --merged")
     elif weights == "adapter":
         raise PolicyError(f"--adapter: {run_or_model} has no adapters (policy.lora); leave the option out")
@@ -105,16 +106,16 @@ def export_model(
     chat, format_name = _chat(run_or_model, resolved, policy)
     tools, note = _tools(resolved)
     stored = stored_prompts(run, chat, tools) if run is not None else ()
-    made = _template(run_or_model, chat, stored, tools, template)
+    exported = _template(run_or_model, chat, stored, tools, template)
     parameters = policy.parameters
     if not is_adapter:
         policy = merged(policy, precision)
     with new_folder(output_dir) as aside:
         _set_generation(policy, chat, resolved)
-        policy.tokenizer.chat_template = made.source
+        policy.tokenizer.chat_template = exported.source
         export_weights(policy, aside, at=output_dir, hub=hub if is_adapter else None)
         save_chat_settings(aside, format_name, {})
-        lines.append(_describe_template(made, _test_folder(aside, stored), len(stored), format_name, note))
+        lines.append(_describe_template(exported, _test_folder(aside, stored), len(stored), format_name, note))
         if format_name not in VLLM_PARSERS:
             write_parser_file(aside, format_name, chat.format)
             lines.append(f"tool calls: {PARSER_FILE} is a parser for vLLM (format {format_name})")
@@ -122,7 +123,7 @@ def export_model(
         if file:
             (aside / "Modelfile").write_text(_modelfile(file, chat, policy, resolved), encoding="utf-8")
             lines.append(f"GGUF: {file}, with a Modelfile for Ollama")
-        facts = _facts(run_or_model, run, resolved, base, chat, format_name, made, stored, tools)
+        facts = _facts(run_or_model, run, resolved, base, chat, format_name, exported, stored, tools)
         facts = replace(
             facts,
             is_adapter=is_adapter,
@@ -221,13 +222,13 @@ def _test_folder(folder: Path, prompts: Sequence[Prompt]) -> tuple[int, int]:
     return differences.count(None), sum(each is not None and each.is_own_turn for each in differences)
 
 
-def _describe_weights(policy: Policy, asked: str, is_adapter: bool, hub: tuple[str, str] | None) -> str:
+def _describe_weights(policy: Policy, weights: str, is_adapter: bool, hub: tuple[str, str] | None) -> str:
     if not has_adapters(policy.model):
         return "weights: the whole model"
     if is_adapter:
         base = f"its base is {hub[0]} on the Hugging Face hub" if hub is not None else "its base is in `base`"
         return f"weights: adapter; {base}"
-    if asked == "merged":
+    if weights == "merged":
         return "weights: adapters merged into the base"
     return (
         "weights: adapters merged into the base, because the digests of the base are not those of a model on the "
@@ -236,18 +237,19 @@ def _describe_weights(policy: Policy, asked: str, is_adapter: bool, hub: tuple[s
 
 
 def _describe_template(
-    made: ExportedTemplate, tested: tuple[int, int], stored: int, format_name: str, note: str
+    exported: ExportedTemplate, tested: tuple[int, int], stored: int, format_name: str, note: str
 ) -> str:
-    kind = "the model's own, unchanged" if made.is_original else "the model's own after a preamble of Whetstone"
+    kind = "the model's own, unchanged" if exported.is_original else "the model's own after a preamble of Whetstone"
     reproduced, own_turns = tested
     named = "stored prompts" if stored else "test prompts"
-    of = stored or made.prompts
-    reproduced = reproduced if stored else made.reproduced
+    of = stored or exported.prompts
+    reproduced = reproduced if stored else exported.reproduced
     line = f"chat template: {kind}; renders {reproduced} of {of} {named} to the tokens of training"
     if stored and own_turns:
         line += f", and {own_turns} up to sampled tokens of the model that its messages do not carry"
-    if made.problem or note:
-        line += f"; it does not render all tools and calls as in training: {note or made.problem} (format {format_name})"
+    if exported.problem or note:
+        why = note or exported.problem
+        line += f"; it does not render all tools and calls as in training: {why} (format {format_name})"
     return line
 
 
@@ -282,7 +284,7 @@ def _facts(
     base: Path | None,
     chat: Chat,
     format_name: str,
-    made: ExportedTemplate,
+    exported: ExportedTemplate,
     stored: Sequence[Prompt],
     tools: Sequence[ToolSpec],
 ) -> CardFacts:
@@ -300,7 +302,7 @@ def _facts(
                 tools=declared or None,
                 add_generation_prompt=True,
                 tokenize=False,
-                chat_template=made.source,
+                chat_template=exported.source,
             )
         )
     except Exception as error:  # a template of others raises anything; the card states the error

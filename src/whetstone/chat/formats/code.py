@@ -8,6 +8,7 @@ Source: CodeAct 2024, arXiv:2402.01030.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -17,6 +18,9 @@ from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _CLOSING = re.compile(r"^```[ \t]*$", re.MULTILINE)
 _OPENING = re.compile(r"^```(?:python|py)[ \t]*$", re.MULTILINE)
+
+_BEFORE = "To act, write Python in a block:\n```python\nprint(6 * 7)\n```\nIt is run and you are shown what it prints. "
+_AFTER = "\nTo answer, write no block."
 
 
 class Code:
@@ -33,8 +37,7 @@ class Code:
         "{%- if schemas | length == 1 and schemas[0].type == 'string' and schemas[0].enum is not defined "
         "and (ns.runner is none or (function.name == 'python' and ns.runner.name != 'python')) %}"
         "{%- set ns.runner = function %}{%- endif %}{%- endfor %}{%- if ns.runner is not none %}"
-        "{{- 'To act, write Python in a block:\n```python\nprint(6 * 7)\n```\nIt is run and you are shown what it "
-        "prints. ' ~ (ns.runner.description or '') ~ '\nTo answer, write no block.' }}{%- endif %}"
+        f"{{{{- {json.dumps(_BEFORE)} ~ (ns.runner.description or '') ~ {json.dumps(_AFTER)} }}}}{{%- endif %}}"
     )
     jinja_calls = (
         "{%- if calls | length > 1 %}{{- raise_exception('a turn in this format holds one block') }}{%- endif %}"
@@ -48,10 +51,7 @@ class Code:
         tool = _runner(tools)
         if tool is None:
             return ""
-        return (
-            "To act, write Python in a block:\n```python\nprint(6 * 7)\n```\n"
-            f"It is run and you are shown what it prints. {tool.description}\nTo answer, write no block."
-        )
+        return f"{_BEFORE}{tool.description}{_AFTER}"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """The message's text, then its call as a block.

@@ -132,7 +132,11 @@ class Pythonic:
     def jinja_calls(self) -> str:
         """Body of the macro that writes the text and calls of a turn in exported templates."""
         begin, between, end = map(json.dumps, self._around(["", ""]).partition(", " if self.layout == "list" else "\n"))
-        value = "(\"'\" ~ value ~ \"'\" if value is string else '%r' | format(value))" if self.is_raw else "'%r' | format(value)"
+        value = (
+            "(\"'\" ~ value ~ \"'\" if value is string else '%r' | format(value))"
+            if self.is_raw
+            else "'%r' | format(value)"
+        )
         return (
             f"{{{{- content ~ {begin} }}}}{{%- for call in calls %}}{{{{- '' if loop.first else {between} }}}}"
             "{{- call.function.name ~ '(' }}{%- for key, value in call.function.arguments.items() %}"
