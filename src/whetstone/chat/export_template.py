@@ -5,9 +5,6 @@ renders tools, calls and results as `Chat` does, it is exported unchanged. Other
 turns OpenAI messages into the messages that `Chat` passes to the template: tools in the system message, calls as text
 of the tool-call format, results as the format writes them, template variables of the recipe.
 
-Macros of a format are derived from samples that the format writes (calls and tools as JSON), or are part of the format
-(`DescribesInJinja`, `WritesInJinja`).
-
 Note:
     `Chat` breaks up look-alikes of special tokens in text from outside, and so does the preamble. The model's own
     template does not.
@@ -16,22 +13,20 @@ Note:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from jinja2 import TemplateError
 
 from whetstone.chat.dialect import Dialect
+from whetstone.chat.format_macros import literal, write_calls_macro, write_tools_macro
 from whetstone.chat.incremental import Chat, Context
 from whetstone.chat.message import Message, ToolCall, ToolSpec, assistant, system, tool_result, user
-from whetstone.chat.protocol import DescribesInJinja, ToolCallFormat, WritesInJinja
-from whetstone.contracts import fulfils
+from whetstone.chat.protocol import ToolCallFormat
 from whetstone.errors import PolicyError, explained
 
-_NAMES = ("qzonezq", "qztwozq", "qzsixzq")
 _PROBES = (
     ToolSpec(
         "find_page",
@@ -217,20 +212,20 @@ def _preamble(chat: Chat) -> str:
     if len(signs) > _MAX_LOOK_ALIKES:
         signs = [sign for sign in signs if sign in format.markers]
     lines = [
-        f"{{%- if {name} is not defined %}}{{%- set {name} = {_literal(value)} %}}{{%- endif %}}"
+        f"{{%- if {name} is not defined %}}{{%- set {name} = {literal(value)} %}}{{%- endif %}}"
         for name, value in chat.variables.items()
     ]
     if not dialect.shows_tools:
-        lines.append(_macro("whetstone_tools(tools)", _tools_body(format)))
+        lines.append(write_tools_macro(format))
     if not dialect.writes_calls:
-        lines.append(_macro("whetstone_calls(content, calls, tools)", _calls_body(format)))
+        lines.append(write_calls_macro(format))
     lines.append("{%- set whetstone = namespace(messages=[], content='', called=[], given=[], count=0, answered=0) %}")
     lines += [
         "{%- for message in messages %}",
         "{%- set content = message.content if message.content is string else "
         "(message.content or []) | map(attribute='text') | join %}",
         "{%- if message.role != 'assistant' %}{%- set whetstone.content = content %}",
-        f"{{%- for sign in [{', '.join(map(_literal, signs))}] %}}{{%- set whetstone.content = "
+        f"{{%- for sign in [{', '.join(map(literal, signs))}] %}}{{%- set whetstone.content = "
         "whetstone.content | replace(sign, sign[:1] ~ '\u200b' ~ sign[1:]) %}{%- endfor %}",
         "{%- set content = whetstone.content %}{%- endif %}",
         "{%- if message.role == 'assistant' %}",
@@ -255,7 +250,7 @@ def _preamble(chat: Chat) -> str:
         ]
     empty = "none" if dialect.no_tools is None else "[]"
     lines.append(
-        f"{{%- if not tools or {_literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}"
+        f"{{%- if not tools or {literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}"
     )
     return _START + "".join(f"{line}\n" for line in lines) + _END
 
@@ -270,7 +265,7 @@ def _writes_ids(chat: Chat) -> bool:
 
 
 def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
-    opening, closing = map(_literal, dialect.thought_frame)
+    opening, closing = map(literal, dialect.thought_frame)
     split = "content.split('</think>')"
     thought = f"{split}[:-1] | join('</think>') | trim"
     lines = ["{%- set thought = message.reasoning_content or message.reasoning or '' %}"]
@@ -310,7 +305,7 @@ def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
         lines.append(
             "{%- if calls %}{%- set content = whetstone_calls(content, whetstone.called, tools) %}{%- endif %}"
         )
-    silence = _literal(dialect.silence)
+    silence = literal(dialect.silence)
     entry = f"{{'role': 'assistant', 'content': content or ({silence} if calls else '')}}"
     lines.append(f"{{%- set spoken = {entry} %}}")
     if dialect.thought_key:
@@ -327,7 +322,7 @@ def _call_id(pattern: str) -> str:
     """Write the Jinja expression of a call's id, from the pattern that `Dialect.id_of` fills."""
     if pattern == "call{index:05d}":
         return "'call%05d' | format(whetstone.count)"
-    return _literal(pattern).replace("{name}", '" ~ function.name ~ "').replace("{index}", '" ~ whetstone.count ~ "')
+    return literal(pattern).replace("{name}", '" ~ function.name ~ "').replace("{index}", '" ~ whetstone.count ~ "')
 
 
 def _answer(dialect: Dialect) -> list[str]:
@@ -363,8 +358,8 @@ def _result(format: ToolCallFormat) -> list[str]:
         if len(single) != 1 or single[0].text.count(bodies[0]) != 1:
             continue
         before, after = single[0].text.split(bodies[0])
-        entry = f"{{'role': {_literal(single[0].role)}, 'content': text}}"
-        start = f"{{%- set text = {_literal(before)} ~ {value} ~ {_literal(after)} %}}"
+        entry = f"{{'role': {literal(single[0].role)}, 'content': text}}"
+        start = f"{{%- set text = {literal(before)} ~ {value} ~ {literal(after)} %}}"
         if len(pair) == 2:
             return [start, _append(entry)]
         between = pair[0].text.removeprefix(before).partition(bodies[0])[2].partition(bodies[1])[0]
@@ -372,7 +367,7 @@ def _result(format: ToolCallFormat) -> list[str]:
         return [
             start,
             "{%- if loop.previtem is defined and loop.previtem.role == 'tool' %}",
-            f"{{%- set text = {joined} ~ {_literal(between)} ~ {value} ~ {_literal(after)} %}}",
+            f"{{%- set text = {joined} ~ {literal(between)} ~ {value} ~ {literal(after)} %}}",
             "{%- set whetstone.messages = whetstone.messages[:-1] %}",
             "{%- endif %}",
             _append(entry),
@@ -395,7 +390,7 @@ def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
     alone = first % ("messages[0].role", "described ~ '\\n\\n' ~ messages[0].content")
     alone = f"[{alone}] + messages[1:]"
     if knows_system:
-        alone = f"[{first % (_literal('system'), 'described')}] + messages"
+        alone = f"[{first % (literal('system'), 'described')}] + messages"
     return [
         *lines,
         "{%- set described = whetstone_tools(tools) if tools else '' %}",
@@ -407,99 +402,5 @@ def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------ macros of a format
-
-
-def _tools_body(format: ToolCallFormat) -> str:
-    if fulfils(format, DescribesInJinja):
-        return format.jinja_tools
-    tools = [ToolSpec(name, "x", {"type": "object", "properties": {}}) for name in _NAMES]
-    bodies = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
-    parts = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
-    if parts is None or parts[1] is None:
-        raise PolicyError("the tool-call format describes tools in a way that no template was derived for")
-    head, between, tail = map(_literal, parts)
-    return (
-        "{%- for tool in tools %}{%- set function = tool.function or tool %}"
-        f"{{{{- {head} if loop.first else {between} }}}}"
-        "{{- {'type': 'function', 'function': {'name': function.name, 'description': function.description or '', "
-        "'parameters': function.parameters or {'type': 'object', 'properties': {}}}} | tojson }}"
-        f"{{%- endfor %}}{{{{- {tail} }}}}"
-    )
-
-
-def _calls_body(format: ToolCallFormat) -> str:
-    if fulfils(format, WritesInJinja):
-        return format.jinja_calls
-    bodies = [json.dumps({"x": text}) for text in ("qzAq", "qzBq", "qzCq")]
-    calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
-    parts = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
-    if parts is None:
-        raise PolicyError("the tool-call format writes calls in a way that no template was derived for")
-    head, between, tail = parts
-    separator = "\n"
-    with suppress(ValueError):
-        both = format.write(assistant("T", calls[0]), ())
-        separator = both.removeprefix("T").removesuffix(format.write(assistant("", calls[0]), ()))
-
-    def named(text: str) -> str:
-        return _literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
-
-    several = f"{named(between)} if not loop.first else {named(head)}" if between is not None else named(head)
-    refused = (
-        ""
-        if between is not None
-        else "{%- if calls | length > 1 %}{{- raise_exception('one call per turn') }}{%- endif %}"
-    )
-    arguments = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
-    return (
-        f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {_literal(separator)} }}}}{{%- endif %}}"
-        f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}"
-        f"{{{{- {_literal(tail)} }}}}"
-    )
-
-
-def _repeated(
-    write: Callable[[int], str], bodies: Sequence[str], names: Sequence[str]
-) -> tuple[str, str | None, str] | None:
-    """Derive text before the first, between two and after the last of several items, with the first name as slot.
-
-    Returns:
-        (before, between, after); `between` is None if one item can be written and several cannot. None if items are
-        not written as their body between constant text.
-    """
-    try:
-        single = write(1)
-    except ValueError:
-        return None
-    if single.count(bodies[0]) != 1:
-        return None
-    before, after = single.split(bodies[0])
-    if names[0] and names[0] in after:
-        return None
-    try:
-        pair, triple = write(2), write(3)
-    except ValueError:
-        return before, None, after
-    if bodies[1] not in pair or not pair.startswith(before + bodies[0]):
-        return None
-    slot = pair[len(before + bodies[0]) :].partition(bodies[1])[0]
-    between = slot.replace(names[1], names[0]) if names[1] else slot
-    steps = [between.replace(names[0], name) if name else between for name in names[1:]]
-    expected = before + bodies[0] + "".join(chain.from_iterable(zip(steps, bodies[1:], strict=True))) + after
-    return (before, between, after) if triple == expected else None
-
-
-def _macro(signature: str, body: str) -> str:
-    return f"{{%- macro {signature} %}}{body}{{%- endmacro %}}"
-
-
 def _append(entry: str) -> str:
     return f"{{%- set whetstone.messages = whetstone.messages + [{entry}] %}}"
-
-
-def _literal(value: Any) -> str:
-    """Write a value as a Jinja literal; strings are in double quotes."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from whetstone.errors import PolicyError
 from whetstone.extras import install_command
@@ -49,7 +50,7 @@ def check_gguf(policy: Policy) -> str:
 
 def word_rules(tokenizer: Any) -> str | None:
     """Return llama.cpp's name for the rules by which a BPE tokenizer splits text into words; None if it has none."""
-    if not getattr(tokenizer, "is_fast", False):
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     if written["model"]["type"] != "BPE" or written["model"].get("byte_fallback") or written["normalizer"]:
@@ -87,7 +88,7 @@ def write_llama_gguf(policy: Policy, file: Path, dtype: str, *, name: str) -> No
     }[dtype]
     writer = gguf.GGUFWriter(file, "llama")
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = config.head_dim or config.hidden_size // heads
     writer.add_name(name)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -128,7 +129,8 @@ def _interleave(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _rope(config: Any) -> dict[str, Any]:
-    return dict(getattr(config, "rope_parameters", None) or {"rope_theta": getattr(config, "rope_theta", 10_000.0)})
+    written = config.to_dict()
+    return dict(written.get("rope_parameters") or {"rope_theta": written.get("rope_theta", 10_000.0)})
 
 
 def _add_tokenizer(writer: Any, policy: Policy, size: int) -> None:
@@ -155,7 +157,7 @@ def _add_tokenizer(writer: Any, policy: Policy, size: int) -> None:
     writer.add_token_merges(merges)
     writer.add_add_bos_token(False)
     model: Any = policy.model
-    ends = model.generation_config.eos_token_id if getattr(model, "generation_config", None) else None
+    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
     end = ends[0] if isinstance(ends, list) else ends if ends is not None else tokenizer.eos_token_id
     writer.add_eos_token_id(end)
     for token, add in (

@@ -96,6 +96,7 @@ def check_free(name: str) -> None:
 
 
 def origin_of(folder: Path) -> Origin:
+    """Return the source and license of a kept model; the source is `unknown` if nothing states it."""
     try:
         said = json.loads((folder / _ORIGIN).read_text(encoding="utf-8"))
         return Origin(str(said["source"]), str(said["licence"]))

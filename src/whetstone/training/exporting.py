@@ -256,7 +256,7 @@ def _describe_template(
 def _set_generation(policy: Policy, chat: Chat, resolved: Resolved | None) -> None:
     """Store where turns end, and how training samples, as defaults of `generate` and of vLLM."""
     model: Any = policy.model
-    settings = getattr(model, "generation_config", None)
+    settings = model.generation_config
     if settings is None:
         return
     settings.eos_token_id = sorted(chat.stop_ids)
