@@ -12,6 +12,7 @@ from tests_slow import mostly_slow
 from tests_templates import CHATML, build, real_templates, real_tokenizer, tokenizer_with
 from whetstone.chat import FORMATS, Chat, ToolCall, ToolSpec, assistant, fitting_format, system, tool_result, user
 from whetstone.chat.export_template import Prompt, as_openai, export_template, find_difference, probe_prompts
+from whetstone.chat.ollama_template import END, message_frames, write_modelfile
 
 SEARCH = ToolSpec(
     "search",
@@ -215,3 +216,40 @@ def test_an_exported_model_is_exported_again_with_the_same_template(format):
     assert [prompt.ids for prompt in prompts] == [prompt.ids for prompt in probe_prompts(chat)]
     result = export_template(second, prompts)
     assert (result.is_original, result.source, result.problem) == (True, first.source, "")
+
+
+@functools.cache
+def framed(family):
+    chat = Chat(build(family), FORMATS["hermes"]())
+    source = export_template(chat, probe_prompts(chat)).source
+    return chat, source, message_frames(chat.tokenizer, source)
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=6), st.booleans())
+def test_text_between_messages_for_ollama_joins_to_the_rendered_prompt(roles, has_system):
+    for family in ("tiny", "chatml", "llama3"):
+        chat, source, frames = framed(family)
+        conversation = ["system"] * has_system + ["user", *roles]
+        pairs = list(zip(["", *conversation], [*conversation, END], strict=True))
+        if not all(pair in frames for pair in pairs):
+            continue
+        messages = [{"role": role, "content": f"text {at}"} for at, role in enumerate(conversation)]
+        expected = chat.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, chat_template=source
+        )
+        contents = [*(message["content"] for message in messages), ""]
+        assert "".join(frames[pair] + text for pair, text in zip(pairs, contents, strict=True)) == expected
+
+
+def test_the_modelfile_has_the_template_the_tools_and_the_end_of_a_turn():
+    chat, source, frames = framed("chatml")
+    text = write_modelfile("m.gguf", chat, source, TOOLS, context_length=64, sampling={"temperature": 0.5})
+    assert text.startswith('FROM ./m.gguf\nTEMPLATE """{{- $previous := "" }}{{- range .Messages }}')
+    assert frames["user", "assistant"] == "<|im_end|>\n<|im_start|>assistant\n"
+    for (before, role), frame in frames.items():
+        chosen = (
+            f'(eq $previous "{before}") (eq .Role "{role}")' if role != END else f'{{{{- if eq $previous "{before}"'
+        )
+        assert f"{chosen} }}}}{frame}{{{{ end }}}}" in text
+    assert f'SYSTEM """{chat.format.describe(TOOLS)}"""' in text
+    assert text.endswith('PARAMETER num_ctx 64\nPARAMETER stop "<|im_end|>"\nPARAMETER temperature 0.5\n')

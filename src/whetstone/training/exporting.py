@@ -10,7 +10,6 @@ weights under the same name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from whetstone.chat.export_template import (
     probe_prompts,
 )
 from whetstone.chat.fitting import load_chat_settings, save_chat_settings
+from whetstone.chat.ollama_template import write_modelfile
 from whetstone.chat.served_parsers import PARSER_FILE, SGLANG_PARSERS, VLLM_PARSERS, write_parser_file
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import PolicyError, WhetstoneError
@@ -46,6 +46,7 @@ from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import read_trajectory
 
 TemplateChoice = Literal["training", "original"]
+_SAMPLING = ("temperature", "top_p")
 _MAX_EPISODES = 16
 """Stored episodes whose prompts are compared."""
 
@@ -121,7 +122,11 @@ def export_model(
             lines.append(f"tool calls: {PARSER_FILE} is a parser for vLLM (format {format_name})")
         file = write_gguf(plan, policy, aside, precision) if plan is not None else ""
         if file:
-            (aside / "Modelfile").write_text(_modelfile(file, chat, policy, resolved), encoding="utf-8")
+            sampling = {} if resolved is None else {key: resolved.recipe.rollout.model_dump()[key] for key in _SAMPLING}
+            modelfile = write_modelfile(
+                file, chat, exported.source, tools, context_length=policy.context_length, sampling=sampling
+            )
+            (aside / "Modelfile").write_text(modelfile, encoding="utf-8")
             lines.append(f"GGUF: {file}, with a Modelfile for Ollama")
         facts = _facts(run_or_model, run, resolved, base, chat, format_name, exported, stored, tools)
         facts = replace(
@@ -264,17 +269,6 @@ def _set_generation(policy: Policy, chat: Chat, resolved: Resolved | None) -> No
         settings.do_sample = True
         settings.temperature = float(resolved.recipe.rollout.temperature)
         settings.top_p = float(resolved.recipe.rollout.top_p)
-
-
-def _modelfile(file: str, chat: Chat, policy: Policy, resolved: Resolved | None) -> str:
-    """Write an Ollama Modelfile; Ollama renders the chat template of the GGUF file."""
-    decoded = [str(chat.tokenizer.decode([token])) for token in sorted(chat.stop_ids)]
-    lines = [f"FROM ./{file}", f"PARAMETER num_ctx {policy.context_length}"]
-    lines += [f"PARAMETER stop {json.dumps(text)}" for text in (*decoded, *chat.format.stops)]
-    if resolved is not None:
-        lines.append(f"PARAMETER temperature {resolved.recipe.rollout.temperature:g}")
-        lines.append(f"PARAMETER top_p {resolved.recipe.rollout.top_p:g}")
-    return "\n".join(lines) + "\n"
 
 
 def _facts(
