@@ -26,6 +26,7 @@ from whetstone import training
 from whetstone.chat import ChatEndpoint
 from whetstone.inference.server_process import free_port
 from whetstone.reporting import Progress
+from whetstone.training.agent_evaluation import evaluate
 
 _START_SECONDS = 900.0
 
@@ -49,7 +50,7 @@ def serve_and_evaluate(run: Path, vllm_python: str, episodes: int, folder: Path)
     try:
         wait_until_ready(f"http://127.0.0.1:{port}/health", server, folder / "vllm.log")
         endpoint = ChatEndpoint(f"http://127.0.0.1:{port}/v1", "agent")
-        return training.evaluate(run, policy=endpoint, episodes=episodes, progress=Progress(quiet=True)), command[1]
+        return evaluate(run, policy=endpoint, episodes=episodes, progress=Progress(quiet=True)), command[1]
     finally:
         server.terminate()
         server.wait(60)
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     began = time.perf_counter()
-    own = training.evaluate(options.run, episodes=options.episodes, progress=Progress(quiet=True))
+    own = evaluate(options.run, episodes=options.episodes, progress=Progress(quiet=True))
     with tempfile.TemporaryDirectory() as folder:
         served, flags = serve_and_evaluate(options.run, options.vllm_python, options.episodes, Path(folder))
     low, high = own.interval

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformers import AutoTokenizer
+from transformers.utils import logging
 
 from whetstone.assembly.environment import environment_of
 from whetstone.atomic_write import new_folder
@@ -84,6 +85,7 @@ def export_model(
         WhetstoneError: There is no such run, an option does not fit, or the chat template cannot be rendered.
         SaveError: The folder exists, or cannot be written.
     """
+    logging.set_verbosity_error()  # test prompts may be longer than the context of a small model
     path = Path(run_or_model)
     run = path if (path / "recipe.yaml").is_file() else run_of_checkpoint(path)
     resolved = run_recipe(run) if run is not None else None
