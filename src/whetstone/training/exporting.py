@@ -38,7 +38,7 @@ from whetstone.plugins import find_part
 from whetstone.policies import ExportPrecision, Policy, has_adapters, load_policy, merged
 from whetstone.policies.export import base_folder, export_weights, gguf_plan, hub_identity, write_gguf
 from whetstone.policies.finding import found_model
-from whetstone.policies.kept import origin_of
+from whetstone.policies.kept import kept_models, origin_of
 from whetstone.recipe import Resolved
 from whetstone.record import read_json, run_of_checkpoint, run_recipe, stored_lines
 from whetstone.reporting.model_card import CardFacts, model_card
@@ -287,7 +287,8 @@ def _facts(
     settings = resolved.recipe.policy if resolved is not None else None
     source = base or (found_model(named) if run is None else None)
     if source is None and settings is not None and settings.path is not None:
-        source = found_model(settings.path, revision=settings.revision)
+        stored_model = kept_models().get(settings.path)  # the base may be gone: a trained model is exported without it
+        source = stored_model.folder if stored_model is not None else Path(settings.path)
     origin = origin_of(source) if source is not None else None
     messages: Sequence[Any] = stored[0].messages if stored else ({"role": "user", "content": "Hello"},)
     declared = [tool.to_openai() for tool in tools]
