@@ -7,6 +7,7 @@ word. So what it takes is counted before it is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -14,7 +15,8 @@ from whetstone.assembly.memory import check_fits
 from whetstone.assembly.placement import device_of, without_effect
 from whetstone.assembly.tokenizer_corpus import conversations
 from whetstone.chat import FORMATS, Chat, ToolCallFormat, fitting_format
-from whetstone.chat.rendering import rendered
+from whetstone.chat.fitting import load_chat_settings
+from whetstone.chat.rendering import Variable, rendered
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Speaks, tools_shown
@@ -95,6 +97,8 @@ def chat_of(resolved: Resolved, policy: Policy, format: ToolCallFormat) -> Chat:
         RecipeError: The template never reads one of the variables.
     """
     variables = resolved.recipe.chat.variables
+    if not variables and resolved.recipe.policy.path is not None:
+        variables = _stored_chat(resolved)[1]
     if variables:
         try:
             rendered(policy.tokenizer, variables)
@@ -117,7 +121,9 @@ def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None
     settings = resolved.recipe
     name = settings.chat.format
     if name == "auto":
-        name = fitting_format(policy.tokenizer, settings.chat.variables) if policy is not None else "hermes"
+        stored = _stored_chat(resolved)[0] if settings.policy.path is not None else "auto"
+        fitting = fitting_format(policy.tokenizer, settings.chat.variables) if policy is not None else "hermes"
+        name = fitting if stored == "auto" else stored
         if settings.policy.path is not None:
             say(f"tools are called as {name} (chat.format: auto)")
     try:
@@ -125,6 +131,13 @@ def _format(resolved: Resolved, policy: Policy | None, say: Callable[[str], None
     except RecipeError as error:
         raise resolved.error("chat.format", str(error)) from None
     return format
+
+
+def _stored_chat(resolved: Resolved) -> tuple[str, dict[str, Variable]]:
+    """Return the tool-call format and template variables that the folder of a pretrained policy stores."""
+    settings = resolved.recipe.policy
+    assert settings.path is not None
+    return load_chat_settings(Path(settings.path).expanduser())
 
 
 def _pretrained(resolved: Resolved) -> Policy:

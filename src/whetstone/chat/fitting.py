@@ -7,7 +7,9 @@ templates of ChatML have seen.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from whetstone.chat.dialect import Prober, hints, misread, reads_escapes
@@ -15,6 +17,8 @@ from whetstone.chat.formats import FORMATS
 from whetstone.chat.rendering import Variable, rendered
 from whetstone.errors import PolicyError
 
+CHAT_SETTINGS = "chat.json"
+"""File of a model folder with the tool-call format and template variables that the model was trained with."""
 _NO_MODEL_WRITES = ("code", "compact", "react", "tags")
 """Formats a model learns from what it is told; no template writes calls in them."""
 
@@ -42,3 +46,25 @@ def fitting_format(tokenizer: Any, variables: Mapping[str, Variable] | None = No
     vocabulary = {str(token.content) for token in tokenizer.added_tokens_decoder.values()}
     hinted = [name for name in names if hints(prober, made[name], vocabulary)]
     return next(iter([*written, *hinted]), "hermes")
+
+
+def save_chat_settings(folder: Path, format: str, variables: Mapping[str, Variable]) -> None:
+    """Write the tool-call format and template variables of a model into its folder."""
+    settings = {"format": format, "variables": dict(variables)}
+    (folder / CHAT_SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+
+
+def load_chat_settings(folder: Path) -> tuple[str, dict[str, Variable]]:
+    """Read the tool-call format and template variables of a model folder; `auto` and none if it stores none.
+
+    Raises:
+        PolicyError: The file is damaged.
+    """
+    path = folder / CHAT_SETTINGS
+    if not path.is_file():
+        return "auto", {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return str(stored["format"]), dict(stored["variables"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PolicyError(f"{path}: is damaged ({type(error).__name__}); delete it to detect the format") from None

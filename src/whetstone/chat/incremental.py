@@ -85,14 +85,16 @@ class Chat:
         self._openings = Openings[Context](remembers=not tells_time(tokenizer))
         added = tokenizer.added_tokens_decoder
         self._token_text = {i: str(token.content) for i, token in added.items()}
-        look_alikes = sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True)
+        self.look_alikes = tuple(sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True))
+        """Texts of special tokens and markers, the longest first; they are broken up in messages from outside."""
         # words are in there, too, where a tokenizer was made with some of its own: those are text
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
-        self._look_alike = re.compile("|".join(map(re.escape, look_alikes)))
+        self._look_alike = re.compile("|".join(map(re.escape, self.look_alikes)))
         self._check()
         self.dialect = learned(Prober(self._show), format, set(self._token_text.values()))
         """How the template is spoken to."""
-        self._knows_system = self._accepts_system()
+        self.knows_system = self._accepts_system()
+        """Whether the template shows system messages."""
         vocabulary = Vocabulary(self.encode, self._token_text, self._special_ids, tokenizer.eos_token_id)
         ends = find_turn_ends(self._named, self.dialect, self._render, Prober(self._show), vocabulary)
         self._ends = ends
@@ -369,7 +371,7 @@ class Chat:
 
     def _to_whom_it_knows(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         """What the system says, said by the user where the template knows no system."""
-        if self._knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
+        if self.knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
             return spoken
         return ({**spoken[1], "content": f"{spoken[0]['content']}\n\n{spoken[1]['content']}"}, *spoken[2:])
 
@@ -465,7 +467,7 @@ class Chat:
             return spoken
         if spoken and spoken[0]["role"] == "system":
             return ({**spoken[0], "content": f"{spoken[0]['content']}\n\n{description}"}, *spoken[1:])
-        if self._knows_system:
+        if self.knows_system:
             return ({"role": "system", "content": system(description).text}, *spoken)
         return ({**spoken[0], "content": f"{description}\n\n{spoken[0]['content']}"}, *spoken[1:])
 

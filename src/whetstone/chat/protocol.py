@@ -40,3 +40,21 @@ class ToolCallFormat(Protocol):
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with `tool` answers in the form this format shows them to the model."""
         ...
+
+
+class DescribesInJinja(Protocol):
+    """A tool-call format that describes tools otherwise than as JSON between constant text."""
+
+    @property
+    def jinja_tools(self) -> str:
+        """Body of a Jinja macro with `tools` (OpenAI format) that writes what `describe` returns."""
+        ...
+
+
+class WritesInJinja(Protocol):
+    """A tool-call format that writes calls otherwise than as JSON between constant text."""
+
+    @property
+    def jinja_calls(self) -> str:
+        """Body of a Jinja macro with `content`, `calls` and `tools` that writes what `write` returns for calls."""
+        ...

@@ -1,4 +1,4 @@
-"""`whetstone export`: a trained policy as a folder for other tools."""
+"""`whetstone export`: a trained policy as a folder for other programs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,52 @@ from typing import cast
 import click
 
 import whetstone.policies
-import whetstone.record
 from whetstone import training
 from whetstone.cli import completing
+from whetstone.cli.run_or_model import at_checkpoint
 from whetstone.errors import RecipeError
 
 
 @click.command()
 @click.argument("run_or_model", shell_complete=completing.run_folders)
 @click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="Output directory; must not exist.")
+@click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
 @click.option("--merged", "merge", is_flag=True, help="Merge the adapters into the base weights.")
+@click.option("--adapter", is_flag=True, help="Write the adapters without merging, with their base in DIR/base.")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="What weights are written in [bfloat16]."
+    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Precision of the weights [bfloat16]."
 )
-@click.option("--gguf", is_flag=True, help="A GGUF file, too, by llama.cpp's converter.")
-def export(run_or_model: str, output_dir: Path, merge: bool, dtype: str | None, gguf: bool) -> None:
-    """Write RUN_OR_MODEL, a run at its last checkpoint or a model folder, as a Hugging Face folder.
+@click.option("--gguf", is_flag=True, help="Also write a GGUF file and an Ollama Modelfile.")
+@click.option("--chat-template", type=click.Choice(["training", "original"]), default="training", show_default=True,
+              help="Render tools as in training, or keep the template of the model.")  # fmt: skip
+def export(
+    run_or_model: str,
+    output_dir: Path,
+    checkpoint: str | None,
+    merge: bool,
+    adapter: bool,
+    dtype: str | None,
+    gguf: bool,
+    chat_template: str,
+) -> None:
+    """Write RUN_OR_MODEL, a run at its last checkpoint, a checkpoint or a model folder, as a Hugging Face folder.
 
-    `transformers.AutoModelForCausalLM.from_pretrained` opens it. Adapters that are not merged stay adapters, in PEFT's
-    layout.
+    Transformers, vLLM and SGLang load it. Its chat template renders tools, calls and results as in training, which is
+    tested on stored episodes of the run. README.md is a model card with the commands.
+
+    Adapters are merged into the base, unless the base is a model of the Hugging Face hub, byte by byte: then the folder
+    holds adapters that name it.
     """
-    if gguf:
-        whetstone.policies.gguf_converter()
-    run = Path(run_or_model)
-    if (run / "recipe.yaml").is_file():
-        policy = training.final_policy(
-            run, trust_remote_code=whetstone.record.run_recipe(run).recipe.policy.trust_remote_code
-        )
-    else:
-        policy = whetstone.policies.load_policy(run_or_model, as_stored=True)
-    numbers = cast(whetstone.policies.ExportPrecision, dtype or "bfloat16")
-    if whetstone.policies.has_adapters(policy.model) and not merge:
-        for option, given in (("--dtype", dtype), ("--gguf", gguf)):
-            if given:
-                raise RecipeError(f"{option}: adapters alone are written as they were trained; add --merged")
-    else:
-        policy = whetstone.policies.merged(policy, numbers)
-    written = whetstone.policies.export_policy(policy, output_dir, gguf=numbers if gguf else None)
-    click.echo(f"{written}: {policy.parameters:,} parameters")
+    if merge and adapter:
+        raise RecipeError("--adapter: cannot be combined with --merged")
+    exported = training.export_model(
+        at_checkpoint(run_or_model, checkpoint),
+        output_dir,
+        weights="merged" if merge else "adapter" if adapter else "auto",
+        dtype=cast("whetstone.policies.ExportPrecision | None", dtype),
+        gguf=gguf,
+        template="original" if chat_template == "original" else "training",
+    )
+    click.echo(f"{exported.folder}: {exported.parameters:,} parameters")
+    for line in exported.lines:
+        click.echo(f"  {line}")

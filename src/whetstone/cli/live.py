@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False),
-              help="Where it is kept, and gone on with [runs/RECIPE-live].")  # fmt: skip
+              help="Run directory, continued if it exists [runs/RECIPE-live, or RUN-live next to a run].")  # fmt: skip
 @click.option("--host", "address", default="127.0.0.1", show_default=True, help="Address on which the server listens.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
@@ -69,7 +69,7 @@ def live(
     """
     known = keys_for(address, keys)
     resolved = _resolved(recipe, permitting(overrides, allow_effects))
-    folder = run_dir or Path("runs") / f"{resolved.name}-live"
+    folder = run_dir or default_folder(recipe, resolved.name)
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
     resolved = _permitted(whetstone.training.pin_choices(resolved, folder, resume=True))
@@ -90,6 +90,12 @@ def _permitted(resolved: Resolved) -> Resolved:
     return whetstone.training.permit_run(
         resolved, evaluation, ask=ask_once(), log=lambda line: click.echo(f"{line}; per evaluation", err=True)
     )
+
+
+def default_folder(recipe: str, name: str) -> Path:
+    """Return where a live run is stored by default: next to the run it starts from, else in `runs`."""
+    run = Path(recipe)
+    return (run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")) / f"{name}-live"
 
 
 def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:

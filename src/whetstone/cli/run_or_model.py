@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.assembly
+import whetstone.record
 from whetstone import training
 from whetstone.errors import RecipeError
 from whetstone.recipe import built_in_methods, built_in_recipes
@@ -15,6 +16,24 @@ from whetstone.recipe import built_in_methods, built_in_recipes
 if TYPE_CHECKING:
     from whetstone.assembly import Assembly
     from whetstone.training.permission import Ask
+
+
+def is_run(path: Path) -> bool:
+    """Return True for the directory of a run, or of a checkpoint in it."""
+    return (path / "recipe.yaml").is_file() or whetstone.record.run_of_checkpoint(path) is not None
+
+
+def at_checkpoint(run_or_model: str, checkpoint: str | None) -> str:
+    """Return the folder of a checkpoint of a run, or the run itself without one.
+
+    Raises:
+        WhetstoneError: It is not a run, or has no such checkpoint.
+    """
+    if checkpoint is None:
+        return run_or_model
+    if not (Path(run_or_model) / "recipe.yaml").is_file():
+        raise RecipeError(f"--checkpoint: {run_or_model} is not a run; name a run")
+    return str(whetstone.record.find_checkpoint(Path(run_or_model), checkpoint))
 
 
 def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None, *, ask: Ask | None = None) -> Assembly:
@@ -27,7 +46,7 @@ def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None,
         RecipeError: It is neither, or a run is given another's tools.
     """
     run = Path(run_or_model)
-    if (run / "recipe.yaml").is_file():
+    if is_run(run):
         if recipe is not None:
             raise RecipeError("--recipe: a run has its own")
         agent = training.agent_of(run_or_model, overrides)

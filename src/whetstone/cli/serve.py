@@ -13,7 +13,7 @@ import click
 
 import whetstone.serving
 from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
-from whetstone.cli.run_or_model import assembled
+from whetstone.cli.run_or_model import assembled, at_checkpoint, is_run
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.data.redacting import Redacting
 from whetstone.data.sensitive import find_redactor
@@ -41,6 +41,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
 )
 @click.option("--name", help="Name of the model for clients; defaults to the last part of RUN_OR_MODEL.")
+@click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
@@ -79,6 +80,7 @@ def serve(
     address: str,
     port: int,
     name: str | None,
+    checkpoint: str | None,
     record: Path | None,
     judge: bool,
     redact: str | None,
@@ -94,7 +96,7 @@ def serve(
     seed: int,
     access_log: str,
 ) -> None:
-    """Serve RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it, until stopped.
+    """Serve RUN_OR_MODEL, a run at its last checkpoint, a checkpoint folder or a model, until stopped.
 
     Agents are given `base_url=http://HOST:PORT/v1`, those of Anthropic's client the same without `/v1`. With
     --record what they say is kept token by token, and `POST /v1/episodes/ID/reward`, or `whetstone.episode` in Python,
@@ -110,7 +112,9 @@ def serve(
         raise RecipeError("--redact: requires --record FILE or --annotations FILE")
     if judge and record is None:
         raise RecipeError("--judge: nothing is kept without --record FILE")
-    if judge and not (Path(run_or_model) / "recipe.yaml").is_file():
+    name = name or Path(run_or_model).name
+    run_or_model = at_checkpoint(run_or_model, checkpoint)
+    if judge and not is_run(Path(run_or_model)):
         raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
     say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")
@@ -131,7 +135,7 @@ async def _serve(
     run_or_model: str,
     overrides: tuple[str, ...],
     bound: socket.socket,
-    name: str | None,
+    name: str,
     record: Path | None,
     judge: bool,
     redact: str | None,
@@ -142,7 +146,6 @@ async def _serve(
 ) -> None:
     assembly = assembled(run_or_model, overrides, None)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
-    named = name or Path(run_or_model).name
     taken_out = find_redactor(redact) if redact is not None else None
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
     writer = RecordFile(record, redacting) if record is not None else None
@@ -152,11 +155,11 @@ async def _serve(
         speaker = whetstone.serving.Speaker(
             engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed
         )
-        behind = whetstone.serving.Server(speaker, episodes, name=named, keys=keys)
+        behind = whetstone.serving.Server(speaker, episodes, name=name, keys=keys)
         also = people_routes(behind, PeopleQueue(people, redact=taken_out)) if people is not None else ()
         server = runner(whetstone.serving.application(behind, also=also))
         keep_what_is_loaded()
-        click.echo(f"{named} at {served_at(bound)}")
+        click.echo(f"{name} at {served_at(bound)}")
         await server.serve(sockets=[bound])
     finally:
         if judging is not None:

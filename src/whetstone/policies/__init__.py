@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         peak_memory,
         release_memory,
     )
-    from whetstone.policies.export import ExportPrecision, export_policy, gguf_converter, merged
+    from whetstone.policies.export import ExportPrecision, export_policy, merged
     from whetstone.policies.fetching import fetch
     from whetstone.policies.finding import found_model
     from whetstone.policies.gguf import convert_gguf, licence_of
@@ -102,7 +102,6 @@ __all__ = [
     "found_model",
     "free_memory",
     "freeze",
-    "gguf_converter",
     "has_adapters",
     "has_float64",
     "holds_adapters",

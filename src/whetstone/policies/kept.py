@@ -59,7 +59,7 @@ def kept_models() -> dict[str, KeptModel]:
     folder = models_folder()
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     return {
-        path.name: KeptModel(path.name, path, _origin_of(path))
+        path.name: KeptModel(path.name, path, origin_of(path))
         for path in folders
         if _NAME.fullmatch(path.name) and (path / "config.json").is_file()
     }
@@ -95,7 +95,8 @@ def check_free(name: str) -> None:
         raise PolicyError(f"{name}: is kept already, in {folder}; take another name, or delete that folder first")
 
 
-def _origin_of(folder: Path) -> Origin:
+def origin_of(folder: Path) -> Origin:
+    """Return the source and license of a kept model; the source is `unknown` if nothing states it."""
     try:
         said = json.loads((folder / _ORIGIN).read_text(encoding="utf-8"))
         return Origin(str(said["source"]), str(said["licence"]))

@@ -20,18 +20,19 @@ from whetstone.policies.belonging import check_ids
 from whetstone.policies.critic import Critic
 from whetstone.policies.devices import CPU
 from whetstone.policies.finding import found_model
+from whetstone.policies.hub import fetched, is_hub_name
 from whetstone.policies.precision import Precision, in_dtype
 from whetstone.policies.view import on_cpu
 
 logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
 
-_ADAPTERS = "adapter_config.json"
+ADAPTERS = "adapter_config.json"
 _SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
 """What configurations call how many tokens a model can have in view."""
 _UNBOUNDED, _ENDLESS = 8192, 2**24
 """Tokens in view of a model that has no such bound; what tokenizers say that know none is beyond the other."""
-_BESIDE = "base"
+BESIDE = "base"
 """Where a model that came from no folder is kept beside its adapters."""
 
 
@@ -135,7 +136,7 @@ def load_policy(
             and it is not trusted.
     """
     folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
-    base = _base(folder, base_path)
+    base = _base(folder, base_path, trust_remote_code=trust_remote_code)
     if not (base / "config.json").is_file():
         run = sorted((folder / "checkpoints").glob("step-*")) if (folder / "recipe.yaml").is_file() else []
         of_run = f"; it holds a run, whose last checkpoint is {run[-1]}" if run else ""
@@ -197,22 +198,30 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
     save_tokenizer(policy.tokenizer, folder)
     if not has_adapters(model):
         model.save_pretrained(folder)
+        _make_readable(folder)
         return
     (config,) = model.peft_config.values()
     named = config.base_model_name_or_path
-    beside = not named or Path(named).name == _BESIDE
+    beside = not named or Path(named).name == BESIDE
     config.base_model_name_or_path = None  # PEFT would look a name up in the world
     model.save_pretrained(folder)
     config.base_model_name_or_path = named
     if beside:
         without: Any = without_adapters(model, merge=False)
-        without.save_pretrained(folder / _BESIDE)
-    base = (at or folder) / _BESIDE if beside else Path(named)
-    written = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8"))
+        without.save_pretrained(folder / BESIDE)
+    base = (at or folder) / BESIDE if beside else Path(named)
+    written = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
     # PEFT holds names in sets, whose order differs between processes
     names = {key: sorted(written[key]) for key in _SETS if isinstance(written.get(key), list)}
     text = json.dumps({**written, **names, "base_model_name_or_path": str(base.resolve())}, indent=1)
-    (folder / _ADAPTERS).write_text(text, encoding="utf-8")
+    (folder / ADAPTERS).write_text(text, encoding="utf-8")
+    _make_readable(folder)
+
+
+def _make_readable(folder: Path) -> None:
+    """Set mode 0644 on weights: safetensors creates files that only their owner can read."""
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o644)
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
@@ -261,10 +270,10 @@ def _check_attention(folder: Path, config: Any) -> None:
 
 def holds_adapters(folder: Path) -> bool:
     """Whether a folder holds adapters, and names what they stand on."""
-    return (folder / _ADAPTERS).is_file()
+    return (folder / ADAPTERS).is_file()
 
 
-def _base(folder: Path, other: Path | None = None) -> Path:
+def _base(folder: Path, other: Path | None = None, *, trust_remote_code: bool) -> Path:
     """Where the weights are that adapters in `folder` stand on; the folder itself without adapters.
 
     Raises:
@@ -272,11 +281,14 @@ def _base(folder: Path, other: Path | None = None) -> Path:
     """
     if not holds_adapters(folder):
         return folder
-    named = json.loads((folder / _ADAPTERS).read_text(encoding="utf-8")).get("base_model_name_or_path") or _BESIDE
+    written = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
+    named = written.get("base_model_name_or_path") or BESIDE
     # where the folder was moved, what it brought along is still beside it
-    for base in (folder / named, Path(named), folder / _BESIDE, *([other] if other is not None else [])):
+    for base in (folder / named, Path(named), folder / BESIDE, *([other] if other is not None else [])):
         if base.is_dir():
             return base
+    if is_hub_name(str(named)):
+        return fetched(str(named), written.get("revision"), trust_remote_code=trust_remote_code)
     raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")
 
 

@@ -9,9 +9,11 @@ if TYPE_CHECKING:
         Checkpoints,
         Position,
         checkpoint_path,
+        find_checkpoint,
         kept_checkpoint,
         latest_checkpoint,
         load_checkpoint,
+        run_of_checkpoint,
     )
     from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
@@ -27,12 +29,14 @@ __all__ = [
     "RunStore",
     "checkpoint_path",
     "claimed",
+    "find_checkpoint",
     "is_run",
     "kept_checkpoint",
     "latest_checkpoint",
     "load_checkpoint",
     "read_changes",
     "read_json",
+    "run_of_checkpoint",
     "run_recipe",
     "stored_lines",
     "write_json",

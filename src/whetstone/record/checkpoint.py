@@ -25,10 +25,12 @@ from typing import Any
 import torch
 
 from whetstone.atomic_write import new_folder, saving
+from whetstone.chat.fitting import save_chat_settings
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.learning.optimizer import SHARDS
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
+from whetstone.recipe import load_stored_recipe
 
 _NAME = re.compile(r"step-(\d{6,})")
 KEPT = "kept.json"
@@ -136,6 +138,9 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(path) as folder:
         save_policy(policy, folder, at=path)
+        if (run_dir / "recipe.yaml").is_file():
+            chat = load_stored_recipe(run_dir / "recipe.yaml").recipe.chat
+            save_chat_settings(folder, chat.format, chat.variables)
         (folder / "trainer").mkdir()
         torch.save({k: v for k, v in optimizer.items() if k != SHARDS}, folder / "trainer" / "optimizer.pt")
         if optimizer.get(SHARDS) is not None:
@@ -268,6 +273,33 @@ def checkpoints_in(run_dir: Path) -> list[Path]:
     folder = run_dir / "checkpoints"
     there = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(there, key=_number)
+
+
+def run_of_checkpoint(path: Path) -> Path | None:
+    """Return the run that a checkpoint folder belongs to; None if it is not a checkpoint, or was copied out of one."""
+    folder = path.resolve()
+    run = folder.parent.parent
+    is_checkpoint = folder.parent.name == "checkpoints" and _NAME.fullmatch(folder.name) is not None
+    return run if is_checkpoint and (run / "recipe.yaml").is_file() else None
+
+
+def find_checkpoint(run_dir: Path, name: str) -> Path:
+    """Return the checkpoint of a run by its name: `step-000010`, `step-10` or `10`.
+
+    In a run with several stages, the last stage that has this checkpoint is taken; `STAGE/step-10` names another.
+
+    Raises:
+        RunDirectoryError: The run has no such checkpoint; the message lists those it has.
+    """
+    stage, _, step = name.rpartition("/")
+    folders = [run_dir, *sorted((run_dir / "stages").glob("*"), key=lambda folder: folder.stat().st_mtime)]
+    paths = [path for folder in folders if not stage or folder.name == stage for path in checkpoints_in(folder)]
+    number = step.removeprefix("step-")
+    matching = [path for path in paths if number.isdecimal() and _number(path) == int(number)]
+    if not matching:
+        names = ", ".join(dict.fromkeys(path.name for path in paths)) or "none"
+        raise RunDirectoryError(f"{run_dir}: no checkpoint {name}; there are: {names}")
+    return matching[-1]
 
 
 def _checksums(folder: Path) -> dict[str, str]:

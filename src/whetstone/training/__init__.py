@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from whetstone.training.agent_evaluation import Agent, agent_of, evaluate_agent, recipe_of
     from whetstone.training.cost_estimate import RunCost, StageCost
     from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
+    from whetstone.training.exporting import ExportResult, export_model
     from whetstone.training.final import final_agent, final_policy
     from whetstone.training.interruption import Interrupted
     from whetstone.training.permission import known_effects, permit_run, tool_effects
@@ -23,6 +24,7 @@ __all__ = [
     "AblationSummary",
     "Agent",
     "EvaluationRecord",
+    "ExportResult",
     "Interrupted",
     "RunCost",
     "RunSummary",
@@ -30,6 +32,7 @@ __all__ = [
     "agent_of",
     "evaluate",
     "evaluate_agent",
+    "export_model",
     "final_agent",
     "final_policy",
     "headline",

@@ -14,7 +14,7 @@ from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
 from whetstone.policies import Policy
 from whetstone.recipe import Recipe, Resolved, load_recipe
-from whetstone.record import run_recipe
+from whetstone.record import run_of_checkpoint, run_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import EndpointActor
@@ -108,7 +108,7 @@ def agent_of(
 
 
 def recipe_of(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
-    """(the recipe with overrides, the directory where it is that of a run)
+    """(the recipe with overrides, the directory where it is that of a run or of a checkpoint in one)
 
     Raises:
         WhetstoneError: There is neither, or the recipe cannot be meant.
@@ -118,6 +118,8 @@ def recipe_of(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tupl
     if not isinstance(run_or_recipe, str | Path):
         return load_recipe(run_or_recipe, overrides), None
     path = Path(run_or_recipe)
+    if (run := run_of_checkpoint(path)) is not None:
+        return run_recipe(run).with_overrides(overrides), path
     if path.is_dir():
         return run_recipe(path).with_overrides(overrides), path
     if len(path.parts) > 1 and not path.exists() and not path.with_name(f"{path.name}.yaml").exists():

@@ -8,7 +8,7 @@ from typing import Any
 
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import Policy
-from whetstone.record.checkpoint import kept_checkpoint, load_checkpoint
+from whetstone.record.checkpoint import kept_checkpoint, load_checkpoint, run_of_checkpoint
 from whetstone.record.run_directory import read_json, run_recipe
 
 
@@ -16,11 +16,15 @@ def final_agent(run_dir: Path, *, trust_remote_code: bool = False) -> tuple[Poli
     """(the policy, what parts of the method remember) of a run's last checkpoint.
 
     Args:
+        run_dir: The run, or one of its checkpoints.
         trust_remote_code: As of `load_policy`; what the run's own recipe says of it is not asked.
 
     Raises:
         RunDirectoryError: It has none, or none that is sound.
     """
+    if run_of_checkpoint(run_dir) is not None:
+        policy, _, position = load_checkpoint(run_dir, trust_remote_code=trust_remote_code)
+        return policy, position.memory
     amiss: list[str] = []
     made = read_json(run_dir / "summary.json") or {}
     folders = [run_dir / stage["folder"] for stage in made.get("stages", ()) if "folder" in stage]

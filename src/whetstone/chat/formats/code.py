@@ -8,6 +8,7 @@ Source: CodeAct 2024, arXiv:2402.01030.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -18,6 +19,9 @@ _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE |
 _CLOSING = re.compile(r"^```[ \t]*$", re.MULTILINE)
 _OPENING = re.compile(r"^```(?:python|py)[ \t]*$", re.MULTILINE)
 
+_BEFORE = "To act, write Python in a block:\n```python\nprint(6 * 7)\n```\nIt is run and you are shown what it prints. "
+_AFTER = "\nTo answer, write no block."
+
 
 class Code:
     """A block fenced with ```` ```python ````; what it prints comes in one fenced with ```` ```output ````.
@@ -27,16 +31,27 @@ class Code:
 
     markers = ("```",)
     stops: tuple[str, ...] = ()
+    jinja_tools = (
+        "{%- set ns = namespace(runner=none) %}{%- for tool in tools %}{%- set function = tool.function or tool %}"
+        "{%- set schemas = ((function.parameters or {}).properties or {}).values() | list %}"
+        "{%- if schemas | length == 1 and schemas[0].type == 'string' and schemas[0].enum is not defined "
+        "and (ns.runner is none or (function.name == 'python' and ns.runner.name != 'python')) %}"
+        "{%- set ns.runner = function %}{%- endif %}{%- endfor %}{%- if ns.runner is not none %}"
+        f"{{{{- {json.dumps(_BEFORE)} ~ (ns.runner.description or '') ~ {json.dumps(_AFTER)} }}}}{{%- endif %}}"
+    )
+    jinja_calls = (
+        "{%- if calls | length > 1 %}{{- raise_exception('a turn in this format holds one block') }}{%- endif %}"
+        "{{- content }}{%- for call in calls %}{%- set code = call.function.arguments.values() | list | first %}"
+        "{{- ('\n' if content else '') ~ '```python\n' ~ code ~ ('' if code.endswith('\n') else '\n') ~ '```' }}"
+        "{%- endfor %}"
+    )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """How to act, and what the tool says of itself."""
         tool = _runner(tools)
         if tool is None:
             return ""
-        return (
-            "To act, write Python in a block:\n```python\nprint(6 * 7)\n```\n"
-            f"It is run and you are shown what it prints. {tool.description}\nTo answer, write no block."
-        )
+        return f"{_BEFORE}{tool.description}{_AFTER}"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """The message's text, then its call as a block.

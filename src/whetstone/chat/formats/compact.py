@@ -32,12 +32,44 @@ _TYPE_NAMES = {
     "null": "None",
 }
 
+_JINJA_TOOLS = (
+    "{%- for tool in tools %}{%- set function = tool.function or tool %}"
+    "{%- set parameters = function.parameters or {} %}{{- '' if loop.first else '\n' }}<call>{{ function.name }}("
+    "{%- for name, schema in (parameters.properties or {}).items() %}{{- '' if loop.first else ', ' }}{{ name }}: "
+    "{%- set ns = namespace(kinds=[]) %}{%- if schema.enum is defined and schema.enum is sequence %}"
+    "{%- for choice in schema.enum %}{%- set ns.kinds = ns.kinds + ['%r' | format(choice)] %}{%- endfor %}"
+    "{%- else %}{%- set types = schema.type if schema.type is defined else '' %}"
+    "{%- for type in ([types] if types is string else types) %}"
+    f"{{%- set kind = {json.dumps(_TYPE_NAMES)}.get(type, 'any') %}}"
+    "{%- if kind not in ns.kinds %}{%- set ns.kinds = ns.kinds + [kind] %}{%- endif %}{%- endfor %}{%- endif %}"
+    "{{- ' ' ~ ns.kinds | join('|') }}{%- if name not in (parameters.required or []) %}"
+    "{{- '=' ~ '%r' | format(schema.default if schema.default is defined else none) }}{%- endif %}{%- endfor %}"
+    ")</call> {{ (function.description or '').split('\n')[0] }}{%- endfor %}"
+)
+_JINJA_CALLS = (
+    "{{- content }}{%- for call in calls %}{%- set arguments = call.function.arguments %}"
+    "{%- if arguments is string %}{{- raise_exception('arguments of a call must be an object, not JSON text') }}"
+    "{%- endif %}{%- set ns = namespace(properties={}, is_known=false) %}{%- for tool in tools or [] %}"
+    "{%- set function = tool.function or tool %}{%- if function.name == call.function.name %}"
+    "{%- set ns.is_known = true %}{%- set ns.properties = (function.parameters or {}).properties or {} %}"
+    "{%- endif %}{%- endfor %}{%- set names = ns.properties | list %}{%- set given = arguments | list %}"
+    "{%- set only = names[0] if names | length == 1 and ns.properties[names[0]].type == 'string' "
+    "and ns.properties[names[0]].enum is not defined else ('' if ns.is_known else 'input') %}"
+    "{{- '<call>' ~ call.function.name ~ '(' }}"
+    "{%- if only and given == [only] and arguments[only] is string %}{{- arguments[only] }}{%- else %}"
+    "{%- for name, value in arguments.items() %}{{- '' if loop.first else ', ' }}"
+    "{{- '' if names[:given | length] == given else name ~ '=' }}{{- '%r' | format(value) }}{%- endfor %}{%- endif %}"
+    "{{- ')</call>' }}{%- endfor %}"
+)
+
 
 class Compact:
     """`<call>calculator(12*34)</call>`; answers come as `<result>408</result>`."""
 
     markers = ("<call>", "</call>", "<result>", "</result>")
     stops: tuple[str, ...] = ()
+    jinja_tools = _JINJA_TOOLS
+    jinja_calls = _JINJA_CALLS
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """One line a tool: its name, its parameters with their types, the first line of its description."""

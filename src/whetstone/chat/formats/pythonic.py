@@ -12,6 +12,7 @@ Note:
 from __future__ import annotations
 
 import ast
+import json
 import keyword
 import re
 import unicodedata
@@ -126,6 +127,22 @@ class Pythonic:
             following = text.find(self.begin, start)
             return [f"{self.begin} is not closed with {self.end}"], len(text) if following < 0 else following
         return blocks, place
+
+    @cached_property
+    def jinja_calls(self) -> str:
+        """Body of the macro that writes the text and calls of a turn in exported templates."""
+        begin, between, end = map(json.dumps, self._around(["", ""]).partition(", " if self.layout == "list" else "\n"))
+        value = (
+            "(\"'\" ~ value ~ \"'\" if value is string else '%r' | format(value))"
+            if self.is_raw
+            else "'%r' | format(value)"
+        )
+        return (
+            f"{{{{- content ~ {begin} }}}}{{%- for call in calls %}}{{{{- '' if loop.first else {between} }}}}"
+            "{{- call.function.name ~ '(' }}{%- for key, value in call.function.arguments.items() %}"
+            f"{{{{- '' if loop.first else ', ' }}}}{{{{- key ~ '=' ~ {value} }}}}"
+            f"{{%- endfor %}}{{{{- ')' }}}}{{%- endfor %}}{{{{- {end} }}}}"
+        )
 
     def _write_value(self, value: Any) -> str:
         return f"'{value}'" if self.is_raw and isinstance(value, str) else repr(value)

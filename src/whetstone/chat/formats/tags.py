@@ -26,6 +26,20 @@ class Tags:
 
     markers = ("<information>", "</information>", *(f"<{n}>" for n in _STOPS), *(f"</{n}>" for n in _STOPS))
     stops = tuple(f"</{name}>" for name in _STOPS)
+    jinja_tools = (
+        "{%- set ns = namespace(lines=[]) %}{%- for tool in tools %}{%- set function = tool.function or tool %}"
+        "{%- set schemas = ((function.parameters or {}).properties or {}).values() | list %}"
+        "{%- if schemas | length == 1 and schemas[0].type == 'string' and schemas[0].enum is not defined %}"
+        "{%- set parameter = function.parameters.properties | list | first %}{%- set ns.lines = ns.lines + ['<' ~ "
+        "function.name ~ '>' ~ parameter ~ '</' ~ function.name ~ '>: ' ~ (function.description or '')] %}"
+        "{%- endif %}{%- endfor %}{%- if ns.lines %}{{- (['You may call tools:'] + ns.lines + "
+        "['You are then told <information>…</information>.']) | join('\n') }}{%- endif %}"
+    )
+    jinja_calls = (
+        "{%- if calls | length > 1 %}{{- raise_exception('a turn in this format holds one call') }}{%- endif %}"
+        "{{- content }}{%- for call in calls %}{{- '<' ~ call.function.name ~ '>' ~ "
+        "(call.function.arguments.values() | list | first) ~ '</' ~ call.function.name ~ '>' }}{%- endfor %}"
+    )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """One line a tool."""

@@ -1,0 +1,125 @@
+"""Jinja macros that describe tools and write calls as a tool-call format does.
+
+Macros are derived from samples that the format writes, if tools and calls are JSON between constant text. Other formats
+bring their macros (`DescribesInJinja`, `WritesInJinja`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from whetstone.chat.message import ToolCall, ToolSpec, assistant
+from whetstone.chat.protocol import DescribesInJinja, ToolCallFormat, WritesInJinja
+from whetstone.contracts import fulfils
+from whetstone.errors import PolicyError
+
+_NAMES = ("qzonezq", "qztwozq", "qzsixzq")
+
+
+def write_tools_macro(format: ToolCallFormat) -> str:
+    """Write the macro `whetstone_tools(tools)`, which renders what `format.describe` returns.
+
+    Raises:
+        PolicyError: The format describes tools neither as JSON nor in Jinja.
+    """
+    return f"{{%- macro whetstone_tools(tools) %}}{_tools_body(format)}{{%- endmacro %}}"
+
+
+def write_calls_macro(format: ToolCallFormat) -> str:
+    """Write the macro `whetstone_calls(content, calls, tools)`, which renders what `format.write` returns for calls.
+
+    Raises:
+        PolicyError: The format writes calls neither as JSON nor in Jinja.
+    """
+    return f"{{%- macro whetstone_calls(content, calls, tools) %}}{_calls_body(format)}{{%- endmacro %}}"
+
+
+def _tools_body(format: ToolCallFormat) -> str:
+    if fulfils(format, DescribesInJinja):
+        return format.jinja_tools
+    tools = [ToolSpec(name, "x", {"type": "object", "properties": {}}) for name in _NAMES]
+    bodies = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
+    parts = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
+    if parts is None or parts[1] is None:
+        raise PolicyError("the tool-call format describes tools in a way that no template was derived for")
+    head, between, tail = map(literal, parts)
+    return (
+        "{%- for tool in tools %}{%- set function = tool.function or tool %}"
+        f"{{{{- {head} if loop.first else {between} }}}}"
+        "{{- {'type': 'function', 'function': {'name': function.name, 'description': function.description or '', "
+        "'parameters': function.parameters or {'type': 'object', 'properties': {}}}} | tojson }}"
+        f"{{%- endfor %}}{{{{- {tail} }}}}"
+    )
+
+
+def _calls_body(format: ToolCallFormat) -> str:
+    if fulfils(format, WritesInJinja):
+        return format.jinja_calls
+    bodies = [json.dumps({"x": text}) for text in ("qzAq", "qzBq", "qzCq")]
+    calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
+    parts = _repeated(lambda count: format.write(assistant("", *calls[:count]), ()), bodies, _NAMES)
+    if parts is None:
+        raise PolicyError("the tool-call format writes calls in a way that no template was derived for")
+    head, between, tail = parts
+    separator = "\n"
+    with suppress(ValueError):
+        both = format.write(assistant("T", calls[0]), ())
+        separator = both.removeprefix("T").removesuffix(format.write(assistant("", calls[0]), ()))
+
+    def named(text: str) -> str:
+        return literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
+
+    several = f"{named(between)} if not loop.first else {named(head)}" if between is not None else named(head)
+    refused = (
+        ""
+        if between is not None
+        else "{%- if calls | length > 1 %}{{- raise_exception('one call per turn') }}{%- endif %}"
+    )
+    arguments = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
+    return (
+        f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {literal(separator)} }}}}{{%- endif %}}"
+        f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}"
+        f"{{{{- {literal(tail)} }}}}"
+    )
+
+
+def _repeated(
+    write: Callable[[int], str], bodies: Sequence[str], names: Sequence[str]
+) -> tuple[str, str | None, str] | None:
+    """Derive text before the first, between two and after the last of several items, with the first name as slot.
+
+    Returns:
+        (before, between, after); `between` is None if one item can be written and several cannot. None if items are
+        not written as their body between constant text.
+    """
+    try:
+        single = write(1)
+    except ValueError:
+        return None
+    if single.count(bodies[0]) != 1:
+        return None
+    before, after = single.split(bodies[0])
+    if names[0] and names[0] in after:
+        return None
+    try:
+        pair, triple = write(2), write(3)
+    except ValueError:
+        return before, None, after
+    if bodies[1] not in pair or not pair.startswith(before + bodies[0]):
+        return None
+    slot = pair[len(before + bodies[0]) :].partition(bodies[1])[0]
+    between = slot.replace(names[1], names[0]) if names[1] else slot
+    steps = [between.replace(names[0], name) if name else between for name in names[1:]]
+    expected = before + bodies[0] + "".join(chain.from_iterable(zip(steps, bodies[1:], strict=True))) + after
+    return (before, between, after) if triple == expected else None
+
+
+def literal(value: Any) -> str:
+    """Write a value as a Jinja literal; strings are in double quotes."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False)

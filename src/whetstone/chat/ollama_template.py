@@ -1,0 +1,95 @@
+"""Ollama Modelfile: the chat template in Go's template language, tools in `SYSTEM`, ends of turns.
+
+Ollama does not read Jinja. The text between two messages depends on their roles only, so it is taken from rendered
+conversations, and the Go template chooses it by the previous and the next role.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from whetstone.chat.incremental import Chat
+from whetstone.chat.message import ToolSpec
+
+END = "end"
+"""Pseudo role after the last message: the generation prompt."""
+_CONVERSATIONS = (
+    ("system", "user", "assistant", "user"),
+    ("user", "assistant", "tool", "tool", "assistant", "tool"),
+)
+_MARK = "qz{}zq"
+
+
+def message_frames(tokenizer: Any, source: str) -> dict[tuple[str, str], str]:
+    """Return the text between two messages by their roles; `("", role)` is the text before the first.
+
+    Pairs that the template refuses, such as results without a call, are left out.
+    """
+    frames: dict[tuple[str, str], str] = {}
+    for roles in _CONVERSATIONS:
+        for count in range(1, len(roles) + 1):
+            messages = [{"role": role, "content": _MARK.format(at)} for at, role in enumerate(roles[:count])]
+            try:
+                text = str(
+                    tokenizer.apply_chat_template(
+                        messages, add_generation_prompt=True, tokenize=False, chat_template=source
+                    )
+                )
+            except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+                continue
+            pairs = zip(("", *roles[:count]), (*roles[:count], END), strict=True)
+            for at, pair in enumerate(pairs):
+                before, mark, rest = text.partition(_MARK.format(at))
+                if not mark and pair[1] != END:
+                    break
+                frames.setdefault(pair, before)
+                text = rest
+    return frames
+
+
+def write_modelfile(
+    file: str,
+    chat: Chat,
+    source: str,
+    tools: Sequence[ToolSpec],
+    *,
+    context_length: int,
+    sampling: Mapping[str, float],
+) -> str:
+    """Write an Ollama Modelfile.
+
+    Args:
+        file: GGUF file next to it.
+        source: Jinja template of the exported model.
+        tools: Tools of training; they are described in `SYSTEM` if Whetstone puts them into the system message.
+        sampling: Values of `temperature` and `top_p`.
+    """
+    frames = message_frames(chat.tokenizer, source)
+    cases = [
+        f'{{{{- if and (eq $previous "{before}") (eq .Role "{role}") }}}}{text}{{{{ end }}}}'
+        for (before, role), text in frames.items()
+        if role != END
+    ]
+    ends = [
+        f'{{{{- if eq $previous "{before}" }}}}{text}{{{{ end }}}}'
+        for (before, role), text in frames.items()
+        if role == END
+    ]
+    template = (
+        '{{- $previous := "" }}{{- range .Messages }}'
+        + "".join(cases)
+        + "{{ .Content }}{{- $previous = .Role }}{{- end }}"
+        + "".join(ends)
+    )
+    lines = [f"FROM ./{file}", f'TEMPLATE """{template}"""']
+    if tools and not chat.dialect.shows_tools and chat.knows_system:
+        lines.append(f'SYSTEM """{chat.format.describe(tools)}"""')
+    lines.append(f"PARAMETER num_ctx {context_length}")
+    stops = [str(chat.tokenizer.decode([token])) for token in sorted(chat.stop_ids)]
+    lines += [f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}" for text in (*stops, *chat.format.stops)]
+    lines += [f"PARAMETER {name} {value:g}" for name, value in sampling.items()]
+    return "\n".join(lines) + "\n"
