@@ -18,51 +18,7 @@ from typing import Any
 
 from whetstone import notebook_html
 from whetstone.chat.message import Message, Text
-
-
-class EndReason(StrEnum):
-    """Why an episode ended. The list is closed: every way to end has a name here."""
-
-    TERMINATED = "terminated"
-    """The environment reached an end of its own: answered, solved or lost."""
-    TRUNCATED = "truncated"
-    """The environment cut the episode short by a limit of its own."""
-    MAX_TURNS = "max_turns"
-    """The episode used up its turns."""
-    MAX_TOKENS = "max_tokens"
-    """A turn used up its tokens before it was finished."""
-    CONTEXT_FULL = "context_full"
-    """The model's context has no room for another turn."""
-    MALFORMED_ACTION = "malformed_action"
-    """The action could not be read, and the environment gives no second try."""
-    TOOL_STOPPED = "tool_stopped"
-    """A tool ended the episode."""
-    EARLY_STOPPED = "stopped"
-    """A rule of the rollout ended it, such as one for void turns; `Trajectory.marks` says which."""
-    TIMEOUT = "timeout"
-    """The episode's deadline passed."""
-    ABORTED = "aborted"
-    """The run was stopped, or the episode cancelled."""
-    INFRASTRUCTURE = "infrastructure"
-    """An engine, server or sandbox failed; nothing is learned from it."""
-    ERROR = "error"
-    """An exception in the environment, a reward or our own code; `Trajectory.error` holds the cause."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether the episode says anything about the policy; if not, it leaves every statistic."""
-        return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether a limit ended the episode rather than the environment or a failure."""
-        return self in (
-            EndReason.TRUNCATED,
-            EndReason.MAX_TURNS,
-            EndReason.MAX_TOKENS,
-            EndReason.CONTEXT_FULL,
-            EndReason.TIMEOUT,
-        )
+from whetstone.end_reason import EndReason as EndReason
 
 
 class Author(StrEnum):

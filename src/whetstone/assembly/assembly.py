@@ -41,10 +41,11 @@ from whetstone.assembly.learner_processes import check_learner_processes
 from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
+from whetstone.assembly.task_components import reward_of, source_of
 from whetstone.assembly.teacher import teacher_reads
 from whetstone.chat import Chat
 from whetstone.contracts import fulfils
-from whetstone.environments import TASKS_OF_WORLDS, Environment
+from whetstone.environments import Environment
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
@@ -53,7 +54,6 @@ from whetstone.learning.credit import CreditParts
 from whetstone.learning.factory import LEARNERS
 from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
-from whetstone.plugins import OptionError
 from whetstone.policies import (
     Policy,
     clone_trainable,
@@ -63,7 +63,7 @@ from whetstone.policies import (
 )
 from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
 from whetstone.record.starting import resolve_start
-from whetstone.rewards import REWARDS, Composed, Reward, make_reward, provided_by
+from whetstone.rewards import Reward, provided_by
 from whetstone.rollout import (
     Actor,
     Collector,
@@ -81,13 +81,12 @@ from whetstone.rollout.deadlines import group_deadline, turn_deadline
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
 from whetstone.scaling.protocol import Cluster
-from whetstone.tasks import SOURCES, Expert, Source
+from whetstone.tasks import Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tool_calls import ToolWatch
 from whetstone.tools import CallPolicy
 from whetstone.trajectory import Task, Trajectory
 
-_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
 
@@ -476,32 +475,9 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
     )
 
 
-def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
-    """Return the task source of a recipe; `key` is the recipe key of its options."""
-    seed = {"seed": resolved.recipe.seed}
-    part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
-    source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)
-    return source
-
-
 def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
     """The named functions, each with its options bound."""
     return tuple(
         function_of(resolved, f"{section}.{k}", part, built_in, kind=section.replace("_", " ").removesuffix("s"))
         for k, part in enumerate(parts)
     )
-
-
-def reward_of(resolved: Resolved) -> Reward:
-    """Build the reward of a recipe."""
-    part = resolved.recipe.reward
-    warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
-    try:
-        reward = make_reward({"name": part.name, **part.options}, REWARDS)
-        if isinstance(reward, Composed):
-            reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
-        return reward
-    except OptionError as error:
-        raise resolved.error(f"reward.{error.key}", error.message) from None
-    except (RecipeError, ValueError) as error:
-        raise resolved.error("reward", str(error)) from None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.window import window
 
 if TYPE_CHECKING:
+    from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
     from whetstone.recipe.live_settings import LiveSettings
     from whetstone.recipe.methods import Method, read_method
     from whetstone.recipe.origins import origins, with_origins
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
     from whetstone.recipe.scale_settings import ScaleSettings
     from whetstone.recipe.settings import (
         AggregationSettings,
-        CriticSettings,
         ModelSettings,
         PolicySettings,
-        ProcessModelSettings,
         Recipe,
         RolloutSettings,
         TinySettings,

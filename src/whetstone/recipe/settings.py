@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whetstone.plugins import with_names
+from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
 from whetstone.recipe.live_settings import LiveSettings
 from whetstone.recipe.parts import Part, Seconds, Settings, changeable, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
@@ -253,39 +254,6 @@ class RolloutSettings(Settings):
     """Of judging one episode, or one group by a reward that compares; then there is no score."""
 
 
-class CriticSettings(Settings):
-    """Critics on the policy's states, for estimators that ask for values."""
-
-    CHANGES: ClassVar = changeable(
-        update="weight learning_rate clip epochs warmup_updates target_update_rate pessimism pessimism_coef",
-    )
-
-    loss: Literal["squared", "success"] = "squared"
-    """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
-    weight: float = Field(0.5, gt=0)
-    """Of their error beside the objective."""
-    learning_rate: float = Field(1e-2, gt=0)
-    """Of the critics' own AdamW, on the stage's schedule: they are a layer that starts at nothing."""
-    clip: float | None = Field(None, gt=0)
-    """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
-    epochs: int = Field(1, ge=1)
-    """How often critics learn from a step, the last time beside the policy; before it credit is given anew."""
-    warmup_updates: int = Field(0, ge=0)
-    """Number of initial updates that train the critics only, not the policy."""
-    target_update_rate: float = Field(0.1, gt=0, le=1)
-    """Polyak coefficient of the target critics (0.1: target ← 0.9 target + 0.1 critic at each update). Used by
-    estimators that read target critics."""
-    detach_backbone: bool = True
-    """Whether the gradient of the critic loss stops at the critic heads. false: it also trains the policy's layers."""
-    ensemble_size: int = Field(1, ge=1)
-    """Number of critics of each kind, with different initial weights. Each critic is trained separately; `advantage`
-    reads the estimate that `pessimism` selects."""
-    pessimism: Literal["min", "deviation"] = "min"
-    """Value estimate of an ensemble: the minimum; or the mean minus `pessimism_coef` standard deviations (RO2O)."""
-    pessimism_coef: float = Field(1.0, ge=0)
-    """Number of standard deviations that `pessimism: deviation` subtracts; 0 gives the mean."""
-
-
 class AggregationSettings(Settings):
     """What a token's loss counts for in an update."""
 
@@ -313,18 +281,6 @@ class TeacherSettings(Settings):
     """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
     offload: bool = False
     """Whether the teacher is kept on the CPU and brought to its device for each pass, which takes longer."""
-
-
-class ProcessModelSettings(Settings):
-    """Implicit process reward model: a second model, initialized from the policy, that is trained on the outcomes of
-    episodes and scores turns by log-ratios."""
-
-    learning_rate: float = Field(1e-4, gt=0)
-    """Of its own optimiser."""
-    beta: float = Field(0.05, gt=0)
-    """What its log-ratios are multiplied by."""
-    pool: Literal["mean", "sum"] = "mean"
-    """Whether an episode's score is the mean or the sum over its turns."""
 
 
 class EvaluationSettings(Settings):

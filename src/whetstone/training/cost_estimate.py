@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from whetstone.assembly.assembly import source_of
 from whetstone.assembly.memory import MemoryShare, memory_plan
+from whetstone.assembly.task_components import source_of
 from whetstone.recipe import (
     DistillationSettings,
     OptimizerSettings,

@@ -18,7 +18,6 @@ from typing import Any
 
 from whetstone.assembly.assembly import assemble
 from whetstone.assembly.auxiliary_models import imitator_for, learner_for
-from whetstone.assembly.evaluation_overlap import find_overlap
 from whetstone.assembly.own_data import check_data, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
@@ -30,12 +29,11 @@ from whetstone.errors import (
     NonFiniteError,
     NothingScoredError,
     QuotaError,
-    WhetstoneError,
 )
 from whetstone.inference import publish
 from whetstone.learning.protocol import Closes, Learner
 from whetstone.learning.unchanged import Unchanged
-from whetstone.policies import Policy, describe_fast_dtype
+from whetstone.policies import Policy
 from whetstone.recipe import (
     OfflineSettings,
     OptimizerSettings,
@@ -53,7 +51,7 @@ from whetstone.record.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
-from whetstone.record.run_directory import OVERLAP, read_json, write_json
+from whetstone.record.run_directory import write_json
 from whetstone.record.starting import load_start
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
@@ -81,13 +79,13 @@ from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reinforcement import Reinforcement
+from whetstone.training.run_checks import check_ablations, report_precision, store_overlap, store_skipped_rows
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
 from whetstone.training.stream import discard_groups
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import SKIPPED_ROWS, WITHOUT_USE, headline, stage_results_of, summary_of
+from whetstone.training.telling import WITHOUT_USE, headline, stage_results_of, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
-from whetstone.trajectory import Group, Trajectory
 
 _REWRITTEN = "the chat template rewrites"
 
@@ -140,14 +138,15 @@ class SingleRun:
             self.assembly = await run_in_compute_thread(
                 lambda: assemble(self.learning, self._restored(), say=self.progress.say)
             )
-            self._check_ablations()
-            self._report_precision()
+            check_ablations(self.assembly, self.resolved)
+            if not self.position.done:
+                report_precision(self.assembly, self.resolved, self.progress.say)
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
             self.assembly = replace(self.assembly, method=method)
             await run_in_compute_thread(check_validation, self.assembly, self.resolved)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
-            self._store_skipped_rows()
-            await run_in_compute_thread(self._store_overlap)
+            store_skipped_rows(self.run_dir, self.assembly, self.progress.say)
+            await run_in_compute_thread(store_overlap, self.run_dir, self.assembly, self.resolved, self.progress.say)
             cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
             self.assembly = replace(self.assembly, cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
@@ -176,54 +175,9 @@ class SingleRun:
             if name in done and (current != name or self._standing(name, settings, done[name])[1] is not None)
         }
 
-    def _store_skipped_rows(self) -> None:
-        """Store and report the numbers of invalid rows that were skipped; a resumed run keeps the stored ones."""
-        path, skipped = self.run_dir / SKIPPED_ROWS, self.assembly.skipped_rows
-        for key, count in skipped.items():
-            if not key.endswith("tasks"):  # reported when the tasks are read
-                self.progress.say(f"{key}: {count} invalid rows are skipped ({key}.on_bad_row: skip)")
-        if skipped:
-            write_json(path, {**(read_json(path) or {}), **skipped})
-
-    def _store_overlap(self) -> None:
-        """Store and report evaluation tasks that are in the training data, once per run."""
-        path = self.run_dir / OVERLAP
-        if path.is_file():
-            return
-        entries = find_overlap(self.assembly, self.resolved)
-        for entry in entries:
-            self.progress.say(entry["sentence"])
-        if entries:
-            write_json(path, entries)
-
-    def _report_precision(self) -> None:
-        """Log the precision of Muon's iteration when a run starts that measured it."""
-        chosen = {stage.optimizer for stage in self.recipe.own_stages.values() if stage.optimizer.startswith("muon_")}
-        if chosen and not self.position.done:
-            device = self.assembly.policy.device
-            self.progress.say(f"optimizer: {', '.join(sorted(chosen))} (faster here: {describe_fast_dtype(device)})")
-
     def ask_to_stop(self) -> None:
         """Stop as at SIGINT, where that reaches another thread than the run's."""
         self.interruption.ask(signal.SIGINT)
-
-    def _check_ablations(self) -> None:
-        """See that what is to be trained behind the run can be, before the run is.
-
-        Raises:
-            WhetstoneError: It cannot; the message says which.
-        """
-        recipe = self.recipe
-        for name, changes in recipe.ablations.items():
-            if not changes:
-                raise self.resolved.error(f"ablations.{name}", "changes nothing; say which keys are different")
-            variant = self.resolved.with_changes({"ablations": None, **changes})
-            other = variant.recipe
-            if (other.policy, other.chat, other.critic) == (recipe.policy, recipe.chat, recipe.critic):
-                try:
-                    assemble(variant, self.assembly.policy)
-                except WhetstoneError as error:
-                    raise type(error)(f"ablation {name}: {error}") from None
 
     def _restored(self) -> Policy | None:
         """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
@@ -535,14 +489,11 @@ class SingleRun:
             what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
             why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
             raise NothingScoredError(f"evaluation ({called}): {what}: {why}")
-        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", _flat(groups))
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", trajectories)
         write_json(path, came_to.to_json())
         self.feed.evaluation(name, came_to.to_json())
         self.progress.say(f"{called}: {headline(came_to.to_json())}")
         for result in stage_results_of(self.recipe, self.run_dir):
             if result.name == name:
                 self.progress.say(result.sentence)
-
-
-def _flat(groups: list[Group]) -> list[Trajectory]:
-    return [trajectory for group in groups for trajectory in group.trajectories]

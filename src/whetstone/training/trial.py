@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly, assemble, reward_of
+from whetstone.assembly.assembly import Assembly, assemble
 from whetstone.assembly.own_data import with_learning
+from whetstone.assembly.task_components import reward_of
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, stages_of

@@ -1,0 +1,40 @@
+"""Task source and reward of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from whetstone.assembly.instantiate import part_of
+from whetstone.environments.catalogue import TASKS_OF_WORLDS
+from whetstone.errors import RecipeError
+from whetstone.plugins import OptionError
+from whetstone.recipe import Part, Resolved
+from whetstone.rewards import REWARDS, Composed, Reward, make_reward
+from whetstone.tasks import Source
+from whetstone.tasks.built_in import SOURCES
+
+_SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
+
+
+def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+    """Return the task source of a recipe; `key` is the recipe key of its options."""
+    seed = {"seed": resolved.recipe.seed}
+    part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
+    source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)
+    return source
+
+
+def reward_of(resolved: Resolved) -> Reward:
+    """Build the reward of a recipe."""
+    part = resolved.recipe.reward
+    warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
+    try:
+        reward = make_reward({"name": part.name, **part.options}, REWARDS)
+        if isinstance(reward, Composed):
+            reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
+        return reward
+    except OptionError as error:
+        raise resolved.error(f"reward.{error.key}", error.message) from None
+    except (RecipeError, ValueError) as error:
+        raise resolved.error("reward", str(error)) from None
