@@ -9,9 +9,9 @@ class EndReason(StrEnum):
     """Why an episode ended. The list is closed: every way to end has a name here."""
 
     TERMINATED = "terminated"
-    """The environment reached an end of its own: answered, solved or lost."""
+    """The environment ended the episode: answered, solved or lost."""
     TRUNCATED = "truncated"
-    """The environment cut the episode short by a limit of its own."""
+    """A limit of the environment cut the episode short."""
     MAX_TURNS = "max_turns"
     """The episode used up its turns."""
     MAX_TOKENS = "max_tokens"
@@ -23,7 +23,7 @@ class EndReason(StrEnum):
     TOOL_STOPPED = "tool_stopped"
     """A tool ended the episode."""
     EARLY_STOPPED = "stopped"
-    """A rule of the rollout ended it, such as one for void turns; `Trajectory.marks` says which."""
+    """A rule of the rollout ended it, such as one for void turns; its name is in `Trajectory.marks`."""
     TIMEOUT = "timeout"
     """The episode's deadline passed."""
     ABORTED = "aborted"
@@ -35,7 +35,7 @@ class EndReason(StrEnum):
 
     @property
     def valid(self) -> bool:
-        """Whether the episode says anything about the policy; if not, it leaves every statistic."""
+        """Whether the episode is a result of the policy; if not, it leaves every statistic."""
         return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
 
     @property

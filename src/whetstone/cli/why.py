@@ -158,9 +158,10 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     summary = record.read_json(run_dir / "summary.json")
     if as_json:
         shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
-        told = {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
-        told |= {"noise_advice": noise_advice(journal), "changes": [each.to_json() for each in changes]}
-        click.echo(to_json({"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools, **told}))
+        report = {"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools}
+        report |= {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
+        report |= {"noise_advice": noise_advice(journal), "changes": [each.to_json() for each in changes]}
+        click.echo(to_json(report))
         return
     for line in failing:
         click.secho(plain(line), bold=True)

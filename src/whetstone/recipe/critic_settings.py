@@ -19,13 +19,13 @@ class CriticSettings(Settings):
     loss: Literal["squared", "success"] = "squared"
     """Half the squared error; or the cross-entropy of a probability of success, for estimators that want those."""
     weight: float = Field(0.5, gt=0)
-    """Of their error beside the objective."""
+    """Weight of the critic loss, which is added to the objective."""
     learning_rate: float = Field(1e-2, gt=0)
-    """Of the critics' own AdamW, on the stage's schedule: they are a layer that starts at nothing."""
+    """Learning rate of the critics' AdamW, on the schedule of the stage; critic heads start untrained."""
     clip: float | None = Field(None, gt=0)
     """How far a value may move from the old one before its error has no gradient, in units of return; null: any."""
     epochs: int = Field(1, ge=1)
-    """How often critics learn from a step, the last time beside the policy; before it credit is given anew."""
+    """Passes of the critics over a step, the last one together with the policy; credit is computed again before it."""
     warmup_updates: int = Field(0, ge=0)
     """Number of initial updates that train the critics only, not the policy."""
     target_update_rate: float = Field(0.1, gt=0, le=1)
@@ -47,7 +47,7 @@ class ProcessModelSettings(Settings):
     episodes and scores turns by log-ratios."""
 
     learning_rate: float = Field(1e-4, gt=0)
-    """Of its own optimiser."""
+    """Learning rate of its optimizer."""
     beta: float = Field(0.05, gt=0)
     """What its log-ratios are multiplied by."""
     pool: Literal["mean", "sum"] = "mean"
