@@ -126,7 +126,7 @@ def test_every_decision_is_a_heading_of_the_page_of_design():
     assert len(decided) == 9
 
 
-KEY = re.compile(r"`((?:reinforcement|rollout|environment|evaluation|policy|chat|critic)\.[a-z_.]+)")
+KEY = re.compile(r"`((?:reinforcement|rollout|environment|evaluation|policy|chat|critic)\.(?!json)[a-z_.]+)")
 
 
 def test_the_page_of_reading_a_run_names_keys_metrics_and_methods_that_exist():

@@ -20,7 +20,7 @@ from whetstone.recipe.settings import Recipe
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 KEYS = {*Recipe.model_fields, "extends", "with"}
-RUN_ELSEWHERE = {"README.md", "your-own.md", "own-method.md", "trackers.md", "api.md"}
+RUN_ELSEWHERE = {"README.md", "your-own.md", "own-method.md", "trackers.md", "api.md", "export.md"}
 """Pages whose code is run by tests of their own."""
 EXCUSED = ("has no effect",)
 """What is said of a piece of a recipe that has effect beside keys the demo does not set."""

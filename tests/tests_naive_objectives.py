@@ -240,7 +240,7 @@ def of_ratios(gaps, **fractions):
     """What every objective with a ratio says of these log-ratios, and fractions of its own."""
     found = {
         "ratio": [math.exp(d) for d in gaps],
-        "kl": [min(math.exp(d) - 1 - d, 10.0) for d in gaps],
+        "update_kl": [min(math.exp(d) - 1 - d, 10.0) for d in gaps],
         "log_ratio_clamped_fraction": [float(abs(d) >= BOUND) for d in gaps],
     }
     found |= {name: [float(each) for each in said] for name, said in fractions.items()}

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -88,9 +89,10 @@ def typed(monkeypatch):
     return lines
 
 
-def test_lines_from_a_pipe_are_answered(speaking_policy, typed):
+def test_lines_from_a_pipe_are_answered(speaking_policy, typed, tmp_path):
+    model = shutil.copytree(speaking_policy, tmp_path / "model")  # in its run it has the environment of the run
     typed(b"Compute 1+1\n\n\xff\xfe half a letter\n")
-    done = whetstone("chat", speaking_policy)
+    done = whetstone("chat", model)
     assert done.returncode == 0, done.stderr
     assert "  assistant " in done.stdout
 

@@ -17,7 +17,8 @@ from whetstone.environments import ENVIRONMENTS
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import tool_effects, train
-from whetstone.training.permission import count_training, expect_calls
+from whetstone.training.cost_estimate import count_episodes
+from whetstone.training.permission import expect_calls
 
 DEMO = ["demo", *SMALL, "ablations={}", "evaluation.episodes=2"]
 QUIET = Progress(quiet=True)
@@ -59,6 +60,7 @@ CHECKS = {
 OTHERS = {"chat", "environments serve", "mcp", "plan", "replay"}
 """Other commands that create an environment, or that could."""
 WITHOUT_TOOLS = {
+    "bisect",
     "compare-logs", "completion", "data check", "data export", "export", "import", "models add", "new", "papers",
     "recipes show", "rewards list", "serve", "show", "tasks score", "tasks show", "view", "why",
 }  # fmt: skip
@@ -221,9 +223,9 @@ def test_the_calls_of_a_run_that_was_evaluated_are_estimated_from_it(finished):
 def test_the_expected_number_of_episodes_is_that_of_the_run(tmp_path):
     # 2 evaluated tasks × (untrained, supervised, reinforcement) + 2 × 4 demonstrations + 2 steps × 2 tasks × 2 samples
     resolved = load_recipe(DEMO[0], [*DEMO[1:], "environment.tools=[pocket_calculator, tests_effects:Opened]"])
-    assert count_training(resolved) == 2 * 3 + 2 * 4 + 2 * 2 * 2
+    assert count_episodes(resolved) == 2 * 3 + 2 * 4 + 2 * 2 * 2
     train(resolved, tmp_path / "run", progress=QUIET)
-    assert len(OPENED) == count_training(resolved)
+    assert len(OPENED) == count_episodes(resolved)
 
 
 @pytest.mark.parametrize("name", [*built_in_recipes(), *built_in_methods()])

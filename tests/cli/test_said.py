@@ -86,9 +86,11 @@ def test_an_evaluation_keeps_out_of_other_folders(trained):
     assert whetstone("evaluate", "runs/shop", "--output-dir", "kept", cwd=trained).returncode == 0  # goes on with it
 
 
-def test_a_checkpoint_is_told_from_a_run(trained):
+def test_a_checkpoint_is_evaluated_with_the_recipe_of_its_run(trained):
     folder = next((trained / "runs" / "shop" / "checkpoints").iterdir())
-    assert "is a checkpoint, not a run; name the run" in whetstone("evaluate", folder, cwd=trained).stderr
+    evaluated = whetstone("evaluate", folder, cwd=trained)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "95 % interval" in evaluated.stdout
 
 
 def test_why_explains_a_run_without_a_warm_up_from_its_first_step(trained):

@@ -133,7 +133,10 @@ def made(stages, run_dir, *also):
             (folder / "evaluations" / f"{name}.json").write_text("{}")
             (folder / "trajectories" / f"evaluation-{name}.jsonl").write_text("")
         whole = dict.fromkeys(("before", "after", "recipe", "seed", "parameters", "policy", "method"))
-        whole |= {"evaluations": {"untrained": {}, "after": {}}, "failed": {"episodes": 0, "causes": {}}}
+        whole |= {
+            "evaluations": dict.fromkeys(("untrained", "after"), {"success": 0.5, "interval": [0, 1], "episodes": 2}),
+            "failed": {"episodes": 0, "causes": {}},
+        }
         (folder / "summary.json").write_text(json.dumps(whole | {"seconds": {}, "throughput": {}}))
 
     run_stages(stages, run_dir, train, also=also, progress=heard)

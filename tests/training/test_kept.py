@@ -110,7 +110,7 @@ def test_a_killed_run_keeps_the_same_checkpoint(run, tmp_path, steps):
     assert read_json(tmp_path / "run" / "kept.json") == read_json(run / "kept.json")
     one, other = (final_policy(folder).model.state_dict() for folder in (tmp_path / "run", run))
     assert all(torch.equal(one[name], other[name]) for name in other)
-    one, other = (read_json(folder / "summary.json")["after"] for folder in (tmp_path / "run", run))
+    one, other = (read_json(folder / "summary.json")["evaluations"] for folder in (tmp_path / "run", run))
     assert one == other
 
 

@@ -115,7 +115,8 @@ def _input_differences(a: Path, b: Path) -> Iterator[tuple[str, str, str]]:
     changes = [[str(change) for change in read_changes(run)] for run in (a, b)]
     if changes[0] != changes[1]:
         yield "changes of the recipe", "; ".join(changes[0]) or "none", "; ".join(changes[1]) or "none"
-    environments = [_flat(read_json(run / "environment.json") or {}) for run in (a, b)]
+    stored = [read_json(run / "environment.json") or {} for run in (a, b)]
+    environments = [_flat({key: each[key] for key in each.keys() - {"started", "events"}}) for each in stored]
     for key in sorted(environments[0].keys() & environments[1].keys()):
         if environments[0][key] != environments[1][key]:
             yield f"environment: {key}", _value(environments[0][key]), _value(environments[1][key])

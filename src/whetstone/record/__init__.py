@@ -15,9 +15,10 @@ if TYPE_CHECKING:
         load_checkpoint,
         run_of_checkpoint,
     )
+    from whetstone.record.finding import is_run
     from whetstone.record.lines import stored_lines
     from whetstone.record.reader import RunRecord
-    from whetstone.record.run_directory import claimed, is_run, read_changes, read_json, run_recipe, write_json
+    from whetstone.record.run_directory import claimed, read_changes, read_json, run_recipe, write_json
     from whetstone.record.store import RunStore
 
 __getattr__, __dir__ = window(__name__)

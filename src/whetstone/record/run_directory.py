@@ -24,10 +24,9 @@ from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, era
 from whetstone.recipe.locating import files_named
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.recipe.variables import without_secrets
+from whetstone.record.finding import MODULES as _MODULES
 from whetstone.record.inputs import changed_input, inputs_of
 
-_MODULES = "modules.json"
-"""Folders in which modules of a recipe were looked for."""
 _INPUTS = "inputs.json"
 """Digests of the files and folders it reads; see `inputs_of`."""
 Differences = Mapping[str, tuple[Any, Any]]
@@ -73,11 +72,6 @@ def claimed(
                 for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before anything began: a better one may come
                     (run_dir / name).unlink(missing_ok=True)
             raise
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a path is a run directory; a project folder with a `recipe.yaml` is not one."""
-    return (path / "recipe.yaml").is_file() and any((path / name).exists() for name in (".lock", _MODULES))
 
 
 def run_recipe(run_dir: Path) -> Resolved:

@@ -25,12 +25,12 @@ from whetstone.recipe import (
     load_recipe,
     stages_of,
 )
+from whetstone.record.finding import is_run
 from whetstone.record.mirror import Mirror, mirror_of
 from whetstone.record.run_directory import (
     ORIGIN,
     check_inputs,
     claimed,
-    is_run,
     read_changes,
     read_json,
     run_recipe,
