@@ -134,7 +134,9 @@ def made(stages, run_dir, *also):
             (folder / "trajectories" / f"evaluation-{name}.jsonl").write_text("")
         whole = dict.fromkeys(("before", "after", "recipe", "seed", "parameters", "policy", "method"))
         whole |= {
-            "evaluations": dict.fromkeys(("untrained", "after"), {"success": 0.5, "interval": [0, 1], "episodes": 2}),
+            "evaluations": {
+                name: {"success": 0.5, "interval": [0, 1], "episodes": 2} for name in ("untrained", "after")
+            },
             "failed": {"episodes": 0, "causes": {}},
         }
         (folder / "summary.json").write_text(json.dumps(whole | {"seconds": {}, "throughput": {}}))
