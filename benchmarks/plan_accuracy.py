@@ -72,8 +72,7 @@ def main() -> None:
         "ratios": {"minutes_median": statistics.median(ratios), "minutes_worst": min(min(r, 1 / r) for r in ratios)},
         "goal": "every ratio of minutes between 0.5 and 2",
         "bound": 1.0,
-        "machine": circumstances(),
-        "seconds": time.perf_counter() - began,
+        **circumstances(began),
     }
     if options.write:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")

@@ -45,8 +45,8 @@ address is an error.
 
 Arguments are checked as the signature says, strictly: what does not fit comes back as an error the model reads, and is
 counted (`CallRecord.outcome`). So do errors, time that is over, and results that are too long, which keep their head
-and tail. Calls of one turn run side by side, those to one sandbox one after the other. A backend that fails (connection,
-timeout, HTTP 429 and 5xx) is retried, then the episode is played again; see
+and tail. Calls of one turn run side by side, those to one sandbox one after the other. A backend that fails
+(connection, timeout, HTTP 429 and 5xx) is retried, then the episode is played again; see
 [failing tools, retries and rate limits](tool-failures.md). Results are shown as text that is only that: control
 characters go, and what looks like a token of the chat template is broken up, so that no tool can end its own turn and
 open another.
