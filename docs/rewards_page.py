@@ -28,9 +28,18 @@ and sometimes a number for each turn. A recipe names it, with options; a reward 
 reward: {name: otc, outcome: {name: symbolic, seconds: 2}, smooth: 6}
 ```
 
-Yours is `async def mine(trajectory, task) -> Score`, named `package.module:mine`; keyword-only arguments are its
-options, one of type `Reward` or `Judge` is named in its turn. A class may hold something, and compare the episodes of a
-group (`compared`), once the group is whole.
+A custom reward is a function `mine(trajectory, task)`, plain or async, that the recipe names as `package.module:mine`:
+
+| | |
+| --- | --- |
+| `trajectory.final_text` | the text of the last action |
+| `trajectory.final` | result of the environment: its verdict, or the answer of an [agent](agents.md) |
+| `trajectory.turns`, `trajectory.calls` | turns with messages, agents and rewards; tool calls with outcome and time |
+| `task.private` | columns of the task that the policy does not see, such as `answer` |
+| returns | `Score(value, success=…)`, or a number: 1 or more is a success, less is not |
+| keyword-only parameters | options of the reward; one of type `Reward` or `Judge` is named in the recipe too |
+
+A class may hold something, and compare the episodes of a group (`compared`), once the group is whole.
 
 **What goes wrong in a reward is never a number.** An exception, a value that is not finite, a judge that is down or
 answers in prose, a sandbox that died: the episode leaves every statistic, ends by `error` or `infrastructure`, is

@@ -219,3 +219,13 @@ class Bare:
 
     def held_out(self, count):
         return [self.task(10**6 + index) for index in range(count)]
+
+
+def reads_logprobs(logprobs, advantages):
+    """An objective with a column that other libraries have."""
+    return logprobs * advantages
+
+
+def reads_an_option(learner_logprobs, advantages, limit=0.2):
+    """An objective with an option that is no keyword-only parameter."""
+    return learner_logprobs * advantages * limit

@@ -17,6 +17,8 @@ FIRST_EPISODES = 32
 """So many failures at the beginning, and nothing else, say that nothing else will come."""
 _DIFFERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _LONGEST = 200
+_REWARDED = re.compile(r"with reward 0\.\d")
+"""A cause with a reward between 0 and 1."""
 
 
 def cause_of(trajectory: Trajectory) -> str:
@@ -96,4 +98,7 @@ class Beginning:
         """
         if self._failed:
             causes = listed(counted_causes(self._failed))
-            raise NothingScoredError(f"none of the first {len(self._failed)} {self.what} {self.worked}: {causes}")
+            message = f"none of the first {len(self._failed)} {self.what} {self.worked}: {causes}"
+            if any(_REWARDED.search(cause) for cause in self._failed):
+                message += "; a reward below 1 is no success: return Score(value, success=True)"
+            raise NothingScoredError(message)

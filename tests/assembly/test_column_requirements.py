@@ -23,6 +23,8 @@ def refused(*overrides):
     ("overrides", "said"),
     [
         (["advantage=turn_gae"], "turn_gae reads values, which this run does not produce; a critic would say it"),
+        (["objective=tests_small:reads_logprobs"], 'reads logprobs; did you mean "learner_logprobs"'),
+        (["objective=tests_small:reads_an_option"], r"make it an option by a \* before it"),
         (["advantage=tree_ps"], "tree_ps reads nodes, which this run does not produce; a strategy that forks"),
         (["advantage=remax"], "remax reads greedy_rewards.* rollout.strategy: greedy_baseline"),
         (

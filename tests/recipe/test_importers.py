@@ -160,7 +160,7 @@ def test_command_line_of_verl_in_a_shell_script_becomes_a_recipe(tmp_path):
     recipe = load_recipe(result.nested()).recipe
     assert (recipe.policy.path, recipe.reinforcement.tasks_per_step) == ("Qwen/Qwen3-0.6B", 64)
     assert (recipe.rollout.group_size, recipe.reinforcement.minibatches) == (5, 2)
-    assert recipe.tasks.options["path"] == "$HOME/data/train.parquet"
+    assert recipe.tasks.options["path"] == str(Path.home() / "data/train.parquet")
     (missing,) = result.lines("missing")
     assert missing.startswith("trainer.total_epochs: $UNKNOWN: a run is counted in steps: reinforcement.steps")
 
@@ -326,3 +326,16 @@ def message_of(keys):
     except RecipeError as error:
         return str(error)
     return ""
+
+
+def test_variables_of_a_script_have_their_defaults_and_home_is_resolved(tmp_path):
+    script = (
+        "MODEL=${MODEL:-Qwen/Qwen3-0.6B}\n"
+        'python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path="$MODEL" '
+        "data.train_files=$HOME/data/train.parquet data.val_files=~/data/test.parquet\n"
+    )
+    result = read("verl", tmp_path, "run.sh", script)
+    assert result.recipe["tasks.held_out"] == "${HOME}/data/test.parquet"
+    recipe = load_recipe(result.nested()).recipe
+    assert recipe.policy.path == "Qwen/Qwen3-0.6B"
+    assert recipe.tasks.options["path"] == str(Path.home() / "data/train.parquet")

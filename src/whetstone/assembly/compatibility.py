@@ -7,6 +7,7 @@ to be at odds is refused here, with the key that would mend it.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -53,7 +54,10 @@ def check_needs(
         asked = [name for name in columns_of(function) if name not in given.get(section, ())]
         for column, who in unmet(asked, run, columns):
             name = getattr(unbound(function), "__name__", section)
-            raise resolved.error(key, f"{name} reads {column}, which this run does not produce; {who}")
+            if inspect.signature(function).parameters[column].default is not inspect.Parameter.empty:
+                who = f"it has a default value: make it an option by a * before it, `{name}(…, *, {column}=…)`"
+            other = did_you_mean(column, FORWARD_COLUMNS if section == "objective" else ())
+            raise resolved.error(key, f"{name} reads {column}{other}, which this run does not produce; {who}")
         for added in (columns[name] for name in asked if name in columns):
             wanted = level_of(function, added.name) if section != "objective" else "token"
             if wanted != added.level:

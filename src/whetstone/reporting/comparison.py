@@ -75,8 +75,11 @@ def verdict_of(told: Mapping[str, Any]) -> str:
         if best["name"] in (pair["one"], pair["other"])
     }
     beaten, equal = ([name for name, is_clear in others.items() if is_clear is wanted] for wanted in (True, False))
-    sentence = f"{best['name']} has the highest success, {100 * best['mean']:.1f} %"
+    means = {row["mean"] for row in told["contenders"] if row["success"]}
     over = f"over {len(best['seeds'])} seed{'s' * (len(best['seeds']) > 1)}"
+    if len(means) == 1 and len(told["contenders"]) > 1:
+        return f"all contenders have the same success, {100 * best['mean']:.1f} %, {over}.{_warning(told)}"
+    sentence = f"{best['name']} has the highest success, {100 * best['mean']:.1f} %"
     if not equal:
         return f"{sentence}; {over} it is better than every other.{_warning(told)}"
     if beaten:

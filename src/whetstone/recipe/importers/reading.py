@@ -187,12 +187,17 @@ def _read_command(text: str, path: Path) -> dict[str, Any]:
             words = line.split()
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words if not word.startswith("-")]
         if words and len(assigned) == len([word for word in words if word != "export"]) and all(assigned):
-            variables |= {match[1]: match[2] for match in assigned if match is not None}
+            variables |= {match[1]: _default_of(match[1], match[2]) for match in assigned if match is not None}
             continue
         keys = dict(_options([_expand(word, variables) for word in words]))
         if len(keys) > 1 or (keys and not result):
             result = {**keys, **result} if result and set(keys) & set(result) else {**result, **keys}
     return result
+
+
+def _default_of(name: str, value: str) -> str:
+    """Return `VALUE` for `NAME=${NAME:-VALUE}`, and any other value as it is."""
+    return _VARIABLE.sub(lambda m: m[2] if m[1] == name and m[2] is not None else m[0], value)
 
 
 def _expand(word: str, variables: Mapping[str, str]) -> str:
@@ -223,8 +228,10 @@ def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
 
 def _parse(text: str) -> Any:
     """Return a value as YAML; a text with variables that the script does not set is computed."""
+    if text.startswith(("~/", "$HOME/", "${HOME}/")):
+        return f"${{HOME}}/{text.partition('/')[2]}"
     if _VARIABLE.search(text) and not text.startswith("${"):
-        return text if text.startswith(("$HOME", "$PWD", "~")) else Computed(text)
+        return text if text.startswith("$PWD") else Computed(text)
     if re.search(r"\$\(|`", text):
         return Computed(text)
     try:
