@@ -49,6 +49,8 @@ _WORDS = (
     r"password|passwd|passphrase|pwd|credentials?|authorization|cookies?|dsn|connection_string|pat"
 )
 _SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS})$")
+_SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASS|CREDENTIALS?)$")
+"""Names of environment variables that hold a secret, whatever the key is called."""
 _MODEL_TOKEN = re.compile(r"(?:^|_)(?:eos|bos|pad|unk|sep|cls|mask|stop|end|start|turn|image)_token$")
 """Keys that name a token of a tokenizer."""
 _OPEN = frozenset({"headers", "environment", "variables", "env", "cookies"})
@@ -108,7 +110,8 @@ def is_secret_key(path: Sequence[str]) -> bool:
 
 def is_credential(path: Sequence[str], variable: str = "") -> bool:
     """Return whether a key, or the environment variable that it names, is that of a credential."""
-    return is_secret_key(path) or is_secret_key((variable,)) or _is_open(path)
+    is_named = is_secret_key((variable,)) or _SECRET_VARIABLE.search(variable) is not None
+    return is_secret_key(path) or is_named or _is_open(path)
 
 
 def _is_open(path: Sequence[str]) -> bool:

@@ -127,6 +127,16 @@ def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str
     return [f"{_describe(name, tool)}; {_remedy(name, tool)}" for name, tool in sorted(failing, key=_by_tool_failures)]
 
 
+def describe_errors(statistics: Mapping[str, ToolStatistics]) -> list[str]:
+    """Return a line with the most frequent error for each tool that failed in some of its calls."""
+    mixed = [(name, tool) for name, tool in statistics.items() if 0 < tool.failed + tool.rejected < tool.calls]
+    return [
+        f"{name}: {tool.failed} of {tool.calls} calls failed, {tool.rejected} by arguments of the model; most frequent "
+        f"error: {tool.error}"
+        for name, tool in mixed
+    ]
+
+
 def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return name, message, check, remedy and metrics of an alarm, if a tool mostly fails in the last step with calls.
 
@@ -142,7 +152,8 @@ def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
             "failing tools",
             f"{message} of the last step, by an exception, a timeout or an unavailable backend",
             "`whetstone why RUN` has the most frequent error of each tool",
-            "repair the tool, or start its backend",
+            "repair the tool, or start its backend; for wrong arguments, raise `whetstone.ToolError` with a message "
+            "for the model",
             *(f"tools/{name}/failed_fraction" for name in counts),
         )
     )
@@ -206,8 +217,8 @@ def _statistics_of(calls: Sequence[CallRecord]) -> ToolStatistics:
         failed,
         len(errors) - failed,
         sum(call.truncated for call in calls),
-        sum(call.seconds for call in calls) / len(calls),
-        max(call.seconds for call in calls),
+        round(sum(round(call.seconds, 6) for call in calls) / len(calls), 6),  # as exact as stored episodes
+        round(max(call.seconds for call in calls), 6),
         next(iter(counted_causes(errors, most=1)), ""),
     )
 

@@ -210,3 +210,13 @@ def test_the_commit_of_the_working_directory_and_whether_it_was_changed(tmp_path
     assert (clean["is_dirty"], clean["changed_files"]) == (False, [])
     (tmp_path / "shop.py").write_text("a = 2\n")
     assert describe_commit()["changed_files"] == ["shop.py"]
+
+
+def test_a_refused_resume_records_no_change_of_the_recipe(shop):
+    (shop / "shop_tool.py").write_text(FILES["shop_tool.py"] + "\n# edited\n")
+    before = (shop / "run" / "recipe.yaml").read_text()
+    refused = whetstone("train", "run", "--resume", "reinforcement.steps=9", cwd=shop)
+    assert refused.returncode == 2
+    assert "the code of this run changed" in refused.stderr
+    assert (shop / "run" / "recipe.yaml").read_text() == before
+    assert not (shop / "run" / "changes.json").exists()

@@ -62,13 +62,14 @@ def doctor(
         tried = _try(assembly.engine_preflight(alone), "the engine is as a run needs it", as_json)
         sys.exit(0 if asyncio.run(tried) else 1)
     if recipe is not None:
-        command = shlex.join(["whetstone", "train", recipe, *overrides])
         resolved = load_recipe(recipe, overrides)
         say_notes(resolved)
         try:
             effects = training.tool_effects(resolved)
         except WhetstoneError:
             effects = {}  # a check reports the error
+        needed = ["--allow-effects"] if assembly.run_policy(resolved).refused(effects) else []
+        command = shlex.join(["whetstone", "train", recipe, *overrides, *needed])
         calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
         checks = assembly.preflight(resolved, calls=calls, effects=effects)
         sys.exit(0 if asyncio.run(_try(checks, f"ready: {command}", as_json)) else 1)

@@ -45,7 +45,7 @@ COMMANDS = {
     "models": ("models:models", "List, fetch or convert pretrained models."),
     "new": ("new:new", "Begin a recipe, tool, environment, reward or tasks of one's own."),
     "papers": ("papers:papers_command", "List papers, and what came of their claims here."),
-    "plan": ("plan:plan", "Predict memory, balance and speed on a cluster."),
+    "plan": ("plan:plan", "Estimate the cost of a run here, or its speed on a cluster."),
     "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
     "replay": ("replay:replay", "Compute again what a run has on record."),
     "rewards": ("rewards:rewards", "Try a reward; list rewards."),

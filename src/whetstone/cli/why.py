@@ -23,7 +23,7 @@ from whetstone.plain_json import to_json
 from whetstone.reporting import Journal, learned_from, learning_rows, noise_advice
 from whetstone.serving.live.explaining import live_turns
 from whetstone.serving.recorded import recorded_episodes
-from whetstone.tool_calls import describe_failing_tools, statistics_of_run
+from whetstone.tool_calls import describe_errors, describe_failing_tools, statistics_of_run
 from whetstone.tools.plain_text import plain
 
 if TYPE_CHECKING:
@@ -187,6 +187,8 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     advice = noise_advice(journal) if step is None else None
     if advice is not None:
         click.echo(advice)
+    for line in describe_errors(tools) if step is None else ():
+        click.echo(plain(line))
     for name, tool in tools.items() if step is None else ():
         if tool.truncated:
             click.echo(plain(f"{tool.truncated} of {tool.calls} results of {name} were cut to "

@@ -96,7 +96,9 @@ def _turns(conversation: Conversation, chat: Chat, learned: frozenset[int]) -> t
         ids = chat.write(messages[place], tools)
         read = chat.read(ids, tools, turn=number)
         if place in learned and not same(read, messages[place]):
-            raise ValueError(f"message {place + 1} would not survive the template: it is read as {_shown(read)}")
+            unknown = {call.name for call in messages[place].tool_calls} - {tool.name for tool in tools}
+            hint = f"; no tool {', '.join(sorted(unknown))} is declared: add a column `tools`" if unknown else ""
+            raise ValueError(f"message {place + 1} would not survive the template: it is read as {_shown(read)}{hint}")
         author = Author.EXPERT if place in learned else Author.INSERTED
         following = spoken[number + 1] if number + 1 < len(spoken) else len(messages)
         answered = messages[place + 1 : following]

@@ -38,7 +38,7 @@ def read_tasks(
     """
     if not path.exists():
         siblings = [p.name for p in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
-        raise TaskError(f"{path}: no such task file{did_you_mean(path.name, siblings)}")
+        raise TaskError(f"{path}: no such task file (tasks.path){did_you_mean(path.name, siblings)}")
     try:
         tasks, skipped = read_all(
             path, lambda row: [_parse_row(row, parse)], split=split, on_bad_row=on_bad_row, suffix=suffix

@@ -94,7 +94,9 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
                 count[name] += number * (settings.max_turns if rates is None else rates.get(name, 0.0))
     turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
     basis = f"{episodes:,} episodes × {turns} turns with one call each"
-    if rates is not None:
+    if all(name in {part.recipe.environment.name for part, _ in parts} for name in effects):
+        basis = f"{episodes:,} episodes"
+    elif rates is not None:
         basis = f"{episodes:,} episodes, calls per episode measured in {measured}"
     return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis)
 

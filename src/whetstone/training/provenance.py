@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -77,9 +77,7 @@ def record_environment(
         return
     changed = changed_custom_code(_last(before, "modules"), now["modules"])
     if changed and not accept_changes:
-        files = "; ".join(f"{_short(file)} ({_key(file, now, before)}) was {how}" for file, how in changed.items())
-        remedy = "resume with --accept-changes to continue with the new code, or choose another --run-dir"
-        raise RunDirectoryError(f"{run_dir}: the code of this run changed: {files}; {remedy}")
+        _refuse(run_dir, changed, now, before)
     for file, how in changed.items():
         report(f"{_short(file)} was {how}; the run continues with the new code (recorded in {ENVIRONMENT})")
     facts = {name: now[name] for name in _FACTS if now[name] != _last(before, name)}
@@ -89,6 +87,28 @@ def record_environment(
     write_json(path, {**before, "events": [*before.get("events", []), event]}, is_private=True)
     if changed:
         _copy_code(run_dir, resolved, report)
+
+
+def check_custom_code(run_dir: Path, resolved: Resolved) -> None:
+    """Check that the custom code of a run is that of its start or last resume.
+
+    Raises:
+        RunDirectoryError: It changed.
+    """
+    before = read_json(run_dir / ENVIRONMENT)
+    if isinstance(before, dict):
+        now = {"modules": digest_custom_code(resolved)}
+        changed = changed_custom_code(_last(before, "modules"), now["modules"])
+        if changed:
+            _refuse(run_dir, changed, now, before)
+
+
+def _refuse(run_dir: Path, changed: Mapping[str, str], now: Mapping[str, Any], before: Mapping[str, Any]) -> NoReturn:
+    files = "; ".join(f"{_short(file)} ({_key(file, now, before)}) was {how}" for file, how in changed.items())
+    remedy = "resume with --accept-changes to continue with the new code, or choose another --run-dir"
+    if "removed" in changed.values():
+        remedy += "; code that was moved is found if its folder is in PYTHONPATH"
+    raise RunDirectoryError(f"{run_dir}: the code of this run changed: {files}; {remedy}")
 
 
 def describe_environment(resolved: Resolved) -> dict[str, Any]:

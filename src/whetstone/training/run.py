@@ -29,6 +29,7 @@ from whetstone.record.finding import is_run
 from whetstone.record.mirror import Mirror, mirror_of
 from whetstone.record.run_directory import (
     ORIGIN,
+    Differences,
     check_inputs,
     claimed,
     read_changes,
@@ -47,7 +48,7 @@ from whetstone.training.made_already import take_first_evaluation, take_warm_up
 from whetstone.training.own_loop import run_to_end
 from whetstone.training.permission import Ask, permit_run, training_parts
 from whetstone.training.pinned import pin_choices
-from whetstone.training.provenance import record_environment
+from whetstone.training.provenance import check_custom_code, record_environment
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
@@ -178,8 +179,13 @@ def _trained(
     if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
     keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
-    change = partial(change_run, run_dir, resolved, log=progress.say) if continues else None
-    with claimed(run_dir, resolved, resume=resume, change=change), keeping:
+
+    def change(stored: Resolved, different: Differences) -> None:
+        if accept_changes is False:
+            check_custom_code(run_dir, resolved)
+        change_run(run_dir, resolved, stored, different, log=progress.say)
+
+    with claimed(run_dir, resolved, resume=resume, change=change if continues else None), keeping:
         summary = read_json(run_dir / "summary.json") if resume else None
         is_finished = summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations)
         if summary is not None and is_finished:

@@ -28,7 +28,7 @@ from whetstone.tasks import Expert
 from whetstone.training.cost_estimate import EVALUATION, RunCost, StageRates, Trial, estimate_cost
 from whetstone.training.evaluating import evaluate
 from whetstone.training.own_loop import run_to_end
-from whetstone.training.permission import Ask, permit_run, training_parts
+from whetstone.training.permission import Ask, Part, permit_run, training_parts
 from whetstone.training.run import train
 from whetstone.training.supervised import demonstrated
 from whetstone.trajectory import Trajectory
@@ -82,8 +82,14 @@ def plan_cost(
     judges = len(judges_of(reward_of(resolved)))
     if not with_trial:
         return estimate_cost(resolved, judges=judges)
-    permitted = permit_run(resolved, training_parts(resolved), ask=ask, log=notify)
+    permitted = permit_run(resolved, _trial_parts(resolved), ask=ask, log=notify)
     return estimate_cost(resolved, judges=judges, trial=run_trial(permitted))
+
+
+def _trial_parts(resolved: Resolved) -> list[Part]:
+    """Return the stages of a trial, and its evaluation and demonstrations, with their numbers of episodes."""
+    shorter = resolved.with_changes(_trial_changes(resolved, is_large=False))
+    return [*training_parts(shorter), (shorter, lambda _: 1 + _EVALUATED + _DEMONSTRATED)]
 
 
 def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
@@ -189,6 +195,20 @@ def _short_run(
         if time.perf_counter() > deadline:
             raise _Enough
 
+    try:
+        shorter = resolved.with_changes(_trial_changes(resolved, is_large=is_large))
+        train(shorter, run_dir, progress=Progress(quiet=True), on_metrics=collect)
+    except _Enough:
+        return rows, f"the time of the trial ({TRIAL_SECONDS:g} s) is over"
+    except WhetstoneError as error:
+        if not rows:
+            raise
+        return rows, str(error).replace(f"{run_dir}/", "")
+    return rows, ""
+
+
+def _trial_changes(resolved: Resolved, *, is_large: bool) -> dict[str, Any]:
+    """Return the keys of a recipe that a trial changes."""
     changes: dict[str, Any] = {
         "ablations": None,
         "trackers": [],
@@ -204,15 +224,7 @@ def _short_run(
             listed[number][kind] = {**(listed[number][kind] or {}), **shorter}
     if listed:
         changes |= {"stages": listed, "repeat_stages": None}
-    try:
-        train(resolved.with_changes(changes), run_dir, progress=Progress(quiet=True), on_metrics=collect)
-    except _Enough:
-        return rows, f"the time of the trial ({TRIAL_SECONDS:g} s) is over"
-    except WhetstoneError as error:
-        if not rows:
-            raise
-        return rows, str(error).replace(f"{run_dir}/", "")
-    return rows, ""
+    return changes
 
 
 def _shorten(stage: OptimizerSettings, is_large: bool) -> dict[str, int]:
