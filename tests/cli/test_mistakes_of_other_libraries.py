@@ -89,7 +89,7 @@ REFUSED = [
     ("objective=shop:no_gradient", "the loss has no gradient with respect to learner_logprobs; do not detach it"),
     ("rollout.group_size=1", "2 or more, or an advantage that compares none"),
     ("tasks.path=empty.jsonl", "empty.jsonl: no tasks in it; write one per line"),
-    ("tasks.path=shopp.jsonl", 'shopp.jsonl: no such task file; did you mean "shop.jsonl"?'),
+    ("tasks.path=shopp.jsonl", 'shopp.jsonl: no such task file (tasks.path); did you mean "shop.jsonl"?'),
 ]
 
 

@@ -75,7 +75,7 @@ def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_pat
         Jsonl(path=write(tmp_path / "empty.jsonl"))
     with pytest.raises(TaskError, match=r"no tasks in it \(1 bad rows skipped\)"):
         Jsonl(path=write(tmp_path / "bad.jsonl", "{"), on_bad_row="skip")
-    with pytest.raises(TaskError, match=r'no such task file; did you mean "empty\.jsonl"'):
+    with pytest.raises(TaskError, match=r'no such task file \(tasks\.path\); did you mean "empty\.jsonl"'):
         Jsonl(path=str(tmp_path / "emty.jsonl"))
 
 
