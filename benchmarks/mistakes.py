@@ -219,7 +219,7 @@ MISTAKES = (
     Mistake(
         "a task file that is not there",
         "train shop.yaml tasks.path=shopp.jsonl",
-        'no such task file; did you mean "shop.jsonl"?',
+        'no such task file (tasks.path); did you mean "shop.jsonl"?',
     ),
     Mistake(
         "a task that is no JSON",
