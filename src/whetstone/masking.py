@@ -104,6 +104,8 @@ def secret_spans(path: Sequence[str], value: str) -> list[tuple[int, int]]:
 
 def is_secret_key(path: Sequence[str]) -> bool:
     """Return whether the name of a key, header, variable or command-line option is that of a secret."""
+    if not path:
+        return False
     name = _snake(_without_numbers(path)[-1])
     return _SECRET_NAME.search(name) is not None and _MODEL_TOKEN.search(name) is None
 

@@ -153,6 +153,8 @@ class _Commands(click.Group):
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
     ctx.ensure_object(dict)["traceback"] = traceback
+    if "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        ctx.color = False
 
 
 def main() -> None:

@@ -59,6 +59,8 @@ def train(
     SIGTERM, SIGHUP (a closed terminal) and Ctrl-C save the run and stop it (exit code 143, 129 and 130). A second
     signal stops it immediately, and the run can still be resumed.
     """
+    if plain_lines:
+        click.get_current_context().color = False
     own, overrides = record.is_run(Path(recipe)), permitting(overrides, allow_effects)
     resolved = None if own else load_recipe(recipe, overrides)
     name = Path(recipe).name if resolved is None else resolved.name

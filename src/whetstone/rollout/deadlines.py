@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -66,9 +66,9 @@ def step_deadline(timeout: Timeout) -> MeasuredDeadline:
     return MeasuredDeadline(timeout, floor=1800.0, factor=10.0, count=5)
 
 
-def deadline_metrics(**deadlines: MeasuredDeadline) -> dict[str, float]:
-    """Return the deadlines that are set, as metrics `time/NAME_deadline`."""
-    return {f"time/{name}_deadline": each.seconds for name, each in deadlines.items() if each.seconds is not None}
+def deadline_metrics(deadlines: Mapping[str, MeasuredDeadline]) -> dict[str, float]:
+    """Return the deadlines that are set, by metric."""
+    return {name: each.seconds for name, each in deadlines.items() if each.seconds is not None}
 
 
 @dataclass(slots=True)

@@ -285,10 +285,13 @@ class Reinforcement:
         return groups, beside
 
     def _deadlines(self) -> dict[str, float]:
-        collector, deadlines = self.collector, {"step": self._deadline}
+        collector, deadlines = self.collector, {"time/step_deadline": self._deadline}
         if isinstance(collector, Collector):
-            deadlines |= {"turn": collector.turn_deadline, "group": collector.group_deadline}
-        return deadline_metrics(**deadlines)
+            deadlines |= {
+                "time/turn_deadline": collector.turn_deadline,
+                "time/group_deadline": collector.group_deadline,
+            }
+        return deadline_metrics(deadlines)
 
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)
