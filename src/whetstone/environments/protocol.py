@@ -27,15 +27,15 @@ class Observation:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """The tools on offer from here on; empty behind an action where they are those of before
-    in the same conversation."""
+    """The tools that are available from now on; empty after an action if they are those of the turn before in the same
+    conversation."""
     declared: tuple[tuple[str, str], ...] = ()
     """By name, how the world works where models get used to it; read at reset."""
     author: Author = Author.ENVIRONMENT
     """Who wrote it: `partner` for a simulated user or an opponent."""
     conversation: int = 0
-    """Number of the conversation that it extends. A number that was not used before, or `NEW_CONVERSATION`, starts one,
-    in which nothing else was said before."""
+    """Number of the conversation that it extends. A number that was not used before, or `NEW_CONVERSATION`, starts one
+    without earlier messages."""
     agent: str = ""
     """Name of the agent that reads it; empty if the episode has one agent, or names none."""
 
