@@ -120,7 +120,7 @@ def keys_page() -> str:
         alike = {option: said for part in built_in.values() for option, said in _said_of_options(_inner(part)).items()}
         told = [line for name, part in sorted(built_in.items()) for line in _options(name, part, alike)]
         if told:
-            head = "| part | option | type | default | what it changes |\n| --- | --- | --- | --- | --- |\n"
+            head = "| part | option | type | default | description |\n| --- | --- | --- | --- | --- |\n"
             parts += [f"### `{title}`\n\n", head, *told, "\n"]
     return "".join(parts).rstrip() + "\n"
 
@@ -142,9 +142,7 @@ def _said_of_section(model: type[BaseModel]) -> list[str]:
 
 
 def _table(model: type[BaseModel], above: str, *, sections: bool) -> str:
-    lines = [
-        "| key | type | default | unit, range | in a run | what it changes |\n| --- | --- | --- | --- | --- | --- |\n"
-    ]
+    lines = ["| key | type | default | unit, range | in a run | description |\n| --- | --- | --- | --- | --- | --- |\n"]
     found = (
         _below(model, above)
         if sections

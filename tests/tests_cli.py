@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests_small import SMALL
 from whetstone import plugins
 from whetstone.cli.main import main
 
@@ -40,3 +41,11 @@ def whetstone(*arguments, cwd=None):
                 del sys.modules[name]
         plugins._searched.clear()
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def train_with_all_checkpoints(folder):
+    """Train the small demo, and keep the checkpoint of every step."""
+    keys = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
+    done = whetstone("train", "demo", *SMALL, *keys, "ablations=null", "--run-dir", folder)
+    assert done.returncode == 0, done.stderr
+    return folder

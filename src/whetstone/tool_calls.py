@@ -144,35 +144,31 @@ def find_failing_tools(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         rows: Metrics of the steps.
     """
     counts = _count_mostly(rows, "failed_fraction")
+    if not counts:
+        return ()
     message = "; ".join(f"{name} failed in {count} of {calls} calls" for name, (count, calls) in counts.items())
     return (
-        ()
-        if not counts
-        else (
-            "failing tools",
-            f"{message} of the last step, by an exception, a timeout or an unavailable backend",
-            "`whetstone why RUN` has the most frequent error of each tool",
-            "repair the tool, or start its backend; for wrong arguments, raise `whetstone.ToolError` with a message "
-            "for the model",
-            *(f"tools/{name}/failed_fraction" for name in counts),
-        )
+        "failing tools",
+        f"{message} of the last step, by an exception, a timeout or an unavailable backend",
+        "`whetstone why RUN` has the most frequent error of each tool",
+        "repair the tool, or start its backend; for wrong arguments, raise `whetstone.ToolError` with a message for "
+        "the model",
+        *(f"tools/{name}/failed_fraction" for name in counts),
     )
 
 
 def find_cut_results(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the same for a tool whose results are mostly cut."""
     counts = _count_mostly(rows, "truncated_fraction")
+    if not counts:
+        return ()
     message = "; ".join(f"{count} of {calls} results of {name} were cut" for name, (count, calls) in counts.items())
     return (
-        ()
-        if not counts
-        else (
-            "cut results",
-            f"{message} in the last step: the model reads only head and tail",
-            "trajectories with calls of this tool: is the part that matters missing?",
-            "shorter results of the tool, or a higher environment.max_result_characters",
-            *(f"tools/{name}/truncated_fraction" for name in counts),
-        )
+        "cut results",
+        f"{message} in the last step: the model reads only head and tail",
+        "trajectories with calls of this tool: is the part that matters missing?",
+        "shorter results of the tool, or a higher environment.max_result_characters",
+        *(f"tools/{name}/truncated_fraction" for name in counts),
     )
 
 

@@ -18,8 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from tests_cli import train_with_all_checkpoints, whetstone
 from tests_templates import CHATML
 from whetstone.assembly.environment import environment_of
 from whetstone.cli.run_or_model import assembled
@@ -205,11 +204,7 @@ def test_llama_cpp_reads_the_gguf_file_and_predicts_what_the_model_predicts(tmp_
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export") / "run"
-    keys = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
-    done = whetstone("train", "demo", *SMALL, *keys, "ablations=null", "--run-dir", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return train_with_all_checkpoints(tmp_path_factory.mktemp("export") / "run")
 
 
 def test_stored_episodes_of_a_run_are_rendered_by_plain_transformers_to_their_tokens(tmp_path, trained):

@@ -9,8 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from tests_cli import train_with_all_checkpoints, whetstone
 from whetstone.cli.live import default_folder
 from whetstone.record import find_checkpoint
 from whetstone.training import agent_of, final_policy
@@ -20,11 +19,7 @@ CALL = "import sys; from whetstone.cli.main import main; sys.argv[0] = 'whetston
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serve") / "run"
-    keys = ["supervised.checkpoint_interval_steps=1", "supervised.keep_last=9", "reinforcement.keep_last=9"]
-    done = whetstone("train", "demo", *SMALL, *keys, "ablations=null", "--run-dir", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return train_with_all_checkpoints(tmp_path_factory.mktemp("serve") / "run")
 
 
 def weights(policy):

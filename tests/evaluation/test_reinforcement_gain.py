@@ -34,7 +34,9 @@ def test_keys_that_have_a_default_are_removed_and_the_budget_is_kept():
 
 @pytest.mark.parametrize("name", benchmark.RECIPES)
 def test_every_recipe_can_be_loaded_with_default_settings(name):
-    benchmark.recipe_of(name, 0, episodes=400, shipped=False, changes=[])
+    recipe = benchmark.recipe_of(name, 0, episodes=400, shipped=False, changes=[]).recipe
+    assert recipe.evaluation.episodes == 400
+    assert recipe.reinforcement is not None
 
 
 def test_recipes_count_as_gained_or_harmed_over_their_seeds():

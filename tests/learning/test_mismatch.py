@@ -6,24 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests_progress import Lines
 from tests_small import SMALL
 from whetstone.assembly.assembly import Assembly
 from whetstone.errors import MismatchError, RunDirectoryError
 from whetstone.inference import LocalEngine
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
-
-
-class Heard(Progress):
-    """Keeps what is said."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
 
 
 class Wrong(LocalEngine):
@@ -47,7 +36,7 @@ def trained(tmp_path, monkeypatch):
             return wrong
 
         monkeypatch.setattr(Assembly, "engine", engine)
-        progress = Heard()
+        progress = Lines()
         changes = [
             *(c for c in SMALL if not c.startswith("supervised.")),
             "supervised=null",

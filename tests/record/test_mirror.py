@@ -175,8 +175,10 @@ def test_a_run_whose_recipe_changed_before_it_was_sent_is_the_same_run(tmp_path,
     small_run(tmp_path / "run")
     written(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 2}\n")
     mirror(tmp_path / "run", url).send()
-    written(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 4, learning_rate: 1.0e-05}\n")
+    changed = "seed: 0\nreinforcement: {steps: 4, learning_rate: 1.0e-05}\n"
+    written(tmp_path / "run", recipe_dot_yaml=changed)
     mirror(tmp_path / "run", url).begin(resume=True)
+    assert (tmp_path / "run" / "recipe.yaml").read_text() == changed
 
 
 def test_a_store_that_cannot_be_written_is_refused_before_anything_begins(tmp_path, monkeypatch, url):

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests_failing_tools import Orders
+from tests_progress import Lines
 from tests_small import SMALL
 from whetstone.assembly import assemble, preflight
 from whetstone.cli.main import cli
 from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import load_recipe
-from whetstone.reporting import Progress
 from whetstone.rollout import Plan
 from whetstone.training import train
 from whetstone.trajectory import EndReason
@@ -40,19 +40,10 @@ def recipe(tool, *changes, environment="tools"):
     return load_recipe("demo", [*small, *settings(tool, environment), *changes])
 
 
-class Said(Progress):
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
 @pytest.fixture(scope="module")
 def failed_run(tmp_path_factory):
     """A finished run whose tool raises in every call, and the lines it printed."""
-    progress, folder = Said(), tmp_path_factory.mktemp("runs") / "run"
+    progress, folder = Lines(), tmp_path_factory.mktemp("runs") / "run"
     letters = json.dumps([chr(code) for code in range(33, 127)])  # a turn ends with any of them
     changes = (
         f"rollout.stop_strings={letters}",

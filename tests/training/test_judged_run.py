@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests_cli import whetstone
+from tests_progress import Lines
 from tests_small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.recipe import load_recipe
@@ -14,17 +15,6 @@ from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.training import RunSummary, train
 
 CONSTANT = ["reward=tests_small:always_solved", "reinforcement.steps=4", "ablations=null"]
-
-
-class Lines(Progress):
-    """Progress that keeps its lines."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")

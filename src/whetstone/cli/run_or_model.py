@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from whetstone.training.permission import Ask
 
 
-def is_run(path: Path) -> bool:
+def is_run_or_checkpoint(path: Path) -> bool:
     """Return True for the directory of a run, or of a checkpoint in it."""
     return (path / "recipe.yaml").is_file() or whetstone.record.run_of_checkpoint(path) is not None
 
@@ -46,7 +46,7 @@ def assembled(run_or_model: str, overrides: tuple[str, ...], recipe: str | None,
         RecipeError: It is neither, or a run is given another's tools.
     """
     run = Path(run_or_model)
-    if is_run(run):
+    if is_run_or_checkpoint(run):
         if recipe is not None:
             raise RecipeError("--recipe: a run has its own")
         agent = training.agent_of(run_or_model, overrides)

@@ -13,7 +13,7 @@ import click
 
 import whetstone.serving
 from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
-from whetstone.cli.run_or_model import assembled, at_checkpoint, is_run
+from whetstone.cli.run_or_model import assembled, at_checkpoint, is_run_or_checkpoint
 from whetstone.cli.unread import LEARNING, say_unread
 from whetstone.data.redacting import Redacting
 from whetstone.data.sensitive import find_redactor
@@ -114,7 +114,7 @@ def serve(
         raise RecipeError("--judge: nothing is kept without --record FILE")
     name = name or Path(run_or_model).name
     run_or_model = at_checkpoint(run_or_model, checkpoint)
-    if judge and not is_run(Path(run_or_model)):
+    if judge and not is_run_or_checkpoint(Path(run_or_model)):
         raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
     say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")

@@ -54,7 +54,7 @@ class LoraSettings(Settings):
     rank: int = Field(16, ge=1)
     """Of each adapter; more can learn more and weighs more."""
     alpha: float = Field(32.0, gt=0)
-    """What the adapter's output is multiplied by, over the rank."""
+    """Scale of the output of the adapters, divided by the rank."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Names of the modules that get adapters, such as `[q_proj, v_proj]`; `all-linear`: every linear layer except the
     output layer."""
@@ -76,18 +76,18 @@ class PolicySettings(Settings):
     """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
     those of other seats. Judges and reward models have an option of their own."""
     tiny: TinySettings | None = None
-    """A model built from nothing, by its measures; instead of `path`."""
+    """A new small model with these dimensions, instead of `path`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of sampling and learning. Trained weights are stored in float32; the base weights of adapters in this
     precision. `auto`: bfloat16 for a model of 20 million parameters or more if a bfloat16 matrix product is faster than
     float32 on the device, measured when the run starts and stored with the run; otherwise float32 (on a GPU without
     bfloat16: float16)."""
     device: str = "auto"
-    """What the policy is computed on, sampled and learned alike: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
-    PyTorch's. `auto`: the first GPU of CUDA or ROCm where there is one, else the CPU. Apple's `mps` has to be named:
-    nobody has measured that it is quicker."""
+    """Device of the policy, for sampling and training: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
+    PyTorch's. `auto`: the first GPU of CUDA or ROCm if there is one, otherwise the CPU. Apple's `mps`
+    must be set by name: its speed is not measured."""
     lora: LoraSettings | None = None
-    """Train adapters beside the weights instead of the weights; null trains the weights."""
+    """Train adapters instead of the weights; null trains the weights."""
     freeze: list[str] = []
     """Names of parameters that are not trained; `*` matches any characters: `model.embed_tokens.*`."""
 
@@ -153,7 +153,7 @@ class ModelSettings(Settings):
     path: str | None = None
     """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
     url: str | None = None
-    """Where an OpenAI-compatible API begins, such as `http://localhost:8000/v1`."""
+    """Base URL of an OpenAI-compatible API, such as `http://localhost:8000/v1`."""
     function: str | None = None
     """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async: a script, or a
     client of one's own."""
@@ -255,7 +255,7 @@ class RolloutSettings(Settings):
 
 
 class AggregationSettings(Settings):
-    """What a token's loss counts for in an update."""
+    """Weight of the loss of a token in an update."""
 
     CHANGES: ClassVar = changeable(update="mode tokens")
 
@@ -458,7 +458,7 @@ class Recipe(Settings):
     advantage_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
     """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
     credit_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What is not learned from, such as `void_turns`; each says whether it still counts in statistics."""
+    """Turns that are not trained, such as `void_turns`; each filter defines whether they count in statistics."""
     custom_columns: Annotated[list[Annotated[Part, named()]], listed()] = []
     """User-defined columns, `package.module:name` each, that estimators and objectives read by name; see
     `docs/methods.md`."""
@@ -468,7 +468,7 @@ class Recipe(Settings):
     objective: Annotated[Part, named("clipped")] = Part(name="clipped")
     """The loss, such as `clipped`, `gspo`."""
     aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
-    """What a token's loss counts for."""
+    """Weight of the loss of a token."""
     importance_correction: Annotated[Part | None, named()] = None
     """Importance weights of off-policy tokens, such as `masked`, `truncated`; null weighs all tokens equally."""
     critic: CriticSettings | None = None
@@ -480,10 +480,10 @@ class Recipe(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     """How success is measured on held-out tasks."""
     trackers: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """Who else is told the numbers of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or `package.module:Class`;
-    see `docs/trackers.md`. They decide nothing, and a run may go on with others."""
+    """Trackers that receive the metrics of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or
+    `package.module:Class`; see `docs/trackers.md`. They do not affect results; a resumed run can have others."""
     store_code: bool = False
     """Copy the custom code of the recipe (rewards, tools, estimators, environments, and their imports from the
     same folder) into the run directory, as `code/`. Files with secrets are left out. Digests are always stored."""
     ablations: dict[str, dict[str, Any]] = {}
-    """By name, the keys that differ; each is trained and evaluated after the run itself, and reported beside it."""
+    """By name, the keys that differ; each is trained and evaluated after the run, and shown in its report."""
