@@ -31,6 +31,11 @@ from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
 """Strategies whose groups may be of one."""
+_PEER_COLUMNS = {
+    "logprobs": "learner_logprobs", "log_probs": "learner_logprobs", "log_prob": "learner_logprobs",
+    "old_log_probs": "old_logprobs", "old_log_prob": "old_logprobs", "rollout_log_probs": "sampler_logprobs",
+}  # fmt: skip
+"""Our names of columns that other libraries name differently."""
 
 
 def check_needs(
@@ -56,7 +61,7 @@ def check_needs(
             name = getattr(unbound(function), "__name__", section)
             if inspect.signature(function).parameters[column].default is not inspect.Parameter.empty:
                 who = f"it has a default value: make it an option by a * before it, `{name}(…, *, {column}=…)`"
-            other = did_you_mean(column, FORWARD_COLUMNS if section == "objective" else ())
+            other = did_you_mean(_PEER_COLUMNS.get(column, column), FORWARD_COLUMNS if section == "objective" else ())
             raise resolved.error(key, f"{name} reads {column}{other}, which this run does not produce; {who}")
         for added in (columns[name] for name in asked if name in columns):
             wanted = level_of(function, added.name) if section != "objective" else "token"

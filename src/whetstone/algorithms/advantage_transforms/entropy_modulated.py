@@ -46,8 +46,8 @@ def entropy_modulated(
     of, count = torch.unique(group[trajectory][drawn], return_inverse=True, return_counts=True)[1:]
     low = entropy.new_zeros(len(count)).scatter_reduce_(0, of, entropy, "amin", include_self=False)[of]
     high = entropy.new_zeros(len(count)).scatter_reduce_(0, of, entropy, "amax", include_self=False)[of]
-    wide = high - low >= min_range
-    share = torch.where(wide, (entropy - low) / (high - low).clamp(min=1e-12), 0.0)
+    wide = (high > low) & (high - low >= min_range)
+    share = torch.where(wide, (entropy - low) / (high - low), 0.0)
     weight = (-strength * share).exp()
     found[drawn] *= torch.where(wide, weight / set_mean(weight, of), 1.0)
     return found
