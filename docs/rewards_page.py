@@ -67,7 +67,8 @@ DOCTOR = """## Can it be fooled?
 `whetstone rewards audit RECIPE` lets an expert and impostors play the recipe's tasks, and asks whether anybody who did
 not do the task is paid as if he had. Who did it is told without the reward: by the world's own verdict, or by the
 expert's answer. Of who makes no move (`nothing`, `garbage`, `nonsense`) the world is not believed, and of who stops at
-once (`one move`, `stops`) no more wins than luck explains. It exits with 1 where the reward can be fooled.
+once (`one move`, `stops`) no more wins than luck explains. It exits with 1 if the reward can be fooled, or if it is the
+same for every episode: it then reports what the reward reads.
 
 | who | |
 | --- | --- |

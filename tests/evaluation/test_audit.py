@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from whetstone.assembly import judged_parts
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
-from whetstone.evaluation.audit import PLAYERS, Audit
+from whetstone.evaluation.audit import PLAYERS, REWARD_VARIES, Audit
 from whetstone.evaluation.checks import CheckStatus
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.rewards import exact_number, final_answer, last_number, verdict
@@ -138,13 +139,13 @@ class OnAndOn(Generated):
 
 
 async def judged_by_itself(trajectory, task):
-    """Looks for itself, and pays who did anything at all."""
-    right = bool(trajectory.turns)
+    """Ignores the environment, and pays every last text but the wrong moves."""
+    right = not trajectory.final_text.startswith("m")
     return Score(float(right), {"right": float(right)}, success=right)
 
 
-def of_rounds(wins, reward=verdict, tasks=6):
-    audit = Audit(lambda: Rounds(wins), OnAndOn(), reward, tasks=tasks, max_turns=6)
+def of_rounds(wins, reward=verdict, tasks=6, source=None):
+    audit = Audit(lambda: Rounds(wins), source or OnAndOn(), reward, tasks=tasks, max_turns=6)
 
     async def main():
         return {check.name: check async for check in audit.checks()}
@@ -182,6 +183,43 @@ def test_nonsense_and_stopping_at_once_that_are_paid_are_caught(wins, reward, sa
     found = of_rounds(wins, reward)["nothing for nothing"]
     assert found.verdict is CheckStatus.FAIL, found.said
     assert said in found.said
+
+
+async def always_zero(trajectory, task):
+    """Reads nothing."""
+    return 0.0
+
+
+async def number_equals_text(trajectory, task):
+    """Compares a text with a number, so that it is always 0."""
+    return float(trajectory.final_text == int(task.private["answer"]))
+
+
+@pytest.mark.parametrize(
+    ("reward", "cause"),
+    [
+        (always_zero, "the reward is 0 in all 48 episodes of 3 tasks; it reads neither the task's private data nor the"),
+        (number_equals_text, "48 episodes of 3 tasks; it reads the task's private data, and its result does not depend"),
+    ],
+)
+def test_a_constant_reward_is_reported_as_constant_and_as_nothing_else(reward, cause):
+    checks = audited(reward)
+    assert bad(checks) == {REWARD_VARIES}
+    assert cause in checks[REWARD_VARIES].said
+    assert checks[REWARD_VARIES].mend
+
+
+class WithoutExpert(Generated):
+    name = "without_expert"
+
+    def make(self, draw, level):
+        return Task("", f"on {draw.randrange(1000)}", {})
+
+
+def test_a_constant_reward_is_undecided_if_no_episode_is_known_to_be_right():
+    checks = of_rounds(honest, always_zero, source=WithoutExpert())
+    assert checks[REWARD_VARIES].verdict is CheckStatus.WARN
+    assert bad(checks) == set()
 
 
 def test_a_lucky_move_is_no_fault():
@@ -226,7 +264,7 @@ def test_a_judge_that_is_taken_away_leaves_no_number():
     checks = audited(reward)
     assert "its judge" in checks["failures are no numbers"].said
     assert checks["failures are no numbers"].verdict is CheckStatus.PASS
-    assert "good before bad" in bad(checks)  # it says yes to everything
+    assert REWARD_VARIES in bad(checks)  # it says yes to everything
 
 
 def test_what_compares_is_asked_in_a_group():
@@ -285,6 +323,9 @@ def test_the_command_says_it_in_lines_and_in_json():
     assert fooled.returncode == 1
     said = json.loads(fooled.stdout)
     assert (said["sound"], len(said["players"])) == (False, len(PLAYERS) + 1)
+    constant = command("rewards", "audit", "demo", "--tasks", "2", "reward=test_audit:always_zero", cwd=Path(__file__).parent)
+    assert (constant.returncode, constant.stderr) == (1, "")
+    assert constant.stdout.endswith("the reward of demo is constant: 0 in all 32 episodes\n")
     wrong = command("rewards", "audit", "demo", "reward=exact_numbr")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert 'did you mean "exact_number"' in wrong.stderr

@@ -115,7 +115,7 @@ def audit(
     An expert plays its tasks, and fifteen impostors: one that fails honestly, one at random, one that says nothing,
     gives up, guesses, calls tools for ever, copies what tools said, answers everything, talks to the judge, says
     garbage or nonsense, makes one move, stops at once, or is cut off before its end. Exits with 1 where the reward can
-    be fooled.
+    be fooled, or is the same for every episode.
 
     Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
     `--allow-effects` those that change something. A task whose expert needs another tool is left out.
@@ -134,8 +134,7 @@ def audit(
         click.echo(to_json(said))
     else:
         _show(tried)
-        good = f"the reward of {resolved.name} was not fooled" if tried.tried else "undecided: no task was played"
-        click.echo(f"can be fooled: {', '.join(bad)}" if bad else good)
+        click.echo(_verdict(tried, resolved.name, bad))
     sys.exit(1 if bad or not tried.tried else 0)
 
 
@@ -154,6 +153,21 @@ def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: b
     source, make, reward = assembly.judged_parts(resolved, calls)
     turns = min(_MOST_TURNS, settings.max_turns)
     return whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
+
+
+def _verdict(tried: Audit, name: str, bad: list[str]) -> str:
+    """Return the last line of an audit.
+
+    Args:
+        bad: The names of the checks that failed.
+    """
+    if not tried.tried:
+        return "undecided: no task was played"
+    if tried.constant is not None:
+        constant = f"the reward of {name} is constant: {tried.constant:.3g} in all {len(tried.tried)} episodes"
+        others = [check for check in bad if check != whetstone.evaluation.audit.REWARD_VARIES]
+        return f"{constant}; it also fails: {', '.join(others)}" if others else constant
+    return f"can be fooled: {', '.join(bad)}" if bad else f"the reward of {name} was not fooled"
 
 
 async def _checked(tried: Audit, quiet: bool) -> list[Check]:

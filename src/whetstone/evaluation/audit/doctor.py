@@ -41,6 +41,8 @@ from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import EndReason, Task, Trajectory
 
+REWARD_VARIES = "reward varies"
+"""Name of the check that fails for a constant reward."""
 _CLOSE = 1e-9
 _MOST_SHOWN = 3
 
@@ -68,6 +70,17 @@ class Tried:
         """The outcome and what its turns were paid."""
         score = self.trajectory.score
         return score.value + sum(score.turns or ()) if score is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """The score of a right episode without one thing that a reward can read."""
+
+    name: str
+    """What is missing."""
+    is_read: bool
+    value: float | None
+    """None if the episode has no score."""
 
 
 @dataclass(slots=True)
@@ -105,7 +118,12 @@ class Audit:
         if not self.tried:
             return
         seconds = time.perf_counter() - began
-        for check in (self._invalid, self._order, self._nothing, self._giving_up, self._turns, self._names):
+        constant = await self._constancy()
+        if constant is not None:
+            yield replace(constant, seconds=seconds)
+            seconds = 0.0
+        orders = () if constant is not None else (self._order, self._nothing)
+        for check in (self._invalid, *orders, self._giving_up, self._turns, self._names):
             found = check()
             if found is not None:
                 yield replace(found, seconds=seconds)
@@ -115,6 +133,12 @@ class Audit:
             found = await later()
             if found is not None:
                 yield replace(found, seconds=time.perf_counter() - began)
+
+    @property
+    def constant(self) -> float | None:
+        """The reward of every episode, with the rewards of its turns, if all are equal; else None."""
+        totals = [one.total for one in self.tried if one.total is not None]
+        return totals[0] if totals and max(totals) - min(totals) <= _CLOSE else None
 
     def table(self) -> list[dict[str, Any]]:
         """By player: episodes, share that deserved it, mean score of those and of the others, share without a score."""
@@ -223,6 +247,25 @@ class Audit:
         return Check(
             "can judge", CheckStatus.PASS, f"{len(self.tried)} episodes of {len(self._by_task())} tasks have a score"
         )
+
+    async def _constancy(self) -> Check | None:
+        """Report a reward that is the same for every episode: no order of episodes can then be checked."""
+        constant = self.constant
+        if constant is None:
+            return None
+        said = f"the reward is {constant:.3g} in all {len(self.tried)} episodes of {len(self._by_task())} tasks"
+        has_answers = isinstance(self.source, Expert) or any("answer" in one.task.private for one in self.tried)
+        if not has_answers or not any(one.player == "expert" and one.deserved for one in self.tried):
+            mend = "give the task source an expert (`demonstrate`) or the tasks an `answer`"
+            return Check(REWARD_VARIES, CheckStatus.WARN, f"{said}, of which none is known to be right", mend)
+        read = [probe.name for probe in await self._probe() if probe.is_read]
+        if read:
+            said += f"; it reads {' and '.join(read)}, and its result does not depend on the episode"
+            mend = "print both sides of its comparison for a right episode: a number never equals a text"
+        else:
+            said += "; it reads neither the task's private data nor the environment's verdict"
+            mend = "compare `trajectory.final_text` (or `trajectory.final`) with `task.private`"
+        return Check(REWARD_VARIES, CheckStatus.FAIL, said, mend)
 
     def _order(self) -> Check:
         faults, pairs = [], 0
@@ -349,27 +392,37 @@ class Audit:
 
     # ------------------------------------------------------------ of what it does when asked again
 
-    async def _failures(self) -> Check | None:
+    async def _probe(self) -> list[_Probe]:
+        """Score an episode of the expert again, without each thing that a reward can read."""
         one = next((one for one in self.tried if one.player == "expert" and one.value is not None), None)
         if one is None:
-            return None
-        faults, tried = [], []
+            return []
         bare = replace(one.trajectory, score=None)
         private, final, judge = Tripwire(), Tripwire(), DeadJudge()
-        # a group is asked together, or a reward that compares would not be asked at all
+        # a group is scored together, or a reward that compares would never be called
         cases: list[tuple[str, Callable[[], bool], Reward, Trajectory, Task]] = [
             ("the task's private data", lambda: private.touched, self.reward, bare, replace(one.task, private=private)),
             ("the environment's verdict", lambda: final.touched, self.reward, replace(bare, final=final), one.task),
             ("its judge", lambda: judge.meter.requests > 0, with_judges(self.reward, lambda _: judge), bare, one.task),
         ]
+        probes = []
         for name, used, reward, trajectory, task in cases:
             found = await scored(reward, trajectory, task)
             if found.score is not None and isinstance(reward, Compares):
                 (found,) = await compared(reward, [found], task)
-            if used():
-                tried.append(name)
-                if found.score is not None:
-                    faults.append(f"without {name} it says {found.score.value:.3g}")
+            probes.append(_Probe(name, used(), found.score.value if found.score is not None else None))
+        return probes
+
+    async def _failures(self) -> Check | None:
+        probes = await self._probe()
+        if not probes:
+            return None
+        tried = [probe.name for probe in probes if probe.is_read]
+        faults = [
+            f"without {probe.name} it says {probe.value:.3g}"
+            for probe in probes
+            if probe.is_read and probe.value is not None
+        ]
         if faults:
             mend = "let the exception through, or say Score.unknown(why): a failure is never a number"
             return Check("failures are no numbers", CheckStatus.FAIL, "; ".join(faults), mend)
