@@ -198,8 +198,14 @@ async def number_equals_text(trajectory, task):
 @pytest.mark.parametrize(
     ("reward", "cause"),
     [
-        (always_zero, "the reward is 0 in all 48 episodes of 3 tasks; it reads neither the task's private data nor the"),
-        (number_equals_text, "48 episodes of 3 tasks; it reads the task's private data, and its result does not depend"),
+        (
+            always_zero,
+            "the reward is 0 in all 48 episodes of 3 tasks; it reads neither the task's private data nor the",
+        ),
+        (
+            number_equals_text,
+            "48 episodes of 3 tasks; it reads the task's private data, and its result does not depend",
+        ),
     ],
 )
 def test_a_constant_reward_is_reported_as_constant_and_as_nothing_else(reward, cause):
@@ -323,7 +329,9 @@ def test_the_command_says_it_in_lines_and_in_json():
     assert fooled.returncode == 1
     said = json.loads(fooled.stdout)
     assert (said["sound"], len(said["players"])) == (False, len(PLAYERS) + 1)
-    constant = command("rewards", "audit", "demo", "--tasks", "2", "reward=test_audit:always_zero", cwd=Path(__file__).parent)
+    constant = command(
+        "rewards", "audit", "demo", "--tasks", "2", "reward=test_audit:always_zero", cwd=Path(__file__).parent
+    )
     assert (constant.returncode, constant.stderr) == (1, "")
     assert constant.stdout.endswith("the reward of demo is constant: 0 in all 32 episodes\n")
     wrong = command("rewards", "audit", "demo", "reward=exact_numbr")
