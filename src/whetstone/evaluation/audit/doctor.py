@@ -1,11 +1,10 @@
-"""Can a reward be fooled? Good and bad episodes of the same tasks are scored, and no bad one may be paid like a good
-one.
+"""Audit of a reward: scores right and wrong episodes of the same tasks; no wrong one may be paid like a right one.
 
-    expert and impostors play → who deserved it is told without the reward → scores → comparisons
+    expert and impostors play → an independent test marks right episodes → scores → comparisons
 
-Checks: a good episode outscores every bad one; who does nothing, says nonsense or stops at once never wins; giving up
-pays no more than failing honestly; what cannot be judged is invalid and no number; the same episode has the same score
-again; components keep their names; small changes of weights change no order.
+Checks: the reward varies; a right episode outscores every wrong one; an episode without an action, with nonsense or
+with an early stop never wins; giving up pays no more than failing honestly; what cannot be judged is invalid and has no
+score; the same episode has the same score again; components keep their names; small changes of weights change no order.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One episode, and what the reward said of it."""
+    """One episode with its score."""
 
     player: str
     task: Task
     trajectory: Trajectory
-    """With its score; without one where the reward could not tell."""
+    """With its score, if the reward returned one."""
     deserved: bool | None
-    """None where one may see it either way; then it is compared with nobody."""
+    """None if it is a matter of judgment; the episode is then not compared."""
     luck: float = 0.0
-    """The chance that its moves were right without anybody knowing why."""
+    """The probability that random moves are right."""
 
     @property
     def value(self) -> float | None:
@@ -77,7 +76,7 @@ class _Probe:
     """The score of a right episode without one thing that a reward can read."""
 
     name: str
-    """What is missing."""
+    """Name of the missing thing."""
     is_read: bool
     value: float | None
     """None if the episode has no score."""
@@ -407,10 +406,10 @@ class Audit:
         ]
         probes = []
         for name, used, reward, trajectory, task in cases:
-            found = await scored(reward, trajectory, task)
-            if found.score is not None and isinstance(reward, Compares):
-                (found,) = await compared(reward, [found], task)
-            probes.append(_Probe(name, used(), found.score.value if found.score is not None else None))
+            judged = await scored(reward, trajectory, task)
+            if judged.score is not None and isinstance(reward, Compares):
+                (judged,) = await compared(reward, [judged], task)
+            probes.append(_Probe(name, used(), judged.score.value if judged.score is not None else None))
         return probes
 
     async def _failures(self) -> Check | None:
