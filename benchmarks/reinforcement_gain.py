@@ -19,11 +19,12 @@ Example:
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
-import random
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -32,64 +33,33 @@ from typing import Any
 from scipy.stats import t
 
 from circumstances import circumstances
-from whetstone.chat import Message, assistant
-from whetstone.environments import GameObservation
 from whetstone.errors import WhetstoneError
 from whetstone.recipe import Resolved, load_recipe
 from whetstone.record import latest_checkpoint, load_checkpoint
 from whetstone.reporting import Progress
-from whetstone.tasks import Generated
 from whetstone.training import Agent, EvaluationRecord, evaluate_agent, train
-from whetstone.trajectory import Task
 
 OPTIMIZER_KEYS = ("optimizer", "learning_rate", "warmup_fraction", "decay_fraction", "decay")
 """Keys of `reinforcement` that have a default for each policy."""
 _HIGHEST = 30
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "reinforcement_gain.json"
 
 
-class Guess:
-    """The guessing environment of the docs with more numbers, so that demonstrations do not solve all of it."""
-
-    instruction = f"Guess a number from 1 to {_HIGHEST}."
-
-    def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start an episode."""
-        self.number, self.guesses, self.found = task.private["number"], 0, False
-        return GameObservation("guess")
-
-    def act(self, command: str) -> GameObservation:
-        """Compare a guess with the number."""
-        self.guesses += 1
-        self.found = command == str(self.number)
-        if self.found:
-            return GameObservation("right", reward=1.0, terminated=True)
-        higher = command.isdigit() and int(command) < self.number
-        return GameObservation("higher" if higher else "lower", reward=0.0, truncated=self.guesses == 5)
-
-    def verdict(self) -> dict[str, Any]:
-        """Return whether the number was found."""
-        return {"success": self.found, "score": float(self.found)}
-
-    def close(self) -> None:
-        """Release nothing."""
+sys.path.insert(0, str(ROOT / "examples"))
+own_environment: Any = importlib.import_module("own_environment")
 
 
-class Numbers(Generated):
-    """Numbers to find, with an expert that halves the range."""
+class Guess(own_environment.Guess):  # type: ignore[misc]
+    """The environment of the example with more numbers, so that demonstrations do not solve all of it."""
 
-    name, held_out_share = "numbers", 4
+    highest = _HIGHEST
 
-    def make(self, draw: random.Random, level: int) -> Task:
-        """Return a random number as a task."""
-        return Task("", "", {"number": draw.randint(1, _HIGHEST), "round": draw.randrange(1000)})
 
-    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[Any]) -> Message:
-        """Return the middle of the remaining range."""
-        low, high = 1, _HIGHEST
-        turns = [message.text for message in conversation if message.role != "system"]
-        for guess, answer in zip(turns[1::2], turns[2::2], strict=False):
-            low, high = (int(guess) + 1, high) if answer == "higher" else (low, int(guess) - 1)
-        return assistant(str((low + high) // 2))
+class Numbers(own_environment.Numbers):  # type: ignore[misc]
+    """Numbers to find."""
+
+    highest = _HIGHEST
 
 
 _GUESSING = {
@@ -267,6 +237,32 @@ def summary(gains: Sequence[Gain]) -> str:
     return "\n".join(lines)
 
 
+def page(gains: Sequence[Gain], skipped: Mapping[str, str], processor: str) -> str:
+    """Format all results as a Markdown page."""
+    lines = [
+        "# Gain of reinforcement with default settings",
+        "",
+        "Greedy success on test tasks after the supervised stage of a recipe (start) and after its reinforcement (last "
+        "checkpoint), both with the recipe's number of steps and episodes and the default optimizer settings. *best* "
+        "is the checkpoint that `reinforcement.keep: best` selects on validation tasks. The recipe `guessing` is "
+        f"`examples/own_environment.py` with numbers from 1 to {_HIGHEST}.",
+        "",
+        f"Made by `python benchmarks/reinforcement_gain.py --write` on {processor}.",
+        "",
+        "## Mean over seeds",
+        "",
+        summary(gains),
+        "",
+        "## Each run",
+        "",
+        "The interval of a run is over tasks; tasks of `guessing` repeat 30 numbers, so its intervals are too narrow.",
+        "",
+        table(gains),
+        *(f"\n`{name}` is not measured: {reason}." for name, reason in skipped.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def ratios_of(gains: Sequence[Gain]) -> dict[str, float]:
     """Compute the fraction of recipes that gain 5 points on average, and of those without a certain loss."""
     results = by_recipe(gains).values()
@@ -286,6 +282,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=500, help="test tasks")
     parser.add_argument("--shipped", action="store_true", help="keep the optimizer settings of the recipes")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no new run starts")
+    parser.add_argument("--write", action="store_true", help="store the result and its page in benchmarks/results")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
@@ -311,10 +308,14 @@ def main() -> None:
                 if not arguments.json:
                     print(table(gains).splitlines()[-1], flush=True)
     gains.sort(key=lambda gain: (list(RECIPES).index(gain.recipe), gain.seed))
+    measured = {"gains": [asdict(gain) for gain in gains], "skipped": skipped}
+    report = {"name": "reinforcement_gain", "measured": measured, "ratios": ratios_of(gains)}
+    report |= {"goal": "gained ≥ 0.7, without_loss = 1", **circumstances(began)}
+    if arguments.write:
+        RESULTS.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(gains, skipped, circumstances(began)["machine"]["processor"]))
     if arguments.json:
-        measured = {"gains": [asdict(gain) for gain in gains], "skipped": skipped}
-        report = {"name": "reinforcement_gain", "measured": measured, "ratios": ratios_of(gains)}
-        print(json.dumps(report | {"goal": "gained ≥ 0.7, without_loss = 1", **circumstances(began)}))
+        print(json.dumps(report))
         return
     print(f"\n{table(gains)}\n\n{summary(gains)}")
     for name, reason in skipped.items():

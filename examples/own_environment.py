@@ -18,7 +18,12 @@ from whetstone.training import RunSummary
 class Guess:
     """Find a number. Ends: terminated on the right one; truncated when the guesses run out."""
 
-    instruction = "Guess a number from 1 to 9."
+    highest = 9
+
+    @property
+    def instruction(self) -> str:
+        """Instruct the model."""
+        return f"Guess a number from 1 to {self.highest}."
 
     def begin(self, task: whetstone.Task, seed: int) -> GameObservation:
         """A new number."""
@@ -46,14 +51,15 @@ class Numbers(Generated):
     """Numbers to find."""
 
     name, held_out_share = "numbers", 4
+    highest = 9
 
     def make(self, draw: random.Random, level: int) -> whetstone.Task:
         """One."""
-        return whetstone.Task("", "", {"number": draw.randint(1, 9), "round": draw.randrange(1000)})
+        return whetstone.Task("", "", {"number": draw.randint(1, self.highest), "round": draw.randrange(1000)})
 
     def demonstrate(self, task: whetstone.Task, conversation: Sequence[Message], tools: Any) -> Message:
         """Halve what is left."""
-        low, high = 1, 9
+        low, high = 1, self.highest
         said = [message.text for message in conversation if message.role != "system"]
         for guess, answer in zip(said[1::2], said[2::2], strict=False):
             low, high = (int(guess) + 1, high) if answer == "higher" else (low, int(guess) - 1)
