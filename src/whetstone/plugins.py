@@ -15,7 +15,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -26,37 +26,28 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
-from whetstone.contracts import check_spelling, fulfils
-from whetstone.environments.protocol import OPTIONAL as OF_ENVIRONMENTS
-from whetstone.environments.protocol import OPTIONAL_OF_GAMES, OPTIONAL_OF_USERS, Environment
+from whetstone.contracts import check_spelling
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.masking import mask_secrets
 from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
-from whetstone.rewards.protocol import OPTIONAL as OF_REWARDS
-from whetstone.rollout.optional import KINDS, TrainsModel
-from whetstone.rollout.optional import OPTIONAL as OF_ROLLOUT
-from whetstone.rollout.protocol import Stateful
-from whetstone.tasks.protocol import OPTIONAL as OF_SOURCES
-from whetstone.tools.protocol import OPTIONAL as OF_TOOLS
 
-_OPTIONAL: Mapping[str, tuple[type, ...]] = {
-    "tool": OF_TOOLS,
-    "environment": OF_ENVIRONMENTS,
-    "user": OPTIONAL_OF_USERS,
-    "task source": OF_SOURCES,
-    "reward": (*OF_REWARDS, Stateful, TrainsModel),
-    **dict.fromkeys(KINDS, OF_ROLLOUT),
-}
-"""By the kind of a part, what it may have besides."""
+OptionalProtocols = Sequence[type] | Callable[[object], Sequence[type]]
+"""Protocols of optional methods and attributes of a kind of component, or a function that returns those of one."""
 
 
-def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """The built-in of this name, or what `package.module:name` names. Modules are looked for in the working directory
-    and beside the recipe, too.
+def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
+    """Look up a built-in component, or import the function or class that `package.module:name` names.
+
+    Modules are imported from the working directory and the folder of the recipe, too.
+
+    Args:
+        kind: Kind of the component, for messages and for the table of renamed components.
+        built_in: Built-in components of this kind by name.
+        optional: Optional protocols of this kind.
 
     Raises:
-        RecipeError: There is no such thing; the message has the nearest name. Or it is a class with an optional method
-            or attribute misspelt.
+        RecipeError: If no component has this name (the message has the nearest name), or if the name of a member of a
+            class is almost the name of an optional one.
     """
     if ":" not in name:
         if name not in built_in:
@@ -79,15 +70,13 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
         raise RecipeError(f'{kind} "{name}": {module_name} has no {attribute}{near}')
     part = getattr(module, attribute)
     if inspect.isclass(part):
-        check_spelling(kind, name, dir(part), optional_of(kind, part))
+        _check_members(kind, name, part, optional)
     return part
 
 
-def optional_of(kind: str, part: object) -> tuple[type, ...]:
-    """What a part of this kind may have besides, as its room's `protocol.py` says."""
-    if kind == "environment" and not fulfils(part, Environment):
-        return OPTIONAL_OF_GAMES
-    return _OPTIONAL.get(kind, ())
+def _check_members(kind: str, name: str, part: object, optional: OptionalProtocols) -> None:
+    """Refuse a member whose name is almost the name of an optional one."""
+    check_spelling(kind, name, dir(part), optional(part) if callable(optional) else optional)
 
 
 _GIVEN = "given-"
@@ -302,11 +291,17 @@ def plain_problem(problem: Mapping[str, Any]) -> str:
     return f"{said}, got {written if len(written) <= 60 else f'{written[:57]}…'}"
 
 
-def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """An object of a class somebody wrote, with the options a recipe gives it.
+def made_of(
+    kind: str, name: str, part: Callable[..., Any], arguments: Mapping[str, Any], *, optional: OptionalProtocols = ()
+) -> Any:
+    """Create an object of a component class with the options of a recipe.
+
+    Args:
+        optional: Optional protocols of this kind.
 
     Raises:
-        RecipeError: It cannot be made like this, in one line, or has something optional misspelt.
+        RecipeError: If the class cannot be called with these arguments (in one line), or if the name of a member of
+            the object is almost the name of an optional one.
     """
     by_keyword_alone(kind, name, part)
     try:
@@ -316,7 +311,7 @@ def made_of(kind: str, name: str, part: Callable[..., Any], arguments: Mapping[s
     except (Exception, SystemExit) as error:
         raise RecipeError(f'{kind} "{name}" cannot be made: {type(error).__name__}: {error}') from error
     if ":" in name:  # what only the object has; its class was looked at when it was found
-        check_spelling(kind, name, dir(made), optional_of(kind, made))
+        _check_members(kind, name, made, optional)
     return made
 
 
@@ -355,18 +350,21 @@ def by_keyword_alone(kind: str, name: str, part: Callable[..., Any]) -> None:
             )
 
 
-def named_part(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
-    """A function, or a class with its options, from a name or a mapping with the name and them.
+def named_part(kind: str, named: Any, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
+    """Look up a function, or a class with its options bound, by a name or a mapping with `name` and the options.
+
+    Args:
+        optional: Optional protocols of this kind.
 
     Raises:
-        OptionError: An option it does not have, or one of the wrong type.
-        RecipeError: There is no such part, it is a function and has no options, or there is no name.
+        OptionError: If the class has no such option, or the option has another type.
+        RecipeError: If no component has this name, options are set for a function, or `name` is missing.
     """
     options = dict(named) if isinstance(named, Mapping) else {"name": named}
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
-    part = find_part(kind, name, built_in)
+    part = find_part(kind, name, built_in, optional=optional)
     if inspect.isclass(part):
         arguments = checked_options(part, options)
         by_keyword_alone(kind, name, part)

@@ -77,10 +77,10 @@ from whetstone.rollout import (
     PolicyActor,
     Strategy,
 )  # fmt: skip
+from whetstone.rollout.cluster import Cluster
 from whetstone.rollout.deadlines import group_deadline, turn_deadline
 from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
 from whetstone.rollout.protocol import Stateful
-from whetstone.scaling.protocol import Cluster
 from whetstone.tasks import Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tool_calls import ToolWatch

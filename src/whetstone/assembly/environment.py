@@ -15,12 +15,21 @@ from whetstone.contracts import fulfils
 from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, is_game, played
 from whetstone.environments.advised import Advised
 from whetstone.environments.dependencies import check_needs
-from whetstone.environments.protocol import Checks, HoldsTools, Needs, Observation, StepResult
+from whetstone.environments.protocol import (
+    OPTIONAL_OF_USERS,
+    Checks,
+    HoldsTools,
+    Needs,
+    Observation,
+    StepResult,
+    optional_protocols,
+)
 from whetstone.errors import EpisodeError, RecipeError, did_you_mean
 from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
+from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
 from whetstone.tools.side_effects import DeclaresEffects, declared_effect, describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
@@ -159,7 +168,8 @@ def _made(
         arguments = checked_options(part, options, given)
         kind = unbound(part)
         check_needs(name, kind.needs if fulfils(kind, Needs) else ())
-        tried = made_of("environment", name, part, arguments)  # once to see; each episode makes its own
+        # one object for the checks; each episode creates its own
+        tried = made_of("environment", name, part, arguments, optional=optional_protocols)
         if fulfils(tried, Checks):
             tried.check()
     except OptionError as error:
@@ -207,7 +217,7 @@ def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Envir
 def _user(resolved: Resolved, key: str, named: Any) -> Any:
     """Who is spoken to, with the options a recipe gives him."""
     try:
-        return named_part("user", named, USERS)
+        return named_part("user", named, USERS, optional=OPTIONAL_OF_USERS)
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
     except RecipeError as error:
@@ -217,7 +227,7 @@ def _user(resolved: Resolved, key: str, named: Any) -> Any:
 def _tool(resolved: Resolved, key: str, number: int, named: Any) -> Any:
     """A function, or a class with the options a recipe gives it."""
     try:
-        return named_part("tool", named, TOOLS)
+        return named_part("tool", named, TOOLS, optional=TOOL_OPTIONAL)
     except OptionError as error:
         raise resolved.error(f"{key}.{number}.{error.key}", error.message) from None
     except RecipeError as error:

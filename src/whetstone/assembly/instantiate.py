@@ -1,4 +1,4 @@
-"""How does a name in a recipe become a thing? Found, its options checked, made; what is wrong is said with its line."""
+"""Creates components from their names and options in a recipe. Errors name the line of the recipe."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from whetstone.environments.protocol import optional_protocols
 from whetstone.errors import EngineError, RecipeError
-from whetstone.plugins import OptionError, checked_options, find_part, has_all_of, made_of, options_of
+from whetstone.plugins import (
+    OptionalProtocols,
+    OptionError,
+    checked_options,
+    find_part,
+    has_all_of,
+    made_of,
+    options_of,
+)
 from whetstone.recipe import Part, Resolved, built_in_methods
+from whetstone.rollout.optional import KINDS
+from whetstone.rollout.optional import OPTIONAL as ROLLOUT_OPTIONAL
+from whetstone.tasks.protocol import OPTIONAL as SOURCE_OPTIONAL
+
+_OPTIONAL: Mapping[str, OptionalProtocols] = {
+    "environment": optional_protocols,
+    "task source": SOURCE_OPTIONAL,
+    **dict.fromkeys(KINDS, ROLLOUT_OPTIONAL),
+}
+"""Optional protocols by the kind of a component."""
 
 
 def function_of(
@@ -23,7 +42,7 @@ def function_of(
 def found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
     """What a name stands for."""
     try:
-        return find_part(kind, name, built_in)
+        return find_part(kind, name, built_in, optional=_OPTIONAL.get(kind, ()))
     except RecipeError as error:
         method = name.lower().replace("_", "-")
         if ":" not in name and method in built_in_methods():
@@ -61,7 +80,8 @@ def part_of(
     known = options_of(named)
     passed = {name: value for name, value in given.items() if name in known and name not in part.options}
     try:
-        made = made_of(kind, part.name, named, checked_options(named, part.options, passed))
+        arguments = checked_options(named, part.options, passed)
+        made = made_of(kind, part.name, named, arguments, optional=_OPTIONAL.get(kind, ()))
         if protocol is not None:
             has_all_of(made, protocol, kind, part.name)
     except OptionError as error:

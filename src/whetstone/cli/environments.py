@@ -25,7 +25,7 @@ from whetstone.cli.tasks import all_sources, read_options
 from whetstone.contracts import fulfils
 from whetstone.environments.catalogue import REWARD_OF
 from whetstone.environments.dependencies import check_needs
-from whetstone.environments.protocol import Checks, Needs
+from whetstone.environments.protocol import OPTIONAL_OF_USERS, Checks, Needs, optional_protocols
 from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.server import Episodes, application
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
@@ -36,7 +36,9 @@ from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part, has_all_of, made_of, named_part, options_of
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.serving.connections import runner
+from whetstone.tasks.protocol import OPTIONAL as SOURCE_OPTIONAL
 from whetstone.tools import CallPolicy
+from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
 from whetstone.tools.side_effects import checked_effect, describe_effects, describe_remedy
 
 
@@ -198,8 +200,7 @@ def contract_of(
     Raises:
         RecipeError: A name or option is wrong; the message has the nearest right one.
     """
-    part = find_part("environment", environment, whetstone.environments.ENVIRONMENTS)
-    part = whetstone.environments.played(part) if whetstone.environments.is_game(part) else part
+    part = _find_environment(environment)
     name = source or environment
     is_source = isinstance(part, type) and issubclass(part, whetstone.tasks.Source)
     if (":" not in name and name not in all_sources()) or (":" in name and source is None and not is_source):
@@ -209,7 +210,7 @@ def contract_of(
             else f"say where the tasks of {environment} come from: --tasks"
         )
         raise RecipeError(f"{said}{did_you_mean(name, all_sources())}")
-    source_part = find_part("task source", name, all_sources())
+    source_part = find_part("task source", name, all_sources(), optional=SOURCE_OPTIONAL)
     ours, theirs = options_of(part), options_of(source_part)
     for key in options:
         if key not in ours and key not in theirs:
@@ -217,9 +218,10 @@ def contract_of(
                               f"{did_you_mean(key, [*ours, *theirs])}")  # fmt: skip
     given = {key: value for key, value in options.items() if key in ours}
     if isinstance(given.get("tools"), list):
-        given["tools"] = [named_part("tool", tool, whetstone.tools.TOOLS) for tool in given["tools"]]
+        tools = whetstone.tools.TOOLS
+        given["tools"] = [named_part("tool", tool, tools, optional=TOOL_OPTIONAL) for tool in given["tools"]]
     if "user" in given:
-        given["user"] = named_part("user", given["user"], whetstone.environments.USERS)
+        given["user"] = named_part("user", given["user"], whetstone.environments.USERS, optional=OPTIONAL_OF_USERS)
     make = functools.partial(_made, environment, checked_options(part, given))
     of_tasks = checked_options(source_part, {key: value for key, value in options.items() if key in theirs})
     judge = whetstone.rewards.make_reward(reward or REWARD_OF.get(environment, "verdict"), whetstone.rewards.REWARDS)
@@ -229,7 +231,7 @@ def contract_of(
         tried.check()
     return Contract(
         make=make,
-        source=_with_tasks(name, made_of("task source", name, source_part, of_tasks)),
+        source=_with_tasks(name, made_of("task source", name, source_part, of_tasks, optional=SOURCE_OPTIONAL)),
         again=lambda: source_part(**of_tasks),
         reward=judge,
         episodes=episodes,
@@ -256,5 +258,10 @@ def _with_tasks(name: str, source: Any) -> whetstone.tasks.Source:
 
 def _made(environment: str, options: Mapping[str, Any]) -> Any:
     """By its name, so that another process can make it, too."""
-    part = find_part("environment", environment, whetstone.environments.ENVIRONMENTS)
-    return (whetstone.environments.played(part) if whetstone.environments.is_game(part) else part)(**options)
+    return _find_environment(environment)(**options)
+
+
+def _find_environment(name: str) -> Any:
+    """Return an environment class, or a function that creates an environment for a game."""
+    part = find_part("environment", name, whetstone.environments.ENVIRONMENTS, optional=optional_protocols)
+    return whetstone.environments.played(part) if whetstone.environments.is_game(part) else part

@@ -12,6 +12,7 @@ import whetstone.tools
 from whetstone.errors import RecipeError
 from whetstone.plugins import named_part
 from whetstone.tools.mcp import serve
+from whetstone.tools.protocol import OPTIONAL
 
 
 @click.command()
@@ -27,8 +28,8 @@ def mcp(tools: tuple[str, ...]) -> None:
 
 def _tool(text: str) -> Any:
     if not text.startswith("{"):
-        return named_part("tool", text, whetstone.tools.TOOLS)
+        return named_part("tool", text, whetstone.tools.TOOLS, optional=OPTIONAL)
     try:
-        return named_part("tool", json.loads(text), whetstone.tools.TOOLS)
+        return named_part("tool", json.loads(text), whetstone.tools.TOOLS, optional=OPTIONAL)
     except ValueError as error:
         raise RecipeError(f"{text}: {error}") from None

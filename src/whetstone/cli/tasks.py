@@ -19,6 +19,7 @@ from whetstone.errors import RecipeError
 from whetstone.plain_json import to_json
 from whetstone.plugins import checked_options, find_part
 from whetstone.recipe import load_recipe, yaml_value
+from whetstone.tasks.protocol import OPTIONAL
 
 _SHOWN = 20
 
@@ -40,7 +41,7 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
         named = load_recipe(source).recipe.tasks
         like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
         raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
-    part = find_part("task source", source, all_sources())
+    part = find_part("task source", source, all_sources(), optional=OPTIONAL)
     made = part(**checked_options(part, read_options(options)))
     shown = list(made.held_out(count)) if held_out else [made.task(index) for index in range(count)]
     for task in shown:

@@ -314,6 +314,11 @@ OPTIONAL_OF_GAMES = (
 """What a game may have."""
 
 
+def optional_protocols(part: object) -> tuple[type, ...]:
+    """Return the optional protocols of an environment, or those of a game if `part` is not an environment."""
+    return OPTIONAL if fulfils(part, Environment) else OPTIONAL_OF_GAMES
+
+
 # ------------------------------------------------------------ users: who is spoken to
 
 

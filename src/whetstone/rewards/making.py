@@ -17,8 +17,10 @@ from whetstone.errors import RecipeError, did_you_mean
 from whetstone.plugins import OptionError, checked_options, find_part, made_of, options_of
 from whetstone.rewards.adapting import adapt_reward, signature_of_library
 from whetstone.rewards.judges import JUDGES, Judge
-from whetstone.rewards.protocol import Reward
+from whetstone.rewards.protocol import OPTIONAL, Reward
 from whetstone.rewards.term import Term
+from whetstone.rollout.optional import TrainsModel
+from whetstone.rollout.protocol import Stateful
 from whetstone.trajectory import Score, Task, Trajectory
 
 
@@ -40,7 +42,8 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
-    part = find_part(kind, name, JUDGES if kind == "judge" else built_in)
+    optional = (*OPTIONAL, Stateful, TrainsModel) if kind == "reward" else ()
+    part = find_part(kind, name, JUDGES if kind == "judge" else built_in, optional=optional)
     if not callable(part):
         raise RecipeError(f'{kind} "{name}" is {part!r}, not a function or class')
     if kind == "judge" and ":" in name and not all(hasattr(part, method) for method in ("answer", "close")):
@@ -58,7 +61,8 @@ def _made(kind: str, named: Any, built_in: Mapping[str, Any]) -> Any:
             given[key] = _below(key, make, options.pop(key))
     arguments = checked_options(part, options, given)
     if inspect.isclass(part):
-        return made_of(kind, name, _with_scores(part, name) if kind == "reward" and ":" in name else part, arguments)
+        component = _with_scores(part, name) if kind == "reward" and ":" in name else part
+        return made_of(kind, name, component, arguments, optional=optional)
     bound = functools.partial(part, **arguments) if arguments else part
     return adapt_reward(bound, name) if kind == "reward" and ":" in name else bound
 

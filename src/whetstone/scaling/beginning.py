@@ -6,7 +6,8 @@ import importlib.util
 
 from whetstone.assembly.assembly import Assembly
 from whetstone.extras import install_command
-from whetstone.scaling.protocol import Cluster, Say
+from whetstone.rollout.cluster import Cluster
+from whetstone.scaling.protocol import Say
 from whetstone.scaling.ray_start import environment_of
 
 

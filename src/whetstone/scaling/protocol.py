@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from whetstone.inference.protocol import (
-        Engine,
         EngineAbilities,
         EngineStatistics,
         Generation,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
         Scores,
         Spans,
     )
-    from whetstone.rollout.collector import Collector
     from whetstone.rollout.protocol import Plan, Strategy
     from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
@@ -249,30 +247,6 @@ class Judge(Protocol):
 
     async def status(self) -> Mapping[str, float]:
         """What its judges were used for so far, as of `judge_metrics`, and its `process`."""
-        ...
-
-
-# ------------------------------------------------------------ all together
-
-
-class Cluster(Protocol):
-    """Where a run's engine and episodes are, when they are not in its process."""
-
-    @property
-    def engine(self) -> Engine:
-        """Draws from all replicas."""
-        ...
-
-    def spread(self, collector: Collector) -> Collector:
-        """One that has its groups played by workers, where they are the policy's through `engine`; else itself."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """`scale/…` of a step, since they were last asked for."""
-        ...
-
-    async def close(self) -> None:
-        """Let all of it go."""
         ...
 
 

@@ -24,7 +24,7 @@ from whetstone.errors import RecipeError, TaskError, ToolError
 from whetstone.plugins import find_part
 from whetstone.tools.index import in_memory
 from whetstone.tools.json_schema_tools import tool_from_schema
-from whetstone.tools.protocol import Episode
+from whetstone.tools.protocol import OPTIONAL, Episode
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.simulated import Answers, read_lines
 
@@ -65,7 +65,7 @@ class Catalogue:
             tool = tool_from_schema(spec, functools.partial(_answered, answering, spec.name))
             self._add(replace(tool, effects="read"))
         for name in functions:
-            self._add(tool_from_function(find_part("tool", name, {})))
+            self._add(tool_from_function(find_part("tool", name, {}, optional=OPTIONAL)))
         if not self.known:
             raise RecipeError("catalogue: neither `file` nor `functions` has a tool")
         self.finder = Finder([tool.spec for tool in self.known.values()])
