@@ -119,6 +119,6 @@ def test_a_recipes_part_with_something_misspelt_is_refused_in_one_line(tmp_path,
     (tmp_path / f"{module}.py").write_text(MISSPELT)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RecipeError) as caught:
-        assemble(load_recipe("demo", [change.format(m=module)]))
+        assemble(load_recipe("demo", [change.format(m=module)])).check()
     assert str(caught.value).endswith(said)
     assert "\n" not in str(caught.value)

@@ -281,7 +281,7 @@ def test_every_recipe_runs_two_steps_on_a_device(tmp_path, name, request):
     try:
         recipe = load_recipe(name, [*changes, TEACHING])
         for one in [stage.resolved for stage in stages_of(recipe)] or [recipe]:
-            assemble(one)
+            assemble(one).check()
     except RecipeError:  # it reads more of its reward than that it is 0 or 1
         recipe = load_recipe(name, changes)
     train(recipe, tmp_path, progress=Progress(quiet=True))
@@ -306,7 +306,7 @@ def test_weights_that_are_shared_stay_shared_on_a_device():
 @pytest.mark.slow
 def test_the_device_of_a_recipe_is_said_once():
     heard = []
-    assemble(small(), say=heard.append)
+    assemble(small(), say=heard.append).check()
     assert len([line for line in heard if line.startswith(f"computed on {THERE}")]) == 1
 
 
@@ -322,7 +322,7 @@ def test_the_device_of_a_recipe_is_said_once():
 )
 def test_a_device_that_is_not_there_is_one_line(device, said):
     with pytest.raises(RecipeError, match=said) as raised:
-        assemble(small(device=device))
+        assemble(small(device=device)).check()
     assert "\n" not in str(raised.value)
 
 
@@ -356,7 +356,7 @@ def test_a_whole_run_needs_no_float64_of_a_device(tmp_path):
 def test_eight_bit_states_are_not_computed_on_the_cpu():
     changes = ("reinforcement.optimizer=adamw_8bit", "reinforcement.optimizer_offload=true")
     with pytest.raises(RecipeError, match=r"reinforcement\.optimizer: adamw_8bit computes on a GPU; .* adamw or muon"):
-        assemble(small(*changes))
+        assemble(small(*changes)).check()
 
 
 def test_auto_is_a_gpu_where_there_is_one_and_else_the_cpu():

@@ -80,7 +80,7 @@ def test_a_mistake_in_the_file_is_named_by_line(tmp_path, text, said):
 )
 def test_a_mistake_in_a_part_is_found_before_anything_runs(tmp_path, change, said):
     with pytest.raises(RecipeError) as caught:
-        assemble(load_recipe(written(tmp_path, MINIMAL), [change]))
+        assemble(load_recipe(written(tmp_path, MINIMAL), [change])).check()
     assert said in str(caught.value)
     assert str(caught.value).startswith("command line")
     assert "\n" not in str(caught.value)

@@ -36,7 +36,7 @@ def test_sweeps():
 def assembled(recipes, overrides):
     given = [*GIVEN, *overrides] if "frozen-lake" not in recipes else []
     for contender in contenders_of(recipes, given, budget={}):
-        assemble(contender.resolved)
+        assemble(contender.resolved).check()
 
 
 @pytest.mark.parametrize(

@@ -95,4 +95,4 @@ def test_a_curriculum_that_names_no_task_says_how_to_find_some():
         (["curriculum={name: task_subset, indices: [1], path: x.json}"], "both a list of tasks and path are set"),
     ):
         with pytest.raises(Exception, match=said):
-            assemble(load_recipe("demo", [*SMALL, *changes]))
+            assemble(load_recipe("demo", [*SMALL, *changes])).check()

@@ -15,7 +15,7 @@ from whetstone.trajectory import Task
 
 def refused(*overrides):
     with pytest.raises(RecipeError) as failure:
-        assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides]))
+        assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides])).check()
     return str(failure.value)
 
 

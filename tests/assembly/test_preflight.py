@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -174,7 +173,7 @@ def test_a_template_that_rewrites_history_is_worth_a_note():
         tokenizer.chat_template = tokenizer.chat_template.replace(
             "{% for message in messages %}", "{{ messages | length }}{% for message in messages %}"
         )
-        return await _Probe(replace(assembly, chat=Chat(tokenizer, assembly.chat.format))).template()
+        return await _Probe(assembly.with_components(chat=Chat(tokenizer, assembly.chat.format))).template()
 
     found = asyncio.run(main())
     assert found.verdict is CheckStatus.WARN

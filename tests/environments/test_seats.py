@@ -169,7 +169,7 @@ def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
     authors = {row["role"]: {run[0] for turn in row["turns"] for run in turn["action"]["authors"]} for row in rows}
     assert authors == {"buyer": {"policy"}, "seller": {"partner"}}
     with pytest.raises(RecipeError, match=r"frozen\.seller"):
-        assemble(load_recipe("bargaining", [*small, seats.replace("/old", "/new")]))
+        assemble(load_recipe("bargaining", [*small, seats.replace("/old", "/new")])).check()
 
 
 def test_frozen_seats_are_the_others_actors():

@@ -70,13 +70,13 @@ def test_what_tools_said_takes_the_advantage_of_the_turn_that_reads_it_and_has_n
 def test_credit_that_reads_what_the_sampler_said_of_each_token_is_refused():
     recipe = load_recipe("demo", [*SMALL, ON, "advantage_transforms=[entropy_aware]"])
     with pytest.raises(RecipeError, match=r"transforms\.0: reads entropies, which tokens of tools do not have"):
-        assemble(recipe)
+        assemble(recipe).check()
 
 
 def test_a_critic_is_refused_which_would_be_asked_in_front_of_what_tools_said():
     recipe = load_recipe("demo", [*SMALL, ON, "advantage=turn_gae", "critic={}"])
     with pytest.raises(RecipeError, match="critic: does not go with train_on_observations"):
-        assemble(recipe)
+        assemble(recipe).check()
 
 
 def test_it_is_said_before_anything_begins():

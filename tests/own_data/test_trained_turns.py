@@ -62,8 +62,8 @@ def read_stage(assembly, read, stage, path, *more, **settings):
     others = dict.fromkeys(("supervised", "reinforcement", "rollout", "advantage", "objective"))
     changes = {**others, stage: {"data": {"path": str(path), **settings}}}
     resolved = assembly.resolved.with_changes(changes)
-    own = replace(assembly, resolved=resolved, say=lines.append)
-    own = replace(own, stored_reader=replace(assembly.stored_reader, resolved=resolved, say=lines.append))
+    own = assembly.with_components(resolved=resolved, say=lines.append)
+    own = own.with_components(stored_reader=replace(assembly.stored_reader, resolved=resolved, say=lines.append))
     section = getattr(resolved.recipe, stage)
     return read(own, section.data if more else section, *more), lines
 

@@ -42,7 +42,7 @@ def test_what_people_know_it_by_is_what_they_get():
 @pytest.mark.parametrize(("key", "name"), [("advantage", "dapo"), ("objective", "dapo"), ("advantage", "gspo")])
 def test_name_of_a_method_is_refused_as_a_part_with_the_key_to_use(key, name):
     with pytest.raises(RecipeError, match=f'{key}: "{name}" is a method, not an {key}; use with={name}'):
-        assemble(made(f"{key}={name}"))
+        assemble(made(f"{key}={name}")).check()
 
 
 def test_estimator_with_the_name_of_a_method_says_what_else_the_method_sets():
@@ -67,8 +67,8 @@ def test_minibatches_of_a_method_fit_the_groups_of_a_step():
 
 def test_ppo_asks_for_the_critic_it_needs():
     with pytest.raises(RecipeError, match="token_gae reads token_values, which this run does not produce; a critic"):
-        assemble(made("advantage=ppo"))
-    assemble(made("advantage=ppo", "critic={}"))
+        assemble(made("advantage=ppo")).check()
+    assemble(made("advantage=ppo", "critic={}")).check()
 
 
 def test_a_misspelt_name_is_told_the_nearest_as_before(tmp_path):
@@ -104,7 +104,7 @@ def test_one_episode_a_task_is_enough_where_nothing_of_it_is_compared(changes):
 )
 def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
     with pytest.raises(RecipeError, match=said):
-        assemble(made("rollout.group_size=1", *changes))
+        assemble(made("rollout.group_size=1", *changes)).check()
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_one_alone_is_refused_where_it_could_teach_nothing(changes, said):
 def test_numbers_that_cannot_be_meant_are_refused(change, said):
     plain = ["environment.max_turns=3"] if "strategy" in change else []
     with pytest.raises((RecipeError, ValueError), match=said):
-        assemble(made(change, *plain))
+        assemble(made(change, *plain)).check()

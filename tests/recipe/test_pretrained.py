@@ -47,7 +47,7 @@ def test_a_rate_by_which_a_small_policy_hardly_moves_is_said(tmp_path):
 
     def said(*more):
         lines = []
-        assemble(load_recipe("demo", [*begun, *more]), say=lines.append)
+        assemble(load_recipe("demo", [*begun, *more]), say=lines.append).check()
         return [line for line in lines if "hardly moves" in line]
 
     assert said() == []  # the recipe's own rate

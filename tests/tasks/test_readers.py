@@ -146,7 +146,7 @@ def test_old_option_is_renamed(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b", "answer": 1}\n')
     for option, message in (("on_bad_task: skip", "renamed to on_bad_row"), ("on_bad_row: error", "renamed to stop")):
         with pytest.raises(RecipeError, match=message):
-            assemble(load_recipe("demo", [f"tasks={{source: jsonl, path: {tmp_path}/a.jsonl, {option}}}"]))
+            assemble(load_recipe("demo", [f"tasks={{source: jsonl, path: {tmp_path}/a.jsonl, {option}}}"])).check()
 
 
 def test_answer_without_value_is_invalid(tmp_path):

@@ -48,7 +48,7 @@ def breaking(kind):
 
 def shown_with(assembly, kind, fails, *, count=3):
     CALLS.update(made=0, fails=fails)
-    spoilt = replace(assembly, environment=lambda: ToolEnvironment(tools=[breaking(kind)]))
+    spoilt = assembly.with_components(environment=lambda: ToolEnvironment(tools=[breaking(kind)]))
     return asyncio.run(demonstrated(spoilt, 0, count))
 
 

@@ -81,7 +81,7 @@ def test_a_reference_that_moved_is_in_the_state_and_one_that_did_not_is_not():
 )
 def test_what_would_have_no_effect_is_refused(changes, said):
     with pytest.raises(RecipeError, match=said):
-        assemble(load_recipe("demo", [*SMALL, "ablations=null", *changes]))
+        assemble(load_recipe("demo", [*SMALL, "ablations=null", *changes])).check()
 
 
 @pytest.mark.slow

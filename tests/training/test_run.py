@@ -316,7 +316,7 @@ def test_a_run_whose_template_rewrites_history_counts_it_and_says_once_why(tmp_p
 
 def test_a_variable_the_template_never_reads_is_an_error_with_its_place():
     with pytest.raises(WhetstoneError, match=r'chat\.variables.*never reads "enable_thinking", nor any other'):
-        assemble(small("chat.variables={enable_thinking: false}"))
+        assemble(small("chat.variables={enable_thinking: false}")).check()
 
 
 def test_segments_that_begin_in_mid_episode_are_counted_by_episode():

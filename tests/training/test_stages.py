@@ -144,7 +144,7 @@ def test_what_a_stage_with_kept_adapters_holds_on_to_is_the_policy_it_began_with
     assert not began_without_adapters(behind.resolved, behind.policy)
     other = behind.resolved.with_changes({"policy.lora.rank": 4})
     with pytest.raises(RecipeError, match=r"policy.lora.rank: the adapters of .* have 2; write that here"):
-        assemble(other)
+        assemble(other).check()
 
 
 def test_a_stage_beside_stages_and_rounds_without_are_refused(data):

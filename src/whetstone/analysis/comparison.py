@@ -219,7 +219,7 @@ def check_contenders(contenders: Sequence[Contender]) -> None:
         recipe = contender.resolved.recipe
         like = [a for a in made if _same_policy(a.resolved.recipe, recipe)]
         try:
-            made.append(assemble(contender.resolved, like[0].policy if like else None))
+            made.append(assemble(contender.resolved, like[0].policy if like else None).check())
         except WhetstoneError as error:
             raise type(error)(f"{contender.name}: {error}") from None
 

@@ -88,7 +88,7 @@ class Replay:
         self.overrides = changes
         self.changed = self._changed(self.recorded)
         self.record = RunRecord(run_dir, forgotten=refuse_damage)
-        self.before, self.after = assemble(self.recorded), assemble(self.changed)
+        self.before, self.after = assemble(self.recorded), assemble(self.changed).check()
         self._pairs: dict[int, tuple[Assembly, Assembly]] = {len(self.eras) - 1: (self.before, self.after)}
         warm_up = self.recorded.recipe.supervised
         self.warm_up_steps = warm_up.steps if warm_up else 0

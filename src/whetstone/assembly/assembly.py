@@ -1,58 +1,39 @@
-"""How does a recipe become things that run? Each name is looked up, each option checked, each part made once.
+"""Components of a run, each built when it is first requested.
 
-Easy to get wrong: a mistake in a recipe should cost a second, not the first hour. Everything is made and
-checked here, before anything is sampled.
+`assemble` reads a recipe and builds nothing. `Assembly.check` builds and checks all components in the order of the
+data, so that a mistake in a recipe is reported before anything is sampled.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from whetstone.algorithms import (
-    ADVANTAGE_TRANSFORMS,
-    ADVANTAGES,
-    CORRECTIONS,
-    CREDIT_FILTERS,
-    OBJECTIVES,
-    SHAPING,
-    columns_of,
-)
+from whetstone.algorithms import columns_of
 from whetstone.assembly.column_requirements import added_columns
-from whetstone.assembly.compatibility import (
-    check_critic,
-    check_group,
-    check_judging,
-    check_needs,
-    check_objective,
-    check_observations,
-    check_use,
-    try_functions,
-    try_on_nothing,
-)
+from whetstone.assembly.compatibility import check_critic
+from whetstone.assembly.component_checks import check_components
+from whetstone.assembly.credit import correction_of, credit_of, objective_of
 from whetstone.assembly.environment import environment_of
 from whetstone.assembly.frozen_models import frozen_models
-from whetstone.assembly.instantiate import found, function_of, part_of
-from whetstone.assembly.learner_processes import check_learner_processes
-from whetstone.assembly.methods import check_method, method_of, searching_of, strategy_of
+from whetstone.assembly.instantiate import part_of
+from whetstone.assembly.methods import method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
 from whetstone.assembly.task_components import reward_of, source_of
 from whetstone.assembly.teacher import teacher_reads
-from whetstone.chat import Chat
+from whetstone.chat import Chat, ToolCallFormat
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
-from whetstone.environments.protocol import tools_shown
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
-from whetstone.learning.columns import RunCapabilities, by_name, critic_heads
+from whetstone.learning.columns import critic_heads
 from whetstone.learning.credit import CreditParts
-from whetstone.learning.factory import LEARNERS
-from whetstone.learning.optimizer import check_optimizer
 from whetstone.learning.spec import LearningSpec
 from whetstone.policies import (
     Policy,
@@ -61,7 +42,7 @@ from whetstone.policies import (
     freeze,
     load_policy,
 )
-from whetstone.recipe import Part, ReinforcementSettings, Resolved, RolloutSettings
+from whetstone.recipe import ReinforcementSettings, Resolved, RolloutSettings
 from whetstone.record.starting import resolve_start
 from whetstone.rewards import Reward, provided_by
 from whetstone.rollout import (
@@ -79,59 +60,209 @@ from whetstone.rollout import (
 )  # fmt: skip
 from whetstone.rollout.cluster import Cluster
 from whetstone.rollout.deadlines import group_deadline, turn_deadline
-from whetstone.rollout.optional import FrozenSeats, ReadsEntropies, provided
+from whetstone.rollout.optional import FrozenSeats, ReadsEntropies
 from whetstone.rollout.protocol import Stateful
 from whetstone.tasks import Expert, Source
 from whetstone.tasks.protocol import Skips
 from whetstone.tool_calls import ToolWatch
 from whetstone.tools import CallPolicy
+from whetstone.tools.models import FrozenModel
 from whetstone.trajectory import Task, Trajectory
 
 _ANY_LENGTH = 1 << 40
 """Of a context that somebody else keeps."""
 
 
-@dataclass(frozen=True, slots=True)
 class Assembly:
-    """All parts of a run."""
+    """Components of a run, each built when it is first requested and then kept.
 
-    resolved: Resolved
-    policy: Policy
-    chat: Chat
-    source: Source
-    demonstrated: Source
-    """Where the tasks of demonstrations come from; `source` unless the warm-up has options of its own."""
-    environment: Callable[[], Environment]
-    reward: Reward
-    strategy: Strategy
-    searching: Strategy | None
-    """How an answer comes of several tries in an evaluation; None: each stands for itself."""
-    method: Method
-    """What is done around it."""
-    frozen: Mapping[str, Actor]
-    """Who plays a seat in the policy's place, by role."""
-    credit: CreditParts
-    """What advantages are made of."""
-    objective: Callable[..., Any]
-    """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss"""
-    correction: Callable[..., Any] | None
-    """Columns of its parameters' names, each [T] → [T] weights"""
-    columns: tuple[Callable[..., Any], ...]
-    """Columns the recipe adds to ours."""
-    stored_reader: StoredReader
-    """Reads the stored episodes that `data` names."""
-    teacher_reads: Callable[[Trajectory, Task], Trajectory] | None
-    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
-    skipped_rows: dict[str, int] = field(default_factory=dict)
-    """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
-    checked_data: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
-    say: Callable[[str], None] = lambda line: None
-    """Receives lines about the data of a stage."""
-    tool_watch: ToolWatch = field(default_factory=lambda: ToolWatch(lambda line: None))
-    """Reports tools that fail in every call; shared by all collectors."""
-    cluster: Cluster | None = None
-    """Where engine and episodes are, when they are not in this process."""
+    Args:
+        resolved: Recipe of the run.
+        policy: Policy that is used instead of the one of the recipe, such as one from a checkpoint.
+        memory: State of the components of the method, from a checkpoint.
+        say: Callback for lines about what was chosen or left out.
+        calls: Tools that are called; None: those that a run calls.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        policy: Policy | None = None,
+        memory: Mapping[str, Any] | None = None,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        calls: CallPolicy | None = None,
+    ) -> None:
+        self.resolved, self.say = resolved, say
+        self._policy, self._memory, self._calls = policy, memory or {}, calls
+        self.skipped_rows: dict[str, int] = {}
+        """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
+        self.checked_data: dict[str, tuple[Any, Any]] = {}
+        """(settings, data) of stages whose data is checked before the run starts, by the recipe key; read once."""
+        self.tool_watch = ToolWatch(say)
+        """Reports tools that fail in every call; shared by all collectors."""
+        self.cluster: Cluster | None = None
+        """Location of engine and episodes, if they are not in this process."""
+
+    def with_components(self, **components: Any) -> Assembly:
+        """Return an assembly with other components; all components that are built are shared."""
+        changed = copy(self)
+        changed.__dict__.update(components)
+        return changed
+
+    @cached_property
+    def source(self) -> Source:
+        """Source of tasks."""
+        source = source_of(self.resolved, "tasks", self.resolved.recipe.tasks.options)
+        self._report_skipped("tasks", source)
+        return source
+
+    @cached_property
+    def demonstrated(self) -> Source:
+        """Source of the tasks of demonstrations; `source`, unless the warm-up has options of its own."""
+        recipe = self.resolved.recipe
+        if recipe.supervised is None or not recipe.supervised.tasks:
+            return self.source
+        options = {**recipe.tasks.options, **recipe.supervised.tasks}
+        source = source_of(self.resolved, "supervised.tasks", options)
+        self._report_skipped("supervised.tasks", source)
+        return source
+
+    @cached_property
+    def models(self) -> Mapping[str, FrozenModel]:
+        """Frozen models of `models`, by name."""
+        return frozen_models(self.resolved)
+
+    @cached_property
+    def environment(self) -> Callable[[], Environment]:
+        """Function that creates the environment of an episode."""
+        return environment_of(self.resolved, self._calls, models=self.models)
+
+    @cached_property
+    def loaded(self) -> tuple[Policy, ToolCallFormat]:
+        """Policy without critic, and its tool-call format."""
+        materials = lambda: (self.source, self.environment)  # noqa: E731
+        return policy_of(self.resolved, materials, self._policy, say=self.say)
+
+    @cached_property
+    def chat(self) -> Chat:
+        """Chat template of the policy, and its tool-call format."""
+        return chat_of(self.resolved, *self.loaded)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Policy in training, with its critic."""
+        resolved, recipe, policy = self.resolved, self.resolved.recipe, self.loaded[0]
+        if recipe.critic is not None:
+            heads = critic_heads(columns_of(self.credit.advantage), ensemble=recipe.critic.ensemble_size)
+            check_critic(resolved, heads)
+            critic = critic_for(
+                policy.model,
+                heads,
+                detached=recipe.critic.detach_backbone,
+                probabilities=recipe.critic.loss == "success",
+                learning_rate=recipe.critic.learning_rate,
+            )
+            if policy.critic is not None and policy.critic.heads == critic.heads:
+                critic.load_state_dict(policy.critic.state_dict())
+            policy = replace(policy, critic=critic)
+        try:
+            freeze(policy, recipe.policy.freeze)
+        except PolicyError as error:
+            raise resolved.error("policy.freeze", str(error)) from None
+        return policy
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        """Number of tokens of the policy."""
+        return int(self.loaded[0].model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+
+    @cached_property
+    def reward(self) -> Reward:
+        """Reward of an episode."""
+        return reward_of(self.resolved)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Strategy that samples the trajectories of a task."""
+        return strategy_of(self.resolved, self.source, self._vocabulary)
+
+    @cached_property
+    def searching(self) -> Strategy | None:
+        """Strategy that makes an answer of several attempts in an evaluation; None: each attempt counts."""
+        return searching_of(self.resolved)
+
+    @cached_property
+    def stored_reader(self) -> StoredReader:
+        """Reader of the stored episodes that `data` names."""
+        length = self.loaded[0].context_length
+        return StoredReader(self.resolved, self.chat, self.environment, length, self.skipped_rows, self.say)
+
+    @cached_property
+    def method(self) -> Method:
+        """Components around the strategy, with their state."""
+        method = method_of(self.resolved, self.source, self._vocabulary, self.stored_reader)
+        if isinstance(self.reward, Stateful):
+            method = replace(method, reward=self.reward)
+        method.load_state(self._memory)
+        return method
+
+    @cached_property
+    def credit(self) -> CreditParts:
+        """Functions that compute advantages."""
+        return credit_of(self.resolved)
+
+    @cached_property
+    def objective(self) -> Callable[..., Any]:
+        """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss."""
+        return objective_of(self.resolved)
+
+    @cached_property
+    def correction(self) -> Callable[..., Any] | None:
+        """Columns of its parameters' names, each [T] → [T] weights; None: no correction."""
+        return correction_of(self.resolved)
+
+    @cached_property
+    def columns(self) -> tuple[Callable[..., Any], ...]:
+        """Columns that the recipe adds to the built-in ones."""
+        return added_columns(self.resolved, provided_by(self.reward))
+
+    @cached_property
+    def frozen(self) -> Mapping[str, Actor]:
+        """Actors that play a seat instead of the policy, by role."""
+        return _frozen(self)
+
+    @cached_property
+    def teacher_reads(self) -> Callable[[Trajectory, Task], Trajectory] | None:
+        """Function that returns an episode as the teacher reads it: the same actions in other contexts. None: as the
+        policy did."""
+        return teacher_reads(self.resolved, self.source, self.environment, self.chat)
+
+    def build(self, *names: str) -> None:
+        """Build components, in this order.
+
+        Raises:
+            WhetstoneError: One cannot be built.
+        """
+        for name in names:
+            getattr(self, name)
+
+    def check(self) -> Assembly:
+        """Build and check all components.
+
+        Returns:
+            This assembly.
+
+        Raises:
+            WhetstoneError: A name, option, file or folder is wrong; the message has the key.
+        """
+        check_components(self)
+        return self
+
+    def _report_skipped(self, key: str, tasks: Source) -> None:
+        if fulfils(tasks, Skips) and tasks.skipped:
+            self.skipped_rows[key] = tasks.skipped
+            self.say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
 
     def engine(self, *, heard: Callable[[str], None] = lambda line: None) -> Engine:
         """An engine that draws from the policy in training.
@@ -287,136 +418,19 @@ def assemble(
     say: Callable[[str], None] = lambda line: None,
     calls: CallPolicy | None = None,
 ) -> Assembly:
-    """Make every part a recipe names.
+    """Return the components of a recipe. They are built when they are requested, and checked by `Assembly.check`.
 
     Args:
-        policy: Taken instead of the recipe's own, such as one from a checkpoint.
-        memory: What parts of the method remember, from there too.
-        say: Told what takes a while, and what was left out.
-        calls: Which tools are called; None: those that a run calls.
+        policy: Same as for `Assembly`.
+        memory: Same as for `Assembly`.
+        say: Same as for `Assembly`.
+        calls: Same as for `Assembly`.
 
     Raises:
-        WhetstoneError: A name, option, file or folder is wrong; the message says where it was written.
+        RecipeError: A variable has no value, or `start_from` names no checkpoint.
     """
     resolved.check_variables()
-    resolved = resolve_start(resolved)
-    recipe = resolved.recipe
-    source: Source = source_of(resolved, "tasks", recipe.tasks.options)
-    demonstrated = source
-    if recipe.supervised is not None and recipe.supervised.tasks:
-        options = {**recipe.tasks.options, **recipe.supervised.tasks}
-        demonstrated = source_of(resolved, "supervised.tasks", options)
-    imitation = recipe.reinforcement.imitation if recipe.reinforcement is not None else None
-    warm_up = recipe.supervised if recipe.supervised is not None and recipe.supervised.data is None else None
-    for key, asks in (("supervised", warm_up), ("reinforcement.imitation", imitation)):
-        if asks is not None and not isinstance(demonstrated, Expert):
-            said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
-            raise resolved.error(key, said)
-    for key, part, built_in in (("engine", recipe.engine, ENGINES), ("learner", recipe.learner, LEARNERS)):
-        found(resolved, key, key, part.name, built_in)
-    for key, stage in recipe.own_stages.items():
-        try:
-            check_optimizer(stage)
-        except RecipeError as error:
-            raise resolved.error(f"{key}.optimizer", str(error)) from None
-    skipped_rows: dict[str, int] = {}
-    for key, tasks in {
-        "tasks": source,
-        **({} if demonstrated is source else {"supervised.tasks": demonstrated}),
-    }.items():
-        if fulfils(tasks, Skips) and tasks.skipped:
-            skipped_rows[key] = tasks.skipped
-            say(f"{key}: {tasks.skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
-    environment = environment_of(resolved, calls)
-    policy, format = policy_of(resolved, source, environment, policy, say=say)
-    reward = reward_of(resolved)
-    built = environment()
-    check_judging(resolved, reward, built, source)
-    undescribed = [spec.name for spec in tools_shown(built) if not spec.description]
-    if undescribed:
-        say(f"tools without a docstring: {', '.join(undescribed)}; add one, it is the description that the model reads")
-    chat = chat_of(resolved, policy, format)
-    check_learner_processes(resolved, policy, say=say)
-    vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    strategy = strategy_of(resolved, source, vocabulary)
-    reader = StoredReader(resolved, chat, environment, policy.context_length, skipped_rows, say)
-    method = method_of(resolved, source, vocabulary, reader)
-    if isinstance(reward, Stateful):
-        method = replace(method, reward=reward)
-    method.load_state(memory or {})
-    check_method(resolved, strategy, method, source, environment)
-    for k, part in enumerate(recipe.credit_filters):
-        if part.name in {other.name for other in recipe.credit_filters[:k]}:
-            raise resolved.error(f"credit_filters.{k}", f'"{part.name}" is listed twice')
-    credit = CreditParts(
-        advantage=function_of(resolved, "advantage", recipe.advantage, ADVANTAGES),
-        shaping=_functions(resolved, "reward_shaping", recipe.reward_shaping, SHAPING),
-        advantage_transforms=_functions(
-            resolved, "advantage_transforms", recipe.advantage_transforms, ADVANTAGE_TRANSFORMS
-        ),
-        filters=dict(
-            zip(
-                (part.name for part in recipe.credit_filters),
-                _functions(resolved, "credit_filters", recipe.credit_filters, CREDIT_FILTERS),
-                strict=True,
-            )
-        ),
-    )
-    objective = function_of(resolved, "objective", recipe.objective, OBJECTIVES)
-    key, correction = "importance_correction", None
-    if recipe.importance_correction is not None:
-        kind = "importance correction"
-        correction = function_of(resolved, key, recipe.importance_correction, CORRECTIONS, kind=kind)
-        try_on_nothing(resolved, key, correction)
-    try_functions(resolved, credit, objective)
-    added = added_columns(resolved, provided_by(reward))
-    if recipe.reinforcement is not None:
-        run = RunCapabilities(recipe, functools.partial(source.task, 0), provided_by(reward), provided(strategy))
-        check_needs(resolved, credit, objective, run, by_name(added))
-    reads = {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}
-    check_use(resolved, reads, by_name(added))
-    check_objective(resolved, objective)
-    check_observations(resolved, credit)
-    check_group(resolved, credit, objective)
-    if recipe.critic is not None:
-        heads = critic_heads(columns_of(credit.advantage), ensemble=recipe.critic.ensemble_size)
-        check_critic(resolved, heads)
-        critic = critic_for(
-            policy.model,
-            heads,
-            detached=recipe.critic.detach_backbone,
-            probabilities=recipe.critic.loss == "success",
-            learning_rate=recipe.critic.learning_rate,
-        )
-        if policy.critic is not None and policy.critic.heads == critic.heads:
-            critic.load_state_dict(policy.critic.state_dict())
-        policy = replace(policy, critic=critic)
-    try:
-        freeze(policy, recipe.policy.freeze)
-    except PolicyError as error:
-        raise resolved.error("policy.freeze", str(error)) from None
-    return Assembly(
-        resolved=resolved,
-        policy=policy,
-        chat=chat,
-        source=source,
-        demonstrated=demonstrated,
-        environment=environment,
-        reward=reward,
-        strategy=strategy,
-        searching=searching_of(resolved),
-        method=method,
-        frozen=_frozen(resolved, strategy, policy, chat),
-        credit=credit,
-        objective=objective,
-        correction=correction,
-        columns=added,
-        stored_reader=reader,
-        teacher_reads=teacher_reads(resolved, source, environment, chat),
-        skipped_rows=skipped_rows,
-        say=say,
-        tool_watch=ToolWatch(say),
-    )
+    return Assembly(resolve_start(resolved), policy, memory, say=say, calls=calls)
 
 
 def judged_parts(
@@ -435,17 +449,18 @@ def judged_parts(
     return source, environment_of(resolved, calls), reward_of(resolved)
 
 
-def _frozen(resolved: Resolved, strategy: Strategy, policy: Policy, chat: Chat) -> dict[str, Actor]:
-    """The models that the strategy puts into seats: the recipe's `models` by name, and those of folders, each with an
-    engine of its own.
+def _frozen(assembly: Assembly) -> dict[str, Actor]:
+    """Return the models that the strategy puts into seats: those of `models` by name, and those of folders, each with
+    its own engine.
 
     Raises:
         RecipeError: A folder holds no model, or one with other tokens.
     """
     actors: dict[str, Actor] = {}
+    resolved, policy, chat, strategy = assembly.resolved, assembly.policy, assembly.chat, assembly.strategy
     rollout = resolved.recipe.rollout
     seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
-    models = frozen_models(resolved) if set((seated or {}).values()) & set(resolved.recipe.models) else {}
+    models = assembly.models
     for role, folder in (seated or {}).items():
         if folder in models:
             actors[role] = ModelActor(models[folder], chat)
@@ -472,12 +487,4 @@ def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Samp
         top_p=settings.top_p,
         min_p=settings.min_p,
         stop_strings=(*chat.format.stops, *settings.stop_strings),
-    )
-
-
-def _functions(resolved: Resolved, section: str, parts: Sequence[Part], built_in: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The named functions, each with its options bound."""
-    return tuple(
-        function_of(resolved, f"{section}.{k}", part, built_in, kind=section.replace("_", " ").removesuffix("s"))
-        for k, part in enumerate(parts)
     )

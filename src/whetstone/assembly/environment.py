@@ -44,20 +44,24 @@ def run_policy(resolved: Resolved) -> CallPolicy:
     )
 
 
-def environment_of(resolved: Resolved, calls: CallPolicy | None = None) -> Callable[[], Environment]:
-    """Makes a fresh environment of a recipe for each episode.
+def environment_of(
+    resolved: Resolved, calls: CallPolicy | None = None, *, models: Mapping[str, FrozenModel] | None = None
+) -> Callable[[], Environment]:
+    """Return a function that creates the environment of an episode.
 
     Args:
-        calls: Which tools are called; None: those that a run calls.
+        calls: Tools that are called; None: those that a run calls.
+        models: Frozen models of the recipe, if they are built already.
 
     Raises:
-        RecipeError: There is none of its name, or one cannot be made as it is to be.
+        RecipeError: No environment has the name, or an option is wrong.
     """
     resolved.check_variables()
-    settings, models = resolved.recipe.environment, _Taken(frozen_models(resolved))
-    made = _made(resolved, "environment", settings.name, settings.options, models)
+    taken = _Taken(frozen_models(resolved) if models is None else models)
+    settings = resolved.recipe.environment
+    made = _made(resolved, "environment", settings.name, settings.options, taken)
     seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
-    if models.known and not models.asked and not set(seated.values()) & set(models.known):
+    if taken.known and not taken.asked and not set(seated.values()) & set(taken.known):
         raise resolved.error(
             "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
         )

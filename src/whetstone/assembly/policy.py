@@ -52,20 +52,20 @@ _SMALL, _HARDLY = 10_000_000, 1e-4
 
 def policy_of(
     resolved: Resolved,
-    source: Source,
-    environment: Callable[[], Environment],
+    materials: Callable[[], tuple[Source, Callable[[], Environment]]],
     given: Policy | None,
     *,
     say: Callable[[str], None],
 ) -> tuple[Policy, ToolCallFormat]:
-    """(the recipe's policy, the tool-call format it is spoken to in)
+    """Return the policy of a recipe and its tool-call format.
 
     Args:
-        given: Taken instead of the recipe's own, such as one from a checkpoint.
-        say: Told what was chosen, and what takes a while.
+        materials: Function that returns the task source and the environment, for the tokenizer of a tiny policy.
+        given: Policy that is used instead of the one of the recipe, such as one from a checkpoint.
+        say: Callback for lines about what was chosen, and what takes a while.
 
     Raises:
-        WhetstoneError: It cannot be loaded, or the recipe asks of it what it does not have.
+        WhetstoneError: The policy cannot be loaded, or lacks what the recipe requires.
     """
     recipe, policy, device = resolved.recipe, given, device_of(resolved)
     if policy is None and recipe.policy.path is not None:
@@ -75,7 +75,7 @@ def policy_of(
         policy = _adapted(resolved, policy)
     format = _format(resolved, policy, say)
     if policy is None:
-        policy = _adapted(resolved, _tiny(resolved, source, environment, format, say))
+        policy = _adapted(resolved, _tiny(resolved, *materials(), format, say))
     policy = cast_policy(placed(policy, device), recipe.policy.dtype)
     if recipe.policy.device != "auto" or policy.device != CPU or policy.dtype != torch.float32:
         say(_computed(recipe.policy, policy))

@@ -92,7 +92,7 @@ async def preflight(
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
         trackers_of(resolved)
-        assembly = await run_in_compute_thread(lambda: assemble(resolved, calls=calls))
+        assembly = await run_in_compute_thread(lambda: assemble(resolved, calls=calls).check())
     except WhetstoneError as error:
         yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
@@ -148,7 +148,8 @@ async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
     """Try the engine of a recipe alone, with the recipe's policy."""
     began = time.perf_counter()
     try:
-        assembly = await run_in_compute_thread(assemble, resolved)
+        assembly = assemble(resolved)
+        await run_in_compute_thread(lambda: assembly.policy)
     except WhetstoneError as error:
         yield Check("policy", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return

@@ -76,7 +76,7 @@ class EnvironmentWorker:
     def __init__(
         self, assembly: Assembly, engine: ReplicatedEngine, *, reward: Reward | None, places: int, node: str
     ) -> None:
-        self.assembly = assembly if reward is None else replace(assembly, reward=reward)
+        self.assembly = assembly if reward is None else assembly.with_components(reward=reward)
         self.engine, self.places, self.node = engine, places, node
         self._own_reward = assembly.reward
         self._collectors: dict[tuple[float, bool, bool], Collector] = {}

@@ -61,7 +61,7 @@ class BackgroundEvaluations:
             self._collect()
         model = await run_in_compute_thread(clone_trainable, self.assembly.policy.model)
         policy = replace(self.assembly.policy, model=model)
-        evaluating = self._made(replace(self.assembly, policy=policy), path, stage, step, validates)
+        evaluating = self._made(self.assembly.with_components(policy=policy), path, stage, step, validates)
         self._running[path] = asyncio.create_task(evaluating)
 
     async def settle(self) -> None:

@@ -59,6 +59,6 @@ def check_ablations(assembly: Assembly, resolved: Resolved) -> None:
         other = variant.recipe
         if (other.policy, other.chat, other.critic) == (recipe.policy, recipe.chat, recipe.critic):
             try:
-                assemble(variant, assembly.policy)
+                assemble(variant, assembly.policy).check()
             except WhetstoneError as error:
                 raise type(error)(f"ablation {name}: {error}") from None

@@ -136,19 +136,19 @@ class SingleRun:
         """
         with self.interruption:
             self.assembly = await run_in_compute_thread(
-                lambda: assemble(self.learning, self._restored(), say=self.progress.say)
+                lambda: assemble(self.learning, self._restored(), say=self.progress.say).check()
             )
             check_ablations(self.assembly, self.resolved)
             if not self.position.done:
                 report_precision(self.assembly, self.resolved, self.progress.say)
             method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
-            self.assembly = replace(self.assembly, method=method)
+            self.assembly = self.assembly.with_components(method=method)
             await run_in_compute_thread(check_validation, self.assembly, self.resolved)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
             store_skipped_rows(self.run_dir, self.assembly, self.progress.say)
             await run_in_compute_thread(store_overlap, self.run_dir, self.assembly, self.resolved, self.progress.say)
             cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
-            self.assembly = replace(self.assembly, cluster=cluster)
+            self.assembly = self.assembly.with_components(cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             self.feed.follow(self.run_dir)

@@ -225,7 +225,7 @@ def check_stages(stages: Sequence[NamedStage], assemble: Callable[[Resolved, Pol
         policy = next((policy for decided, policy in loaded if decided == decides), None)
         try:
             scorers = {key: "exact_match" for key in stage.reads if not key.endswith(".data")}  # nor are they
-            made = assemble(with_learning(stage.resolved.with_changes(scorers)), policy)
+            made = assemble(with_learning(stage.resolved.with_changes(scorers)), policy).check()
             check_validation(made, stage.resolved)
             loaded += [(decides, made.policy)] if policy is None else []
             if not any(key.endswith(".data") for key in stage.reads):  # else it is not there yet

@@ -136,7 +136,7 @@ class _Measured:
 async def _measure_episodes(resolved: Resolved) -> _Measured:
     """Play episodes of an evaluation and of the expert."""
     began = time.perf_counter()
-    assembly = await run_in_compute_thread(assemble, with_learning(resolved))
+    assembly = await run_in_compute_thread(lambda: assemble(with_learning(resolved)).check())
     engine = await run_in_compute_thread(assembly.engine)
     settings = resolved.recipe.evaluation
     is_large = assembly.policy.parameters >= _LARGE

@@ -102,7 +102,7 @@ def test_an_objective_reads_one_of_tokens_and_one_that_costs_a_pass_is_given_it(
 )
 def test_what_is_wrong_with_one_is_said_before_anything_is_sampled(overrides, said):
     with pytest.raises(RecipeError) as failure:
-        assemble(small(*overrides))
+        assemble(small(*overrides)).check()
     line = str(failure.value)
     assert re.search(said, line), line
     assert "\n" not in line

@@ -21,4 +21,4 @@ def test_a_number_is_looked_for_at_the_end_of_a_text_and_a_word_is_all_of_it():
 def test_a_reward_that_reads_what_tasks_do_not_have_is_refused_before_anything_runs(reward):
     key = "calls" if reward == "matched_calls" else "answer"
     with pytest.raises(RecipeError, match=f"reward: reads the private `{key}` of tasks; task frozen_lake/1/.* has "):
-        assemble(load_recipe("frozen-lake", [f"reward={reward}"]))
+        assemble(load_recipe("frozen-lake", [f"reward={reward}"])).check()

@@ -95,7 +95,7 @@ def test_a_criterion_nobody_can_judge_is_refused():
         score("rubric", episode("x"), task("?", rubric=["It is kind"]))
     recipe = load_recipe("demo", [*SMALL, "reward={name: rubric, criteria: [It is kind]}"])
     with pytest.raises(RecipeError, match=r"reward: task arithmetic/.*: nobody can say"):
-        assemble(recipe)
+        assemble(recipe).check()
     with pytest.raises(RecipeError, match=r'no rule named "no_cal"; did you mean "no_call"'):
         score("rubric", episode("x"), task("?"), rules=["no_cal"])
 

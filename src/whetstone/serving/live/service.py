@@ -49,7 +49,7 @@ class LiveService:
     ) -> None:
         settings = settings_of(resolved)
         scorer = function_of(resolved, "live.scorer", settings.scorer, SCORERS, kind="scorer")
-        self.assembly = assemble(as_reinforcement(resolved), say=say)
+        self.assembly = assemble(as_reinforcement(resolved), say=say).check()
         self.engine = self.assembly.engine(heard=say)
         redact = find_redactor(settings.redact) if settings.redact is not None else None
         redacting = Redacting(self.assembly.chat, redact) if redact is not None else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ class LiveWeights:
         reinforcement = assembly.resolved.recipe.reinforcement
         assert reinforcement is not None
         self.settings, self.run_dir, self.journal, self.turns = settings, run_dir, journal, turns
-        self.assembly = replace(assembly, teacher_reads=hint_read if settings.hint_weight > 0 else None)
+        self.assembly = assembly.with_components(teacher_reads=hint_read if settings.hint_weight > 0 else None)
         self.learner: Learner = learner_for(self.assembly, reinforcement, None)
         self._checkpoints = Checkpoints(run_dir, keep={checkpoint_path(run_dir, 0)})
 
