@@ -115,7 +115,7 @@ def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precis
     lora = ["policy.lora={rank: 4}"] if with_adapters else []
     given = ["policy.tiny=null", f"policy.path={folder}", f"policy.dtype={precision}", "supervised=null", *lora]
     said = []
-    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *given]), say=said.append)
+    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *given]), say=said.append).check()
     assert any(f"computed on cpu in {precision}" in line for line in said)
     prompt = assembly.policy.tokenizer.encode("Compute 12")
     trainer = ModelTrainer(assembly.policy, OptimizerSettings(learning_rate=1e-2))
