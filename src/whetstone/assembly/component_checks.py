@@ -44,8 +44,9 @@ def check_components(assembly: Assembly) -> None:
     warm_up = recipe.supervised if recipe.supervised is not None and recipe.supervised.data is None else None
     for key, asks in (("supervised", warm_up), ("reinforcement.imitation", imitation)):
         if asks is not None and not isinstance(assembly.demonstrated, Expert):
-            said = f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
-            raise resolved.error(key, said)
+            raise resolved.error(
+                key, f'the source "{recipe.tasks.source}" has no expert to learn from; set {key}: null'
+            )
     for key, part, built_in in (("engine", recipe.engine, ENGINES), ("learner", recipe.learner, LEARNERS)):
         found(resolved, key, key, part.name, built_in)
     for key, stage in recipe.own_stages.items():
