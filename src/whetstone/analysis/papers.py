@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from whetstone.analysis.claim_status import NOT_TRIED, VERDICTS
+from whetstone.analysis.exact import SHOWN, ExactRow, stored_rows
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.extras import release
 from whetstone.recipe.yaml_text import yaml_document
@@ -70,6 +71,13 @@ class Paper:
     decision: str | None = None
     """The heading of `docs/design.md`, as links write it, under which it says what was decided and where it is."""
     tried: Sequence[Tried] = ()
+    exact: Sequence[ExactRow] = ()
+    """Exact checks of its properties; no statement about the effect of its mechanism."""
+
+    @property
+    def exact_verdict(self) -> str | None:
+        """`property shown` if all its exact checks hold; None without a check."""
+        return min((row.verdict for row in self.exact), key=lambda verdict: verdict == SHOWN, default=None)
 
     @property
     def verdict(self) -> str:
@@ -86,7 +94,8 @@ class Paper:
         if self.verdict == NOT_TRIED:
             found["why"] = self.why
         tried = [{name: getattr(each, name) for name in Tried.__slots__} for each in self.tried]
-        return {**found, "page": self.page, "decision": self.decision, "verdict": self.verdict, "tried": tried}
+        return {**found, "page": self.page, "decision": self.decision, "verdict": self.verdict, "tried": tried,
+                "exact": [row.to_json() for row in self.exact]}  # fmt: skip
 
 
 @functools.cache
@@ -95,15 +104,18 @@ def papers() -> Mapping[str, Paper]:
     folder = files("whetstone.analysis")
     document = yaml_document((folder / "papers.yaml").read_text(encoding="utf-8"), "papers.yaml", plain=True)
     verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-    return read_papers(document, verdicts)
+    return read_papers(document, verdicts, stored_rows())
 
 
-def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Paper]:
+def read_papers(
+    document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], rows: Sequence[ExactRow] = ()
+) -> dict[str, Paper]:
     """Papers with what came of them.
 
     Args:
         document: As `papers.yaml` has it.
         verdicts: As `verdicts_of` makes them.
+        rows: Rows of exact checks.
 
     Raises:
         RecipeError: An entry has an unknown key or lacks one, or a verdict is of no paper.
@@ -125,6 +137,7 @@ def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Ma
             entry.get("page"),
             entry.get("decision"),
             tuple(tried),
+            tuple(row for row in rows if key in row.papers),
         )
         if paper.verdict == NOT_TRIED and not paper.why:
             raise RecipeError(f"papers.yaml  {key}: was not tried, and why is not said")
@@ -132,6 +145,9 @@ def read_papers(document: Mapping[str, Mapping[str, Any]], verdicts: Sequence[Ma
     strangers = sorted({each["paper"] for each in verdicts} - set(found))
     if strangers:
         raise RecipeError(f"papers.yaml  no paper {strangers[0]}{did_you_mean(strangers[0], found)}; a bench names it")
+    unknown = sorted({key for row in rows for key in row.papers} - set(found))
+    if unknown:
+        raise RecipeError(f"exact.json  no paper {unknown[0]}{did_you_mean(unknown[0], found)}; correct the check")
     return found
 
 
@@ -160,6 +176,11 @@ def shares(every: Iterable[Paper]) -> dict[str, int]:
     """How many papers have which verdict."""
     counts = Counter(paper.verdict for paper in every)
     return {verdict: counts[verdict] for verdict in (*VERDICTS[:3], ELSEWHERE, DECIDED, NOT_TRIED)}
+
+
+def exact_counts(every: Iterable[Paper]) -> dict[str, int]:
+    """Number of papers by the verdict of their exact checks; papers without a check are not counted."""
+    return dict(Counter(paper.exact_verdict for paper in every if paper.exact_verdict is not None))
 
 
 def verdicts_of(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

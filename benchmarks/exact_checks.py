@@ -1,0 +1,50 @@
+"""Recompute all exact checks of `benchmarks/exact`: properties that papers claim, shown without training.
+
+Usage:
+    python benchmarks/exact_checks.py                    # all checks, expected and measured values
+    python benchmarks/exact_checks.py NAME...            # some of them
+    python benchmarks/exact_checks.py --write            # store all rows in src/whetstone/analysis/exact.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from exact import load_checks
+from whetstone.analysis.exact import SHOWN, read_rows
+from whetstone.errors import did_you_mean
+
+STORED = Path(__file__).parents[1] / "src" / "whetstone" / "analysis" / "exact.json"
+
+
+def main() -> int:
+    """Run the checks, print each row, and return 1 if a property does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="Checks to run; default: all.")
+    parser.add_argument("--write", action="store_true", help="Store the rows of all checks.")
+    parser.add_argument("--json", action="store_true", help="Print the rows as one JSON list.")
+    options = parser.parse_args()
+    checks = load_checks()
+    for name in options.names:
+        if name not in checks:
+            parser.error(f"no check {name}{did_you_mean(name, checks)}")
+    if options.names and options.write:
+        parser.error("--write stores all rows; remove the names")
+    rows = [checks[name].measure_row() for name in options.names or checks]
+    typed = read_rows(rows)
+    if options.json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        for row in typed:
+            print(f"{', '.join(row.papers)}: {row.sentence}")
+        print(f"{len(typed)} checks of {len({key for row in typed for key in row.papers})} papers")
+    if options.write:
+        STORED.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0 if all(row.verdict == SHOWN for row in typed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Stored rows of exact checks: properties that papers claim, shown without training.
+
+`exact.json` is written by `python benchmarks/exact_checks.py --write`; a test recomputes each row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal
+
+Relation = Literal["=", "<", "<=", ">", ">="]
+SHOWN, REFUTED = "property shown", "property does not hold"
+_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One quantity of a check with its expected and measured value."""
+
+    quantity: str
+    relation: Relation
+    """Relation that the measured value must have to the expected one."""
+    expected: float
+    measured: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured value has the relation to the expected one, up to rounding."""
+        slack = _TOLERANCE * max(1.0, abs(self.expected))
+        gap = self.measured - self.expected
+        match self.relation:
+            case "=":
+                return abs(gap) <= slack
+            case "<=":
+                return gap <= slack
+            case ">=":
+                return gap >= -slack
+            case "<":
+                return gap < -slack
+            case ">":
+                return gap > slack
+
+    @property
+    def text(self) -> str:
+        """Quantity, expected value with its relation, and measured value, in one line."""
+        relation = "" if self.relation == "=" else f"{self.relation} "
+        return f"{self.quantity}: expected {relation}{self.expected:.4g}, measured {self.measured:.4g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, rounded to six significant digits."""
+        values = {"quantity": self.quantity, "relation": self.relation}
+        return {**values, "expected": _rounded(self.expected), "measured": _rounded(self.measured)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRow:
+    """The stored result of one exact check."""
+
+    check: str
+    """Name of the check and of its test, `tests/papers/test_exact.py::test_property[NAME]`."""
+    papers: Sequence[str]
+    claim: str
+    """Property that the check shows."""
+    components: Sequence[str]
+    """Import paths of the components under test."""
+    figures: Sequence[Figure]
+    note: str = ""
+    """Difference from the paper."""
+
+    @property
+    def verdict(self) -> str:
+        """`property shown` if each figure holds."""
+        return SHOWN if all(figure.holds for figure in self.figures) else REFUTED
+
+    @property
+    def sentence(self) -> str:
+        """Property, figures and test in one line."""
+        note = f"; {self.note}" if self.note else ""
+        figures = "; ".join(figure.text for figure in self.figures)
+        return f"{self.verdict} (test_property[{self.check}]): {self.claim}. {figures}{note}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        figures = [figure.to_json() for figure in self.figures]
+        values = {name: getattr(self, name) for name in ("check", "claim", "components", "note", "verdict")}
+        return {**values, "figures": figures}
+
+
+def read_rows(rows: Sequence[Mapping[str, Any]]) -> list[ExactRow]:
+    """Return stored rows as typed values."""
+    return [ExactRow(**{**row, "figures": [Figure(**figure) for figure in row["figures"]]}) for row in rows]
+
+
+def stored_rows() -> list[ExactRow]:
+    """Return the rows of `exact.json`."""
+    return read_rows(json.loads((files("whetstone.analysis") / "exact.json").read_text(encoding="utf-8")))
+
+
+def _rounded(value: float) -> float:
+    if abs(value) < 1e-9:
+        return 0.0
+    return round(value, 5 - math.floor(math.log10(abs(value))))

@@ -1,0 +1,61 @@
+"""Properties that papers claim hold for the built-in components, and stored rows are the recomputed ones."""
+
+import functools
+
+import pytest
+
+from exact import load_checks
+from whetstone.analysis.exact import REFUTED, SHOWN, Figure, read_rows, stored_rows
+from whetstone.analysis.papers import exact_counts, papers
+
+CHECKS = load_checks()
+measured_row = functools.cache(lambda name: read_rows([CHECKS[name].measure_row()])[0])
+STORED = {row.check: row for row in stored_rows()}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_property(name):
+    failed = [figure.text for figure in measured_row(name).figures if not figure.holds]
+    assert not failed
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_stored_row_is_the_recomputed_one(name):
+    stored, measured = STORED.get(name), measured_row(name)
+    advice = "python benchmarks/exact_checks.py --write stores all rows"
+    assert stored is not None, advice
+    plain = [
+        (row.check, tuple(row.papers), row.claim, tuple(row.components), row.note, row.verdict)
+        for row in (stored, measured)
+    ]
+    assert plain[0] == plain[1], advice
+    for before, now in zip(stored.figures, measured.figures, strict=True):
+        assert (before.quantity, before.relation) == (now.quantity, now.relation), advice
+        assert before.expected == pytest.approx(now.expected, rel=1e-4, abs=1e-8), advice
+        assert before.measured == pytest.approx(now.measured, rel=1e-4, abs=1e-8), advice
+
+
+def test_no_stored_row_is_without_a_check():
+    assert list(STORED) == list(CHECKS)
+
+
+def test_papers_have_their_exact_rows():
+    assert {key for row in STORED.values() for key in row.papers} <= set(papers())
+    assert papers()["rloo"].exact_verdict == SHOWN
+    assert sum(exact_counts(papers().values()).values()) == len({key for row in STORED.values() for key in row.papers})
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "holds"),
+    [("=", 1.0, True), ("=", 1.1, False), ("<", 1.0, False), ("<", 0.9, True), (">", 1.0, False), (">", 1.1, True),
+     ("<=", 1.0, True), (">=", 0.9, False)],
+)  # fmt: skip
+def test_figure_holds_by_its_relation(relation, measured, holds):
+    assert Figure("x", relation, 1.0, measured).holds is holds
+
+
+def test_one_failed_figure_refutes_the_property():
+    figures = [{"quantity": "a", "relation": "=", "expected": 0, "measured": 0},
+               {"quantity": "b", "relation": "<", "expected": 1, "measured": 2}]  # fmt: skip
+    row = {"check": "c", "papers": [], "claim": "p", "components": [], "figures": figures, "note": ""}
+    assert read_rows([row])[0].verdict == REFUTED
