@@ -30,8 +30,8 @@ this is a verdict on a paper: it says what its mechanism does here, for a budget
 """
 EXACT = """## Exact checks
 
-{count} rows, each a test: `tests/papers/test_exact.py::test_property[CHECK]`. *Expected* is the value of the paper's formula
-or of an enumeration, *measured* that of the component.
+{count} rows, each a test: `tests/papers/test_exact.py::test_property[CHECK]`. *Expected* is the value of the paper's
+formula or of an enumeration, *measured* that of the component.
 
 | check | papers | property | component | quantity: expected, measured |
 | --- | --- | --- | --- | --- |"""
