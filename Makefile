@@ -50,10 +50,11 @@ test: $(READY)
 	@$(BIN)/python -m compileall -q src || true  # for the processes that tests begin; a checkout may be read-only
 	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal
 
-# the rest: long runs, sweeps, attacks, kills, and properties with all their examples
+# the rest: long runs, sweeps, attacks, kills, and properties with all their examples; EXAMPLES=explore tries others
+EXAMPLES ?= thorough
 test-slow: $(READY) system worlds browser
 	@$(BIN)/python -m compileall -q src || true
-	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile thorough -n 2 --dist worksteal
+	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile $(EXAMPLES) -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .
