@@ -14,7 +14,7 @@ from tests_slow import thinned
 gc.disable()
 # whatever the environment says: a third of what collecting takes is compiling these files
 sys.dont_write_bytecode = False
-# examples that depend on the test alone, so that a commit either passes or fails; `explore` draws others each time
+# examples are a function of the test, so that a commit either passes or fails; `explore` samples others each time
 settings.register_profile("quick", max_examples=5, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=200, deadline=None, derandomize=True)
 settings.register_profile("explore", max_examples=200, deadline=None)
