@@ -123,9 +123,9 @@ def path(id, reward=0.0, turns=None, *, success=None, marks=(), opening="go", en
     )
 
 
-def group(*rewards, task=TASK, number=0, marks=()):
-    """A group of made-up trajectories."""
-    return Group(task, tuple(path(f"{number}/{i}", r, marks=marks) for i, r in enumerate(rewards)), number)
+def group(*rewards, task=TASK, number=0, **more):
+    """Build a group of invented trajectories; `more` are fields of each."""
+    return Group(task, tuple(path(f"{number}/{i}", r, **more) for i, r in enumerate(rewards)), number)
 
 
 def heard(*groups, step=1, advantages=None):

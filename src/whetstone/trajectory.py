@@ -19,6 +19,7 @@ from typing import Any
 from whetstone import notebook_html
 from whetstone.chat.message import Message, Text
 from whetstone.end_reason import EndReason as EndReason
+from whetstone.provenance import Provenance as Provenance
 
 
 class Author(StrEnum):
@@ -337,7 +338,7 @@ class Trajectory:
     greedy: bool = False
     """Whether it was played without chance, to compare others with; it is in no other statistic and in no loss."""
     marks: tuple[str, ...] = ()
-    """What is to be known of how it came about: the rule that stopped it, `hinted`, `replayed`, `view_dropped`, …"""
+    """Flags that describe how the episode was played: the rule that stopped it, `hinted`, `view_dropped`, …"""
     declared: tuple[tuple[str, str], ...] = ()
     """By name, how its world works where models get used to it, such as `python: persistent`."""
     role: str = ""
@@ -353,6 +354,8 @@ class Trajectory:
     """What the model would have read next, where a limit ended the episode behind an answer of the environment: from
     there a critic says what was still to come. None where nothing came behind the last action, or the template rewrote
     history there."""
+    provenance: Provenance = Provenance.SAMPLED
+    """Where the trajectory comes from."""
 
     @property
     def final_text(self) -> str:

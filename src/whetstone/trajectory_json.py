@@ -23,6 +23,7 @@ from whetstone.trajectory import (
     EndReason,
     Judgement,
     OffPolicy,
+    Provenance,
     RemovalScope,
     Score,
     Task,
@@ -88,6 +89,7 @@ class _TrajectoryRow(TypedDict):
     parent: str | None
     fork_turn: _Count | None
     greedy: NotRequired[bool]
+    provenance: NotRequired[Provenance]
     marks: NotRequired[list[str]]
     declared: NotRequired[dict[str, str]]
     role: NotRequired[str]
@@ -181,6 +183,7 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "parent": trajectory.parent,
         "fork_turn": trajectory.fork_turn,
         "greedy": trajectory.greedy,
+        "provenance": trajectory.provenance,
         "marks": list(trajectory.marks),
         "declared": dict(trajectory.declared),
         **({"role": trajectory.role} if trajectory.role else {}),
@@ -290,7 +293,8 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
         parent=row["parent"],
         fork_turn=row["fork_turn"],
         greedy=row.get("greedy", False),
-        marks=tuple(row.get("marks", ())),
+        provenance=read_provenance(row),
+        marks=tuple(mark for mark in row.get("marks", ()) if mark != "replayed"),
         declared=tuple(row.get("declared", {}).items()),
         role=row.get("role", ""),
         final=row.get("final", {}),
@@ -298,6 +302,20 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
         seconds=row["seconds"],
         closing=None if closing is None else _read_tokens(closing),
     )
+
+
+def read_provenance(row: Mapping[str, Any]) -> Provenance:
+    """Return the provenance of a JSON object; derived from marks and authors if an older version wrote it."""
+    if "provenance" in row:
+        return Provenance(row["provenance"])
+    marks = row.get("marks") or ()
+    if "replayed" in marks:
+        return Provenance.REPLAYED
+    if "intervened" in marks or "replaced" in marks:
+        return Provenance.HUMAN
+    actions = [turn.get("action") or {} for turn in row.get("turns") or ()]
+    authors = {author for action in actions for author, _ in action.get("authors") or ()}
+    return Provenance.DEMONSTRATED if authors == {Author.EXPERT} else Provenance.SAMPLED
 
 
 def _read_score(row: _ScoreRow) -> Score:

@@ -11,7 +11,7 @@ from whetstone.data.stored_episodes import as_stored
 from whetstone.data.stored_mixture import improvement, preferences
 from whetstone.errors import DataError
 from whetstone.recipe import StoredMixtureSettings
-from whetstone.trajectory import Author, Group, OffPolicy, Tokens
+from whetstone.trajectory import Author, Group, OffPolicy, Provenance, Tokens
 
 GROUPS = [group(k / 9, k / 9, number=k) for k in range(10)]
 
@@ -96,7 +96,7 @@ def test_stored_groups_are_older_than_every_version_and_have_names_of_their_own(
     assert len(set(ids(again))) == len(ids(again)) == 40
     stored = again[0].trajectories[0]
     assert set(stored.turns[0].action.versions) == {-1}
-    assert stored.marks == ("replayed",)
+    assert stored.provenance is Provenance.REPLAYED
     assert stored.off_policy is OffPolicy.STORED
 
 

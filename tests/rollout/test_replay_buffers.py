@@ -12,7 +12,7 @@ from whetstone.plugins import OptionError
 from whetstone.rollout.replay import SelfImitation, SuccessReplay
 from whetstone.rollout.replay.self_imitation import ascent, recalibrated
 from whetstone.seeding import derive_random
-from whetstone.trajectory import Author, Group, OffPolicy, Task, Tokens
+from whetstone.trajectory import Author, Group, OffPolicy, Provenance, Task, Tokens
 
 DRAW = derive_random("test")
 
@@ -43,14 +43,14 @@ def test_arpo_gui_worked_numbers():
 def test_what_is_replayed_is_known_for_what_it_is():
     first, *rest = filled(off_policy=OffPolicy.STORED)(failed(), DRAW).trajectories
     assert first.id == "group-5/replayed/0/0"
-    assert (first.marks, first.off_policy) == (("replayed",), OffPolicy.STORED)
+    assert (first.provenance, first.off_policy) == (Provenance.REPLAYED, OffPolicy.STORED)
     assert [t.id for t in rest] == [f"5/{k}" for k in range(1, 8)]
 
 
 def test_a_group_never_replays_itself_nor_what_was_replayed():
     made = SuccessReplay()
     assert made(failed(), DRAW).rewards == (0,) * 8  # nothing is stored yet
-    made.observe(heard(group(1, 0, marks=("replayed",))))
+    made.observe(heard(group(1, 0, provenance=Provenance.REPLAYED)))
     assert len(made.buffer) == 0
 
 

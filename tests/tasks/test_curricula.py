@@ -13,7 +13,7 @@ from whetstone.tasks.curricula import Chosen, GeneratedTasks, Pool, StagedTasks,
 from whetstone.tasks.curricula.chosen import filled, learning_impact, solvable
 from whetstone.tasks.curricula.stages import split_of, stage_of
 from whetstone.tasks.curricula.ucb import upper_bounds, weights_of
-from whetstone.trajectory import Group, Task
+from whetstone.trajectory import Group, Provenance, Task
 
 SOURCE = Arithmetic()
 KINDS = ["product", "product_then_sum", "sum_then_product"]
@@ -67,7 +67,7 @@ def test_windows_are_bounded_and_what_came_from_elsewhere_is_not_heard():
         made.observe(heard(of(KINDS[0], 1, 0)))
     assert len(made.sizes[KINDS[0]]) == 4
     assert made.counts[KINDS[0]] == 18
-    made.observe(heard(group(1, task=Task("x", "", {}, {"kind": KINDS[0]}), marks=("replayed",))))
+    made.observe(heard(group(1, task=Task("x", "", {}, {"kind": KINDS[0]}), provenance=Provenance.REPLAYED)))
     assert made.counts[KINDS[0]] == 18
 
 

@@ -200,6 +200,7 @@ def _credit_of(
         chain.append(ExplanationStep("outcome", score.value, f'by reward "{assembly.resolved.recipe.reward.name}"'))
         if score.turns is not None:
             chain.append(ExplanationStep("process rewards", list(score.turns), "one a turn"))
+    chain.append(ExplanationStep("provenance", str(trajectory.provenance)))
     if trajectory.marks:
         chain.append(ExplanationStep("marks", ", ".join(trajectory.marks)))
     place = next((i for i, held in enumerate(given.columns.held) if held.trajectory.id == trajectory.id), None)

@@ -26,10 +26,12 @@ from whetstone.environments.protocol import (
 )
 from whetstone.errors import EpisodeError, RecipeError, did_you_mean
 from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
+from whetstone.provenance import Provenance
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
 from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
+from whetstone.tools.protocol import provenance_of
 from whetstone.tools.side_effects import DeclaresEffects, declared_effect, describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
@@ -67,7 +69,12 @@ def environment_of(
         )
     policy = run_policy(resolved) if calls is None else replace(calls, effects=dict(settings.effects or {}))
     permitted = functools.partial(gated, made, settings.name, policy)
-    _check_names(resolved, permitted())
+    built = permitted()
+    _check_names(resolved, built)
+    try:
+        provenance_of(built)
+    except ValueError as error:
+        raise resolved.error("environment", f"provenance: {error}; use one of {', '.join(Provenance)}") from None
     if settings.fault_injection is None:
         return permitted
     return functools.partial(_noisy, permitted, settings.fault_injection.model_dump())

@@ -136,7 +136,7 @@ def _credit(folder: Path, trajectory: Trajectory) -> tuple[dict[str, Any], str]:
 def _show_trajectory(trajectory: Trajectory, credit: Mapping[str, Any], unknown: str, full: bool) -> None:
     click.secho(plain(trajectory.id), bold=True)
     parent = f", forked from {trajectory.parent} at turn {trajectory.fork_turn}" if trajectory.parent else ""
-    click.echo(plain(f"task {trajectory.task_id}{parent}"))
+    click.echo(plain(f"task {trajectory.task_id}, {trajectory.provenance}{parent}"))
     for message in trajectory.opening:
         click.echo(_within(shown(message), full))
     score = trajectory.score

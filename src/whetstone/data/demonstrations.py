@@ -16,7 +16,7 @@ from whetstone.chat import Chat, Message
 from whetstone.data.conversations import Chosen, Conversation, everything
 from whetstone.data.order import Shuffled
 from whetstone.errors import PolicyError
-from whetstone.trajectory import Author, EndReason, Score, Segment, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Provenance, Score, Segment, Tokens, Trajectory, Turn
 
 
 class Drawn(Protocol):
@@ -149,13 +149,14 @@ def _shown(message: Message) -> str:
 def _episode(conversation: Conversation, turns: tuple[Turn, ...]) -> Trajectory:
     first = next(place for place, message in enumerate(conversation.messages) if message.role == "assistant")
     opening = conversation.messages[:first]
-    return Trajectory(conversation.where, conversation.where, opening, turns, EndReason.TERMINATED)
+    where, demonstrated = conversation.where, Provenance.DEMONSTRATED
+    return Trajectory(where, where, opening, turns, EndReason.TERMINATED, provenance=demonstrated)
 
 
 def _left_out(conversation: Conversation, why: str) -> Trajectory:
-    opening = conversation.messages[:1]
-    return Trajectory(
-        conversation.where, conversation.where, opening, (), EndReason.ERROR, f"{conversation.where}  {why}"
+    left_out = _episode(conversation, ())
+    return replace(
+        left_out, opening=left_out.opening[:1], ended=EndReason.ERROR, error=f"{conversation.where}  {why}"
     )
 
 

@@ -25,7 +25,20 @@ from whetstone.errors import DataError, RunDirectoryError
 from whetstone.record import RunRecord
 from whetstone.reporting.trajectories import read_trajectories
 from whetstone.rollout.rereading import reread
-from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import (
+    TRAINABLE,
+    Author,
+    Costs,
+    EndReason,
+    Group,
+    OffPolicy,
+    Provenance,
+    Score,
+    Task,
+    Tokens,
+    Trajectory,
+    Turn,
+)
 
 _TRIED = 8
 """Episodes whose tokens are read again."""
@@ -233,8 +246,8 @@ def _read_pieces(episode: Logged, chat: Chat, offered: tuple[ToolSpec, ...], con
         context, opens, length = Tokens.joined(()), False, length + len(piece.ids)
         if length > context_length:
             error = f"{where}  it has {length:,} tokens or more, the context {context_length:,.0f}"
-            return Trajectory(where, episode.task, (), (), EndReason.ERROR, error)
-    return Trajectory(where, episode.task, (), tuple(turns), EndReason.TERMINATED)
+            return Trajectory(where, episode.task, (), (), EndReason.ERROR, error, provenance=Provenance.REPLAYED)
+    return Trajectory(where, episode.task, (), tuple(turns), EndReason.TERMINATED, provenance=Provenance.REPLAYED)
 
 
 def _check_piece(episode: Logged, piece: Piece, chat: Chat) -> None:
@@ -271,8 +284,10 @@ def is_stored(path: Path) -> bool:
 
 
 def as_stored(group: Group, name: str, *, number: int = 0, off_policy: OffPolicy | None = None) -> Group:
-    """A group as an update of another run learns from it: each trajectory under a name of its own, however often it is
-    drawn, marked `replayed`, and its tokens older than every version of this run.
+    """Prepare a stored group for an update of another run.
+
+    Each trajectory gets an id with the prefix `name`, the provenance `replayed` unless it is `demonstrated` or `human`,
+    and tokens that are older than every version of this run. The group costs nothing again.
 
     Args:
         name: What ids begin with.
@@ -288,7 +303,7 @@ def as_stored(group: Group, name: str, *, number: int = 0, off_policy: OffPolicy
         for turn in trajectory.turns:  # one that several share stays one
             older.setdefault(id(turn), replace(turn, action=_older(turn)))
     stored = (_as_stored(trajectory, name, off_policy, older) for trajectory in group.trajectories)
-    return replace(group, trajectories=tuple(stored), number=number)
+    return replace(group, trajectories=tuple(stored), number=number, costs=Costs())
 
 
 def _as_stored(
@@ -311,7 +326,7 @@ def _as_stored(
         turns=tuple(older[id(turn)] for turn in trajectory.turns),
         off_policy=off_policy or (OffPolicy.STORED if drawn else OffPolicy.RECOMPUTE),
         removal=None,
-        marks=(*(mark for mark in trajectory.marks if mark != "replayed"), "replayed"),
+        provenance=Provenance.REPLAYED if trajectory.provenance.is_fresh else trajectory.provenance,
     )
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Message, ToolSpec
 from whetstone.contracts import fulfils
-from whetstone.tools.protocol import Episode, GivesVerdict, Replayable, Stateless, replayable, stateless
+from whetstone.tools.protocol import (
+    DeclaresProvenance,
+    Episode,
+    GivesVerdict,
+    Replayable,
+    Stateless,
+    replayable,
+    stateless,
+)
 from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
@@ -188,7 +196,7 @@ class Needs(Protocol):
 
 OPTIONAL = (
     Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
-    Checks, Needs, DeclaresEffects,
+    Checks, Needs, DeclaresEffects, DeclaresProvenance,
 )  # fmt: skip
 """What an environment may have."""
 

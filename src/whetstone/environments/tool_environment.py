@@ -16,9 +16,10 @@ from whetstone.chat import Message, system, tool_result, user
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
+from whetstone.provenance import Provenance
 from whetstone.tools import Answer, Toolset
 from whetstone.tools.plain_text import plain
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, replayable
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, provenance_of, replayable
 from whetstone.tools.threads import call_user_function
 from whetstone.tools.toolset import MIN_CLOSE_SECONDS
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
@@ -99,6 +100,11 @@ class ToolEnvironment:
     def judges(self) -> bool:
         """Whether anybody in it can say what became of an episode."""
         return any(fulfils(each, GivesVerdict) for each in (*self.toolset.holders, self._user_of))
+
+    @property
+    def provenance(self) -> Provenance:
+        """Provenance of its episodes: `imagined` if a model predicts the results of a tool."""
+        return provenance_of(*self.toolset.holders)
 
     @property
     def replayable(self) -> bool:

@@ -122,7 +122,7 @@ METRICS = _rows({
         ("tools/TOOL/seconds_max", "seconds", "Duration of the longest call."),
     ),
     "episodes with a flag": (
-        ("flag/MARK", "fraction", "Episodes with this flag, such as `replayed` or `view_dropped`."),
+        ("flag/MARK", "fraction", "Episodes with this flag, such as `hinted` or `view_dropped`."),
     ),
     "updates that give credit": (
         ("advantage/abs_mean", "", "Mean absolute advantage of the tokens."),
@@ -321,6 +321,11 @@ METRICS = _rows({
     ),
     "`offline.held_out` with `critic`": (
         ("held_out/value_loss", "", "Loss of the critics on the held-out stored episodes."),
+    ),
+    "trajectories of this provenance": (
+        ("provenance/NAME", "trajectories",
+         "Trajectories of the update by provenance: `sampled`, `replayed`, `imagined`, `demonstrated` or `human`."),
+        ("provenance/NAME_tokens", "tokens", "Action tokens of these trajectories."),
     ),
     "`reinforcement.offline_mixture`": (
         ("offline/groups", "groups", "Offline groups in the update."),

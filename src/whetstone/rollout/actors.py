@@ -15,7 +15,7 @@ from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.tools import FrozenModel
 from whetstone.tools.threads import run_in_turn
-from whetstone.trajectory import Author, Tokens
+from whetstone.trajectory import Author, Provenance, Tokens
 from whetstone.waiting import finish_within
 
 _PROBE, _PROBE_SECONDS = "probe", 10.0
@@ -119,6 +119,7 @@ class ExpertActor:
     expert: Expert
     chat: Chat
     owner: ClassVar = "the expert"
+    provenance: ClassVar = Provenance.DEMONSTRATED
 
     async def act(self, moment: ActorInput) -> Action:
         """The expert's next message."""

@@ -43,7 +43,7 @@ from whetstone.rollout.protocol import (
 from whetstone.rollout.reading import Reading
 from whetstone.seeding import derive_seed
 from whetstone.stopping import asked_to_stop
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, stateless
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, provenance_of, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import (
@@ -125,6 +125,7 @@ class _Episode:
         # turns that are rewritten cannot be gone on behind: such an episode is played from its start
         self.record = record if not around.rewrites else None
         self.fork, self.greedy, self.around = fork, greedy, around
+        self.provenance = provenance_of(actor, environment)
         self.world = fork.world if fork is not None else derive_seed(seed, "environment")
         self.reading = Reading(
             chat,
@@ -203,6 +204,7 @@ class _Episode:
             off_policy=self.reading.off_policy,
             seconds=time.perf_counter() - self.started,
             closing=self.closing if ended.cut_short else None,
+            provenance=self.provenance,
         )
 
     async def play(self) -> EndReason:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whetstone.tasks import tag_of
 from whetstone.trajectory import Group, Task, Trajectory
 
-FROM_ELSEWHERE = frozenset({"replayed", "revised", "started_later"})
+_FROM_ELSEWHERE = frozenset({"revised", "started_later"})
 """Marks of trajectories that say nothing of how the policy does a task from its beginning."""
 
 
@@ -20,4 +20,4 @@ def key_of(task: Task, by: str) -> str:
 
 def own(group: Group) -> list[Trajectory]:
     """The trajectories of a group that say how the policy does its task."""
-    return [t for t in group.counted if not FROM_ELSEWHERE & set(t.marks)]
+    return [t for t in group.counted if t.provenance.is_fresh and not _FROM_ELSEWHERE & set(t.marks)]

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import told, words
-from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Provenance, Score, Task, Tokens, Trajectory, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -210,7 +210,7 @@ class Episode:
         marks = ("intervened",) if any(said.by for said in self.said) else ()
         task = self.task or self.record_id
         name = f"{task}/{self.record_id}"
-        return Trajectory(name, task, opening, tuple(turns), EndReason.TERMINATED, score=score, marks=marks)
+        return recorded(name, task, opening, turns, score, marks)
 
     def replaced(self) -> tuple[Trajectory, ...]:
         """What the policy had said where a person took over: each answer alone behind all it was drawn behind, worth −1
@@ -220,10 +220,8 @@ class Episode:
             if said.replaced is None or said.followed:  # its client heard it all the same
                 continue
             task, score = self.task or self.record_id, Score(-1.0, parts={"intervention": -1.0})
-            turn = turn_alone(said)
             name = f"{task}/{self.record_id}~{number}"
-            ended = EndReason.TERMINATED
-            found.append(Trajectory(name, task, conversation(said), (turn,), ended, score=score, marks=("replaced",)))
+            found.append(recorded(name, task, conversation(said), [turn_alone(said)], score, ("replaced",)))
         return tuple(found)
 
     def _known(self, digests: Sequence[str], messages: Sequence[Message]) -> tuple[Said | None, int]:
@@ -270,6 +268,19 @@ def turn_alone(said: Said, following: tuple[Message, ...] = ()) -> Turn:
     """
     context = Tokens.written(said.context.ids, Author.ENVIRONMENT)
     return Turn(context=context, action=said.action, message=said.message, observation=following, opens_segment=True)
+
+
+def recorded(
+    id: str,
+    task: str,
+    opening: tuple[Message, ...],
+    turns: Sequence[Turn],
+    score: Score | None = None,
+    marks: tuple[str, ...] = (),
+) -> Trajectory:
+    """Build the trajectory of a recorded conversation."""
+    ended, human = EndReason.TERMINATED, Provenance.HUMAN
+    return Trajectory(id, task, opening, tuple(turns), ended, score=score, marks=marks, provenance=human)
 
 
 def begins_with(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str | None:

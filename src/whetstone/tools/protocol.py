@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from whetstone.chat.message import Image, Text
 from whetstone.contracts import fulfils, names_of
 from whetstone.errors import InfrastructureError
+from whetstone.provenance import Provenance
 from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import CallRecord, Task
 
@@ -167,9 +168,17 @@ class ListsEveryTool(Protocol):
         ...
 
 
+@runtime_checkable
+class DeclaresProvenance(Protocol):
+    """Tools, an environment or an actor whose episodes are not `sampled`: an expert, or a model of the world."""
+
+    provenance: Provenance
+    """Provenance of the episodes, such as `imagined` if a model predicts results."""
+
+
 OPTIONAL = (
     OffersTools, Opens, Closes, GivesVerdict, Charges, Priced, Changing, MustAgree, Replayable, Stateless, Declares,
-    DeclaresEffects, ListsEveryTool,
+    DeclaresEffects, ListsEveryTool, DeclaresProvenance,
 )  # fmt: skip
 """What a class of tools may have."""
 LIFETIME = names_of(OffersTools, Opens, Closes, GivesVerdict, Charges, ListsEveryTool)
@@ -184,3 +193,13 @@ def replayable(part: object) -> bool:
 def stateless(part: object) -> bool:
     """Whether an answer depends on the call, or action, alone."""
     return fulfils(part, Stateless) and part.stateless
+
+
+def provenance_of(*parts: object) -> Provenance:
+    """Return the first provenance other than `sampled` that one of the parts of an episode declares.
+
+    Raises:
+        ValueError: A part declares a value that is not a provenance.
+    """
+    declared = (Provenance(part.provenance) for part in parts if fulfils(part, DeclaresProvenance))
+    return next((each for each in declared if each is not Provenance.SAMPLED), Provenance.SAMPLED)

@@ -19,6 +19,7 @@ from whetstone.chat import ToolSpec
 from whetstone.chat.message import Text
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
 from whetstone.network import Answer, asked, trusted
+from whetstone.provenance import Provenance
 from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
 from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
@@ -61,6 +62,7 @@ class Simulated:
             raise RecipeError("simulated: `answers` or `url` says who answers")
         self.replayable = url is None
         self.stateless = url is None
+        self.provenance = Provenance.SAMPLED if url is None else Provenance.IMAGINED
         self.answers = Answers(answers) if answers is not None else None
         self.url, self.model, self.timeout_seconds = url, model, timeout_seconds
         rows = read_lines(file)

@@ -222,9 +222,14 @@ def costs_of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def spent_on(groups: Sequence[Group]) -> dict[str, float]:
-    """What was spent on all groups of a step, those that did not count among them; budgets are held against its sum."""
+    """Sum the costs of all groups of a step, including those that did not count; budgets limit their sum.
+
+    Only episodes that the policy plays in this run count, in an environment (`sampled`) or with a model of one
+    (`imagined`).
+    """
+    played = [t for group in groups for t in group.trajectories if t.provenance.is_fresh]
     return {
-        "cost_per_step/episodes": float(sum(len(group.trajectories) for group in groups)),
+        "cost_per_step/episodes": float(len(played)),
         "cost_per_step/sampled_tokens": float(sum(group.costs.sampled_tokens for group in groups)),
         "cost_per_step/tool_calls": float(sum(group.costs.tool_calls for group in groups)),
     }

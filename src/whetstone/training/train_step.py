@@ -11,6 +11,7 @@ step, and what parts remember is in the checkpoint, so it comes to the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -59,15 +60,30 @@ def train_step(
     stored = tuple(method.stored.groups(update)) if method.stored is not None else ()
     learned, beside = _learned(method, learner, replace(batch, groups=tuple(groups)), stored)
     metrics = learned.metrics | beside | _removed(batch.groups, groups)
+    trained = [*groups, *stored]
     for name, inject in (method.replay or {}).items():
         if fulfils(inject, LearnsAgain):
             again = inject.again(update, derive_random(seed, "again", name, update))
             metrics |= _second_pass(learner, again, batch.budget_share) if again else {}
-    metrics |= method.metrics()
+            trained += again
+    metrics |= method.metrics() | count_provenances(trained)
     played = (*batch.groups, *passed_over)
     return TrainStepResult(
         metrics, StepOutcome(update + 1, played, learned.advantages, derive_random(seed, "hear", update))
     )
+
+
+def count_provenances(groups: Sequence[Group]) -> dict[str, float]:
+    """Count the trajectories of an update and their action tokens, as `provenance/NAME` and `provenance/NAME_tokens`.
+
+    Sums over provenances are the totals of `groups`; a provenance without trajectories is absent.
+    """
+    metrics: Counter[str] = Counter()
+    for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
+        name = f"provenance/{trajectory.provenance}"
+        metrics[name] += 1
+        metrics[f"{name}_tokens"] += trajectory.action_tokens
+    return {name: float(count) for name, count in metrics.items()}
 
 
 def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from whetstone.json_lines import UNREADABLE
 from whetstone.tools.plain_text import plain
 from whetstone.trajectory import TRAINABLE, Author
+from whetstone.trajectory_json import read_provenance
 
 MOST_CHARACTERS = 20_000
 """Of a message, unless all of it is asked for."""
@@ -65,8 +67,16 @@ def conversation(row: Mapping[str, Any], tokenizer: Tokenizer | None, *, whole: 
         "final": {plain(str(name)): plain(str(value))[:2000] for name, value in (row.get("final") or {}).items()},
         "declared": {plain(str(name)): plain(str(value)) for name, value in (row.get("declared") or {}).items()},
         "greedy": bool(row.get("greedy")),
+        "provenance": _provenance(row),
         "has_tokenizer": tokenizer is not None,
     }
+
+
+def _provenance(row: Mapping[str, Any]) -> str:
+    try:
+        return str(read_provenance(row))
+    except UNREADABLE:
+        return ""
 
 
 def pieces(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:

@@ -29,8 +29,8 @@ def cut_short(batch: Columns) -> Iterable[float]:
 
 @column("trajectory")
 def replayed(batch: Columns) -> Iterable[float]:
-    """1 where it was stored, and comes again."""
-    return (float("replayed" in held.trajectory.marks) for held in batch.held)
+    """1 if the trajectory was not played by the policy in this run."""
+    return (float(not held.trajectory.provenance.is_fresh) for held in batch.held)
 
 
 @column("turn")

@@ -15,6 +15,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import RecipeError, did_you_mean
+from whetstone.provenance import Provenance
 from whetstone.rollout.environment_wrappers.answering import Answering
 from whetstone.rollout.protocol import Judge
 from whetstone.trajectory import CallRecord
@@ -57,6 +58,8 @@ class SelfSearch:
 
 
 class _Knows(Answering):
+    provenance = Provenance.IMAGINED
+
     def __init__(self, environment: Environment, judge: Judge, how: SelfSearch) -> None:
         super().__init__(environment, judge)
         self.how, self.writing = how, False

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.trajectory import OffPolicy, Trajectory
+from whetstone.trajectory import OffPolicy, Provenance, Trajectory
 from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
 
 
@@ -83,6 +83,6 @@ def as_replayed(trajectory: Trajectory, name: str, off_policy: OffPolicy) -> Tra
         parent=None,
         fork_turn=None,
         removal=None,
-        marks=(*(mark for mark in trajectory.marks if mark != "replayed"), "replayed"),
+        provenance=Provenance.REPLAYED,
         off_policy=off_policy,
     )

@@ -24,7 +24,7 @@ from whetstone.data.stored_episodes import as_stored
 from whetstone.json_lines import cut_incomplete_line, make_shape, read_objects, validate_shape
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
-from whetstone.serving.recording import Episode, Said, continue_after, conversation, turn_alone
+from whetstone.serving.recording import Episode, Said, continue_after, conversation, recorded, turn_alone
 from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
@@ -152,7 +152,7 @@ def judged_turn(
             hinted, judgement = (), replace(judgement, hint="", why=f"{judgement.why}; no room for its hint")
     turn = turn_alone(said, followed.following)
     name = f"{episode.task or episode.record_id}/live-{number}"
-    trajectory = Trajectory(name, name, followed.asked, (turn,), EndReason.TERMINATED)
+    trajectory = recorded(name, name, followed.asked, [turn])
     answer = next(place for place, each in enumerate(episode.said) if each is said)
     return JudgedTurn(number, episode.record_id, answer, judgement, trajectory, hinted)
 
@@ -170,7 +170,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     name = f"{episode.task or episode.record_id}/live-{number}"
     asked = conversation(own)
     his, ours = (
-        Trajectory(f"{name}{end}", name, asked, (turn_alone(said),), EndReason.TERMINATED)
+        recorded(f"{name}{end}", name, asked, [turn_alone(said)])
         for said, end in ((person, ""), (own, "~policy"))
     )
     learned, other, reward = (ours, his, -1.0) if learned_as == "reward" else (his, ours, 1.0)

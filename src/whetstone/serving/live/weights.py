@@ -24,7 +24,7 @@ from whetstone.recipe.settings import STAGE_KINDS
 from whetstone.record.checkpoint import Checkpoints, Position, checkpoint_path, damage, load_checkpoint
 from whetstone.serving.live.journal import LearningJournal, Update
 from whetstone.serving.live.turns import TurnStore, hint_read
-from whetstone.trajectory import Group
+from whetstone.trajectory import Group, Provenance
 
 STAGE = "live"
 
@@ -87,7 +87,7 @@ class LiveWeights:
         Raises:
             WhetstoneError: It cannot be made; no weight has changed.
         """
-        groups = self.groups([*update.turns, *update.replayed])
+        groups = [*self.groups(update.turns), *map(_replayed, self.groups(update.replayed))]
         result = self.learner.update(UpdateBatch(tuple(groups), version=update.step))
         self.learner.end_step()
         return result.metrics
@@ -146,3 +146,8 @@ class LiveWeights:
             for name, parameter in self.assembly.policy.model.named_parameters():
                 parameter.copy_(kept[name])
         self.learner.load_state_dict(optimizer)
+
+
+def _replayed(group: Group) -> Group:
+    trajectories = (replace(trajectory, provenance=Provenance.REPLAYED) for trajectory in group.trajectories)
+    return replace(group, trajectories=tuple(trajectories))

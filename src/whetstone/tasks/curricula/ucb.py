@@ -94,7 +94,7 @@ class UpperBound:
             if kind not in self.sizes:
                 continue
             for trajectory in group.counted:
-                if not {"replayed", "started_later"} & set(trajectory.marks):
+                if trajectory.provenance.is_fresh and "started_later" not in trajectory.marks:
                     self.sizes[kind].append(heard.advantages.get(trajectory.id, 0.0))
                     self.counts[kind] += 1
 

@@ -101,7 +101,7 @@ const pairs = (values) => el("dl", { class: "values" }, Object.entries(values).m
 
 function rewards(told) {
   const parts = Object.entries(told.row.parts);
-  const marks = [told.row.marks, told.removal && `taken out: ${told.removal}`, told.greedy && "greedy",
+  const marks = [told.provenance, told.row.marks, told.removal && `taken out: ${told.removal}`, told.greedy && "greedy",
     told.row.role && `role ${told.row.role}`].filter(Boolean).join(" · ");
   return [parts.length > 0 && el("dl", { class: "values" }, parts.map(([name, value]) =>
     [el("dt", {}, name), el("dd", {}, number(value))])), marks && el("p", { class: "soft" }, marks)];

@@ -1,0 +1,111 @@
+"""Provenance of trajectories: stored, derived for older files, and counted without overlap."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests_episodes import path, turn
+from whetstone.data.stored_episodes import as_stored
+from whetstone.rollout.replay.buffer import as_replayed
+from whetstone.tools.protocol import provenance_of
+from whetstone.training.supervised import costs_of, spent_on
+from whetstone.training.train_step import count_provenances
+from whetstone.trajectory import Author, Costs, Group, OffPolicy, Provenance, Task, Tokens
+from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+
+TRAJECTORIES = st.builds(
+    lambda number, provenance, turns: path(str(number), 1, [turn("4")] * turns, provenance=provenance),
+    st.integers(0, 99),
+    st.sampled_from(Provenance),
+    st.integers(0, 3),
+)
+GROUPS = st.lists(
+    st.builds(
+        lambda trajectories, tokens: Group(Task("t", ""), tuple(trajectories), costs=Costs(tokens, 0, tokens, 0)),
+        st.lists(TRAJECTORIES, max_size=4),
+        st.integers(0, 50),
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("provenance", Provenance)
+def test_provenance_is_stored(provenance):
+    (read,) = decoded_trajectories([encoded_trajectory(path("a", 1, provenance=provenance))])
+    assert read.provenance is provenance
+
+
+def older(trajectory, *marks):
+    """Return the line that a version without provenance wrote."""
+    row = orjson.loads(encoded_trajectory(trajectory))
+    del row["provenance"]
+    return orjson.dumps(row | {"marks": list(marks)})
+
+
+@pytest.mark.parametrize(
+    ("marks", "provenance"),
+    [
+        ((), Provenance.SAMPLED),
+        (("hinted",), Provenance.SAMPLED),
+        (("hinted", "replayed"), Provenance.REPLAYED),
+        (("intervened",), Provenance.HUMAN),
+        (("replaced",), Provenance.HUMAN),
+    ],
+)
+def test_provenance_of_an_older_file_is_derived_from_its_marks(marks, provenance):
+    (read,) = decoded_trajectories([older(path("a", 1), *marks)])
+    assert (read.provenance, read.marks) == (provenance, tuple(mark for mark in marks if mark != "replayed"))
+
+
+def test_older_episode_that_an_expert_wrote_is_demonstrated():
+    shown = turn("4")
+    object.__setattr__(shown, "action", Tokens.written((1, 2), Author.EXPERT))
+    (read,) = decoded_trajectories([older(path("a", 1, [shown]))])
+    assert read.provenance is Provenance.DEMONSTRATED
+
+
+@given(GROUPS)
+def test_sums_over_provenances_are_the_totals(groups):
+    counts = count_provenances(groups)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    assert sum(n for name, n in counts.items() if not name.endswith("_tokens")) == len(trajectories)
+    assert sum(n for name, n in counts.items() if name.endswith("_tokens")) == sum(
+        trajectory.action_tokens for trajectory in trajectories
+    )
+
+
+@given(GROUPS)
+def test_stored_trajectories_are_never_sampled_and_cost_nothing_again(groups):
+    stored = [as_stored(group, "again/") for group in groups]
+    stored += [
+        replace(g, trajectories=tuple(as_replayed(t, "x/", OffPolicy.RECOMPUTE) for t in g.trajectories))
+        for g in stored
+    ]
+    assert not any(trajectory.provenance.is_fresh for group in stored for trajectory in group.trajectories)
+    assert "provenance/sampled" not in count_provenances(stored)
+    assert set(spent_on(stored).values()) == {0.0}
+    assert set(costs_of(stored).values()) == {0.0}
+    assert spent_on([*groups, *stored]) == spent_on(groups)
+
+
+@given(GROUPS)
+def test_episodes_that_are_spent_are_those_that_the_policy_played(groups):
+    played = [t for group in groups for t in group.trajectories if t.provenance in ("sampled", "imagined")]
+    assert spent_on(groups)["cost_per_step/episodes"] == len(played)
+
+
+def test_parts_of_an_episode_declare_its_provenance():
+    class Imagines:
+        provenance = "imagined"
+
+    class Shows:
+        provenance = Provenance.DEMONSTRATED
+
+    assert provenance_of(object(), object()) is Provenance.SAMPLED
+    assert provenance_of(object(), Imagines()) is Provenance.IMAGINED
+    assert provenance_of(Shows(), Imagines()) is Provenance.DEMONSTRATED
+    with pytest.raises(ValueError, match="'dreamt' is not a valid Provenance"):
+        provenance_of(type("Dreams", (), {"provenance": "dreamt"})())
