@@ -25,7 +25,7 @@ from whetstone.json_lines import cut_incomplete_line, make_shape, read_objects, 
 from whetstone.rollout.context_transforms.note import appended
 from whetstone.serving.live.scorers import Followed, Judgement
 from whetstone.serving.recording import Episode, Said, continue_after, conversation, recorded, turn_alone
-from whetstone.trajectory import TRAINABLE, Author, EndReason, Group, OffPolicy, Score, Task, Tokens, Trajectory
+from whetstone.trajectory import TRAINABLE, Author, Group, OffPolicy, Score, Task, Tokens, Trajectory
 from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
 _HINT, _HINTED = "hint", "hinted"
@@ -170,8 +170,7 @@ def taken_over(episode: Episode, answer: int, learned_as: str, *, number: int) -
     name = f"{episode.task or episode.record_id}/live-{number}"
     asked = conversation(own)
     his, ours = (
-        recorded(f"{name}{end}", name, asked, [turn_alone(said)])
-        for said, end in ((person, ""), (own, "~policy"))
+        recorded(f"{name}{end}", name, asked, [turn_alone(said)]) for said, end in ((person, ""), (own, "~policy"))
     )
     learned, other, reward = (ours, his, -1.0) if learned_as == "reward" else (his, ours, 1.0)
     why = f"{person.by} took over: {learned_as}"
