@@ -61,9 +61,9 @@ def test_provenance_of_an_older_file_is_derived_from_its_marks(marks, provenance
 
 
 def test_older_episode_that_an_expert_wrote_is_demonstrated():
-    shown = turn("4")
-    object.__setattr__(shown, "action", Tokens.written((1, 2), Author.EXPERT))
-    (read,) = decoded_trajectories([older(path("a", 1, [shown]))])
+    demonstration = turn("4")
+    object.__setattr__(demonstration, "action", Tokens.written((1, 2), Author.EXPERT))
+    (read,) = decoded_trajectories([older(path("a", 1, [demonstration]))])
     assert read.provenance is Provenance.DEMONSTRATED
 
 

@@ -13,7 +13,7 @@ class Provenance(StrEnum):
     REPLAYED = "replayed"
     """Read from a buffer, an earlier run or a log."""
     IMAGINED = "imagined"
-    """Played by the policy in this run; a model predicts what the environment or its tools return."""
+    """Played by the policy in this run; a model predicts the results of the environment or its tools."""
     DEMONSTRATED = "demonstrated"
     """Written by an expert, or read from a file of conversations."""
     HUMAN = "human"

@@ -154,7 +154,7 @@ def _episode(conversation: Conversation, turns: tuple[Turn, ...]) -> Trajectory:
 
 
 def _left_out(conversation: Conversation, why: str) -> Trajectory:
-    left_out = _episode(conversation, ())
+    episode = _episode(conversation, ())
     return replace(left_out, opening=left_out.opening[:1], ended=EndReason.ERROR, error=f"{conversation.where}  {why}")
 
 
