@@ -155,7 +155,7 @@ def _episode(conversation: Conversation, turns: tuple[Turn, ...]) -> Trajectory:
 
 def _left_out(conversation: Conversation, why: str) -> Trajectory:
     episode = _episode(conversation, ())
-    return replace(left_out, opening=left_out.opening[:1], ended=EndReason.ERROR, error=f"{conversation.where}  {why}")
+    return replace(episode, opening=episode.opening[:1], ended=EndReason.ERROR, error=f"{conversation.where}  {why}")
 
 
 class Texts:
