@@ -284,7 +284,7 @@ MISTAKES = (
     Mistake(
         "a reward that raises",
         "train shop.yaml reward=shop:raises",
-        "none of 2 episodes could be scored: the reward failed: ValueError",
+        "none of 2 episodes could be scored: the reward failed: shop.py:43 (raises): ValueError",
     ),
     Mistake("a reward that is NaN", "train shop.yaml reward=shop:nothing", "it said nan as value"),
     Mistake("a reward for data the tasks do not have", "train shop.yaml reward=milestones", "'milestones'"),

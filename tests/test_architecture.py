@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "whetstone"
 # A package imports packages before it in this order. Packages after `recipe` can also import the interfaces of any
 # package: its protocol.py and optional.py.
 ORDER = [
-    "window", "masking", "errors", "extras", "ranges", "renames", "python_syntax",
+    "window", "masking", "errors", "user_code", "extras", "ranges", "renames", "python_syntax",
     "plain_json", "stopping", "waiting", "seeding", "compute_thread",
     "atomic_write", "json_lines", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
     "chat", "notebook_html", "end_reason", "provenance", "trajectory", "trajectory_json", "causes", "tool_calls",

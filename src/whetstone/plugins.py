@@ -30,6 +30,7 @@ from whetstone.contracts import check_spelling
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.masking import mask_secrets
 from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
+from whetstone.user_code import describe_exception
 
 OptionalProtocols = Sequence[type] | Callable[[object], Sequence[type]]
 """Protocols of optional methods and attributes of a kind of component, or a function that returns those of one."""
@@ -309,7 +310,7 @@ def made_of(
     except (WhetstoneError, ValueError):
         raise  # what it refuses is said where it was written
     except (Exception, SystemExit) as error:
-        raise RecipeError(f'{kind} "{name}" cannot be made: {type(error).__name__}: {error}') from error
+        raise RecipeError(f'{kind} "{name}" cannot be made: {describe_exception(error)}') from error
     if ":" in name:  # what only the object has; its class was looked at when it was found
         _check_members(kind, name, made, optional)
     return made

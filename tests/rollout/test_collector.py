@@ -61,7 +61,9 @@ def test_a_reward_that_fails_is_no_reward_of_zero(assembly):
     assert failed.rewards == ()
     assert {t.ended for t in failed.trajectories} == {EndReason.ERROR}
     assert {t.removal for t in failed.trajectories} == {RemovalScope.BEFORE_BASELINE}
-    assert failed.trajectories[0].error == "the reward failed: ConnectionError: the judge is down"
+    line = reward.__code__.co_firstlineno + 2
+    cause = f"test_collector.py:{line} (reward): ConnectionError: the judge is down"
+    assert failed.trajectories[0].error == f"the reward failed: {cause}"
     assert sum(len(group.rewards) for group in groups) == 4
 
 

@@ -177,7 +177,11 @@ def test_a_tool_that_raises_a_value_error_is_answered_once_and_the_model_reads_i
 
     answer = call(lookup, id="7")
     assert (answer.failure, answer.record.outcome, calls) == (None, "tool_failed", ["7"])
-    assert (answer.text, answer.record.error) == ("error: ValueError: no order 7", "ValueError: no order 7")
+    place = f"test_backend_failures.py:{lookup.__code__.co_firstlineno + 3} (lookup)"  # people read it, not the model
+    assert (answer.text, answer.record.error) == (
+        "error: ValueError: no order 7",
+        f"{place}: ValueError: no order 7",
+    )
 
 
 class Unsafe(Exception):

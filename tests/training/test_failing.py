@@ -185,7 +185,7 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     summary = json.loads((run / "summary.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     failed = sum(row["episode/invalid"] for row in rows)
-    cause = "the reward failed: RuntimeError: sometimes"
+    cause = "the reward failed: rewards_here.py:16 (some): RuntimeError: sometimes"
     assert 0 < failed < 16
     assert summary["failed"] == {"episodes": failed, "causes": {cause: failed}}
     after = summary["evaluations"]["reinforcement"]

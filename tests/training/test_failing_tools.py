@@ -19,7 +19,8 @@ from whetstone.training import train
 from whetstone.trajectory import EndReason
 
 HERE = "tests_failing_tools"
-SENTENCE = "lookup_order failed in {n} of {n} calls: AttributeError: 'NoneType' object has no attribute 'cursor'"
+CAUSE = "tests_failing_tools.py:16 (lookup_order): AttributeError: 'NoneType' object has no attribute 'cursor'"
+SENTENCE = f"lookup_order failed in {{n}} of {{n}} calls: {CAUSE}"
 REMEDY = "; repair the tool, no call of it succeeds"
 
 
@@ -91,7 +92,9 @@ def test_why_report_and_evaluation_name_it_first(failed_run):
     assert printed.startswith(line)
     printed_json = json.loads(CliRunner().invoke(cli, ["why", str(folder), "--json"], catch_exceptions=False).output)
     assert printed_json["failing_tools"] == [line]
-    assert printed_json["tools"]["lookup_order"]["error"].startswith("AttributeError")
+    assert printed_json["tools"]["lookup_order"]["error"].startswith(
+        "tests_failing_tools.py:16 (lookup_order): AttributeError"
+    )
     page = (folder / "report.html").read_text().replace("&#39;", "'")
     assert line in page
     assert "<h2>Tools</h2>" in page
@@ -127,7 +130,9 @@ def test_doctor_is_not_ready_with_a_tool_that_fails_in_each_call(tool, expected)
 def test_doctor_is_undecided_if_its_example_arguments_may_be_the_cause():
     changes = [change for change in SMALL if not change.startswith("supervised")] + settings("strict_order")
     printed = CliRunner().invoke(cli, ["doctor", "demo", *changes, "tasks.source=tests_failing_tools:WithoutExpert"])
-    assert printed.output.splitlines()[-1].startswith("undecided: strict_order failed in 1 of 1 calls: KeyError: '1'")
+    line = printed.output.splitlines()[-1]
+    assert line.startswith("undecided: strict_order failed in 1 of 1 calls: tests_failing_tools.py:")
+    assert "(strict_order): KeyError: '1'" in line
     assert printed.exit_code == 0
 
 

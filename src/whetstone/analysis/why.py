@@ -33,6 +33,7 @@ from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_index import index_groups, observed_fraction
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.record.reader import RunRecord
+from whetstone.tool_calls import tool_statistics
 from whetstone.training.train_step import as_learned
 from whetstone.trajectory import Group, Segment, Task, Trajectory
 
@@ -194,7 +195,11 @@ def _credit_of(
     given = give_credit(assembly.credit, held, len(groups), columns_of_batch)
     there = next((t for group in groups for t in group.trajectories if t.id == trajectory.id), None)
     score = trajectory.score
-    chain = [ExplanationStep("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns")]
+    error = f"; {trajectory.error}" if trajectory.error else ""
+    chain = [ExplanationStep("ended", str(trajectory.ended), f"{len(trajectory.turns)} turns{error}")]
+    for name, tool in tool_statistics(trajectory.calls).items():
+        if tool.error:
+            chain.append(ExplanationStep(f"tool: {name}", f"{tool.failed} of {tool.calls} calls failed", tool.error))
     if score is not None:
         chain += [ExplanationStep(f"reward: {name}", value) for name, value in score.parts.items()]
         chain.append(ExplanationStep("outcome", score.value, f'by reward "{assembly.resolved.recipe.reward.name}"'))

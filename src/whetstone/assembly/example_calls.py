@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.tool_calls import describe_failing_tools, tool_statistics
 from whetstone.trajectory import CallRecord
+from whetstone.user_code import remove_place
 
 _OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
 """Exceptions of a tool that example arguments can cause."""
@@ -14,7 +15,7 @@ _OF_ARGUMENTS = ("IndexError", "KeyError", "LookupError", "ValueError")
 
 def judge_failures(lines: Sequence[str], errors: Sequence[str]) -> Check:
     """Return the result of calls with example arguments that all failed, which these arguments may have caused."""
-    if all(error.startswith(_OF_ARGUMENTS) for error in errors):
+    if all(remove_place(error).startswith(_OF_ARGUMENTS) for error in errors):
         mend = "raise ToolError for arguments that the model must correct (from whetstone import ToolError)"
         message = f"{'; '.join(lines)}; the example arguments may be the cause"
         return Check("", CheckStatus.WARN, message, mend, is_decided=False)

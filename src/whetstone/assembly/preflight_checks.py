@@ -44,6 +44,7 @@ from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Segment, Tokens, Trajectory
+from whetstone.user_code import describe_exception
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
 _NOTHING: Mapping[str, Effect | None] = {}
@@ -140,7 +141,7 @@ async def preflight(
             try:
                 result = trial.result()
             except Exception as error:  # a plug-in may raise any exception
-                result = Check(check_name, CheckStatus.FAIL, f"{type(error).__name__}: {error}".splitlines()[0])
+                result = Check(check_name, CheckStatus.FAIL, describe_exception(error).splitlines()[0])
         yield replace(result, name=check_name, seconds=time.perf_counter() - began)
 
 

@@ -13,6 +13,7 @@ from whetstone.errors import TaskError, WhetstoneError
 from whetstone.tasks import Expert
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task
+from whetstone.user_code import describe_exception
 
 _MOST_TURNS = 60
 _LONG_SECONDS = 5.0
@@ -57,9 +58,7 @@ async def _played(
         except WhetstoneError:
             raise
         except (Exception, SystemExit) as error:
-            raise TaskError(
-                f"the expert's episode of task {task.id} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise TaskError(f"the expert's episode of task {task.id} failed: {describe_exception(error)}") from error
     return texts
 
 

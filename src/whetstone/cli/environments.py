@@ -40,6 +40,7 @@ from whetstone.tasks.protocol import OPTIONAL as SOURCE_OPTIONAL
 from whetstone.tools import CallPolicy
 from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
 from whetstone.tools.side_effects import checked_effect, describe_effects, describe_remedy
+from whetstone.user_code import describe_exception
 
 
 @click.group()
@@ -251,7 +252,7 @@ def _with_tasks(name: str, source: Any) -> whetstone.tasks.Source:
     except WhetstoneError:
         raise
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        said = describe_exception(error).splitlines()[0]
         raise RecipeError(f'task source "{name}" has no tasks: the first one raised {said}') from error
     return source  # type: ignore[no-any-return]
 

@@ -22,11 +22,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from whetstone.cli.examples import with_examples
-from whetstone.cli.own_code import line_of
 from whetstone.errors import WhetstoneError, did_you_mean
 from whetstone.extras import release
 from whetstone.masking import mask_message
 from whetstone.training.interruption import Interrupted
+from whetstone.user_code import describe_mistake
 
 COMMANDS = {
     "bisect": ("bisect_runs:bisect", "Find the first difference of two runs."),
@@ -188,7 +188,7 @@ def main() -> None:
             _complain(str(outside))
             _release_output()
             os._exit(2)  # functions that libraries run at exit would fail too, each with a traceback
-        line = str(error) if isinstance(error, WhetstoneError) else outside or line_of(error)
+        line = str(error) if isinstance(error, WhetstoneError) else outside or describe_mistake(error)
         if line is None or options["traceback"]:
             sys.excepthook = _print_masked
             raise

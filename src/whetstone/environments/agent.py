@@ -38,6 +38,7 @@ from whetstone.sandbox import Limits, enclosed
 from whetstone.tools.side_effects import Effect, declared_effect
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Task
+from whetstone.user_code import describe_exception
 
 _MOST_OUTPUT = 1 << 16
 """Bytes of what a command prints that are kept, its end."""
@@ -233,7 +234,7 @@ class Agent:
         except (InfrastructureError, TaskError):
             raise
         except Exception as error:  # whatever else somebody's agent raises is how it ended
-            self.final |= {"failed": f"{type(error).__name__}: {error}"[:500]}
+            self.final |= {"failed": describe_exception(error)[:500]}
             return
         if isinstance(returned, Mapping):
             self.final |= plain(dict(returned))

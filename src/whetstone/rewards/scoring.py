@@ -14,12 +14,13 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from whetstone.errors import InfrastructureError, WhetstoneError, explained, said_by
+from whetstone.errors import InfrastructureError, WhetstoneError, said_by
 from whetstone.rewards.adapting import to_score
 from whetstone.rewards.judges.heard import judgements_heard
 from whetstone.rewards.protocol import Compares, Reward
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import EndReason, Judgement, RemovalScope, Score, Task, Trajectory
+from whetstone.user_code import describe_exception
 
 REWARD_FAILED = "the reward failed: "
 """What the error of a trajectory begins with whose reward did."""
@@ -152,7 +153,7 @@ def _short(value: Any) -> str:
 
 def _failed(trajectory: Trajectory, failure: BaseException, more: str = "") -> Trajectory:
     server = isinstance(failure, InfrastructureError)
-    said = said_by(failure) if server else explained(failure)
+    said = said_by(failure) if server else describe_exception(failure)
     return replace(
         trajectory,
         ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,

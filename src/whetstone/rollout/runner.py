@@ -20,7 +20,7 @@ from typing import Any
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, Observation, Snapshots, StepResult
-from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong, explained
+from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.plain_json import plain
 from whetstone.rollout.deadline_blame import Stage, TurnTooLong, blame
 from whetstone.rollout.drawn import count_sampled, drawn_spans
@@ -46,6 +46,7 @@ from whetstone.stopping import asked_to_stop
 from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, provenance_of, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Author, Costs, EndReason, Task, Tokens, Trajectory, Turn
+from whetstone.user_code import describe_exception
 from whetstone.waiting import (
     DeadlinePassed,
     close_within,
@@ -179,7 +180,7 @@ class _Episode:
                 raise
             ended, error = EndReason.ERROR, "CancelledError: raised by the environment, nobody had cancelled it"
         except (Exception, SystemExit) as failure:  # the episode boundary: whatever a plug-in raises ends this alone
-            ended, error = EndReason.ERROR, explained(failure)
+            ended, error = EndReason.ERROR, describe_exception(failure)
         finally:
             self.is_over = True
             self.actor.leave(self.id)

@@ -26,6 +26,7 @@ from whetstone.rollout import Collector
 from whetstone.scaling.protocol import Dropped, Event, Finished, PlaceFree, TurnOver, Work, WorkerStatus
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.trajectory import Turn
+from whetstone.user_code import describe_exception
 
 _WAITS_TOLD = 5
 
@@ -148,5 +149,5 @@ def carried(failure: Exception) -> Exception:
     try:
         again: Any = pickle.loads(pickle.dumps(failure))  # our own
     except Exception:
-        return RuntimeError(f"{type(failure).__name__}: {failure}")
-    return failure if type(again) is type(failure) else RuntimeError(f"{type(failure).__name__}: {failure}")
+        return RuntimeError(describe_exception(failure))
+    return failure if type(again) is type(failure) else RuntimeError(describe_exception(failure))

@@ -23,6 +23,7 @@ from whetstone.tools.backend_failures import BackendFailure, find_backend_failur
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.threads import call_user_function, is_async, run_in_thread
+from whetstone.user_code import describe_place
 from whetstone.waiting import waiting_for
 
 _MAX_ERROR_CHARACTERS = 300
@@ -106,7 +107,8 @@ def attribute_failure(error: BaseException) -> CallOutcome:
         return Result((Text(said_by(error)),), "stopped")
     if isinstance(error, ToolError):
         return failed_result("tool_error", remove_host_paths(said_by(error)))
-    return failed_result("tool_failed", remove_host_paths(explained(error), user_folders=True))
+    text = remove_host_paths(explained(error), user_folders=True)
+    return failed_result("tool_failed", text, place=describe_place(error))
 
 
 @contextmanager
@@ -128,9 +130,10 @@ def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:
         return ""
     text = "".join(part.text for part in content if isinstance(part, Text)).strip()
     line = " ".join(text.removeprefix("error: ").split())
+    line = f"{result.place}: {line}" if result.place else line
     return line if len(line) <= _MAX_ERROR_CHARACTERS else f"{line[: _MAX_ERROR_CHARACTERS - 1]}…"
 
 
-def failed_result(outcome: Any, reason: str) -> Result:
+def failed_result(outcome: Any, reason: str, *, place: str = "") -> Result:
     """Return a result that tells the model why its call failed."""
-    return Result((Text(f"error: {reason}"),), outcome)
+    return Result((Text(f"error: {reason}"),), outcome, place)

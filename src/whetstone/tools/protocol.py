@@ -34,6 +34,8 @@ class Result:
 
     content: tuple[Text | Image, ...]
     outcome: Outcome = "ok"
+    place: str = ""
+    """File, line and function of the user's code that raised, for people; the model does not read it."""
 
 
 class ToolUnavailable(InfrastructureError):

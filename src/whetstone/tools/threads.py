@@ -56,9 +56,9 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
             result = call()
         except Exception as error:
             # a future refuses to carry the first
-            failure = RuntimeError(explained(error)) if isinstance(error, StopIteration) else error
+            failure = _carry(error) if isinstance(error, StopIteration) else error
         except BaseException as error:  # in another thread it would stop the program, or look like a wish to stop it
-            failure = RuntimeError(explained(error))
+            failure = _carry(error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
@@ -68,6 +68,11 @@ def answered(call: Callable[[], Any]) -> tuple[Callable[[], None], asyncio.Futur
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling a function or an object gives a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _carry(error: BaseException) -> RuntimeError:
+    """Return an exception that a future accepts, with the text and the traceback of another."""
+    return RuntimeError(explained(error)).with_traceback(error.__traceback__)
 
 
 async def call_user_function(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:

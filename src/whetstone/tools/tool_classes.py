@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from whetstone.contracts import fulfils
-from whetstone.errors import InfrastructureError, RecipeError, WhetstoneError, did_you_mean, explained
+from whetstone.errors import InfrastructureError, RecipeError, WhetstoneError, did_you_mean
 from whetstone.tools.protocol import LIFETIME, OffersTools, Opens
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.side_effects import DeclaresEffects, declared_effect
+from whetstone.user_code import describe_exception
 
 
 def tools_of(holder: Any) -> list[Tool]:
@@ -62,7 +63,7 @@ def create_holder(item: Any) -> Any:
     except (WhetstoneError, InfrastructureError):
         raise
     except (Exception, SystemExit) as error:
-        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {explained(error)}') from error
+        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {describe_exception(error)}') from error
     if not holds_something(holder):
         raise RecipeError(f'tool "{kind.__name__}" has no public method, so there is nothing a model could call')
     return holder

@@ -41,6 +41,7 @@ from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
 from whetstone.training.train_step import TrainStepResult, train_step
 from whetstone.trajectory import Group, Segment, Task
+from whetstone.user_code import describe_exception
 
 _ATTEMPTS = 3
 """How often an update may take the process down with it before its groups are quarantined."""
@@ -127,7 +128,7 @@ class Reinforcement:
             except Exception as failure:  # whatever it is, this batch is to blame: it is put aside
                 if attempt == _ATTEMPTS or self._sampling is None:
                     raise
-                self._put_aside(update, f"{type(failure).__name__}: {failure}")
+                self._put_aside(update, describe_exception(failure))
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward) | self._deadlines()
         if self.settings.imitation is not None:
             metrics |= shown.metrics

@@ -25,6 +25,7 @@ from whetstone.record.store import RunStore
 from whetstone.rollout import Admission, Collector, GroupOutcome, Plan, Strategy, next_batch
 from whetstone.rollout.protocol import DynamicSampling
 from whetstone.trajectory import EndReason, Group
+from whetstone.user_code import describe_exception
 
 _EPISODES_JUDGED = 1000
 
@@ -217,7 +218,7 @@ class GroupStream:
         elif isinstance(failure, WhetstoneError):
             raise failure
         elif failure is not None:  # a strategy is foreign code: its group is lost
-            self._judge(True, "strategy", f"{type(failure).__name__}: {failure}", f"group {number}")
+            self._judge(True, "strategy", describe_exception(failure), f"group {number}")
             self._lose(number, "failed")
         else:
             self._room.see(None)

@@ -39,6 +39,7 @@ from whetstone.rewards.judged.material import transcript
 from whetstone.rewards.learned.model import Pair
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import EndReason, Task, Trajectory
+from whetstone.user_code import describe_exception
 
 REWARD_VARIES = "reward varies"
 """Name of the check that fails for a constant reward."""
@@ -205,7 +206,7 @@ class Audit:
         except Exception as error:
             if name not in (*NEVER_ACT, *STOP_EARLY):
                 raise
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            said = describe_exception(error).splitlines()[0]
             return Trajectory(id, task.id, (), (), EndReason.ERROR, error=said), 0.0
         return replace(found.trajectory, id=id), of_episode(chances)
 

@@ -23,7 +23,7 @@ from whetstone.chat import Message, ToolCall, assistant
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools, can_be_kept
-from whetstone.errors import EpisodeError, InfrastructureError, explained
+from whetstone.errors import EpisodeError, InfrastructureError
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.evaluation.contract import shared_chance
 from whetstone.evaluation.contract.nothing import Nothing
@@ -34,6 +34,7 @@ from whetstone.tasks import Expert, Source
 from whetstone.tools.protocol import GivesVerdict, replayable, stateless
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Task, Trajectory
+from whetstone.user_code import describe_exception
 
 _SEED = 7
 _TASKS_OF_IMPOSTORS, _TURNS_OF_IMPOSTORS = 12, 40
@@ -89,7 +90,7 @@ async def check_contract(contract: Contract) -> AsyncIterator[Check]:
         try:
             result = await check()
         except Exception as error:  # what an environment raises is what is looked for
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said = describe_exception(error).splitlines()[0][:200]
             result = Check(name, CheckStatus.FAIL, said)
         yield replace(result, name=name, seconds=time.perf_counter() - began)
 
@@ -352,7 +353,7 @@ class _Tried:
                 await environment.step(action)
             except Exception as error:
                 given = (action.text or str(action.tool_calls or action.malformed))[:40]
-                said = f"{given!r} raised {type(error).__name__}: {error}"[:200]
+                said = f"{given!r} raised {describe_exception(error)}"[:300]
                 return Check("", CheckStatus.FAIL, said, "answer it with what would be right")
             finally:
                 await environment.close()
@@ -427,4 +428,4 @@ def _send_digest(sender: Connection, work: bytes) -> None:
         played = asyncio.run(play(make, task, again(actions), seed=_SEED, max_turns=len(actions)))
         sender.send((played.digest, ""))
     except Exception as error:
-        sender.send(("", explained(error)))
+        sender.send(("", describe_exception(error)))

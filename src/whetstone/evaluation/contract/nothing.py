@@ -24,6 +24,7 @@ from whetstone.evaluation.contract.playing import Played, Policy, play
 from whetstone.rewards import Reward
 from whetstone.tasks import Expert, Source
 from whetstone.trajectory import Score, Task
+from whetstone.user_code import describe_exception
 
 _SEED = 7
 _MOST_SHOWN = 3
@@ -173,4 +174,4 @@ def _judged(attempts: Sequence[Attempts]) -> Check:
 
 
 def _line(error: Exception) -> str:
-    return ascii(f"{type(error).__name__}: {error}".splitlines()[0][:160])[1:-1]
+    return ascii(describe_exception(error).splitlines()[0][:160])[1:-1]

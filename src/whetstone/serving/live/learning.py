@@ -33,6 +33,7 @@ from whetstone.serving.live.turns import JudgedTurn, TurnStore, followed_of, jud
 from whetstone.serving.live.weights import STAGE, LiveWeights
 from whetstone.serving.recording import Episode, Said
 from whetstone.training.evaluating import evaluate
+from whetstone.user_code import describe_exception
 
 _SHOWN = 50
 """Turns that are told of at once."""
@@ -146,7 +147,7 @@ class Live:
         except Exception as failure:  # a scorer of somebody else's; the conversation goes on whatever it does
             self._failed_scorings += 1
             if self._failed_scorings == 1:
-                self.say(f"live.scorer failed, and its turn is not learned from: {type(failure).__name__}: {failure}")
+                self.say(f"live.scorer failed, and its turn is not learned from: {describe_exception(failure)}")
             return
         if not judgement.teaches:
             episode.judged.discard(number)  # what is said or paid later may teach
@@ -396,7 +397,7 @@ class Live:
             metrics = await run_in_compute_thread(self.weights.learn, Update(step, tuple(fresh), tuple(replayed)))
         except Exception as failure:  # whatever it is, these turns are to blame: nothing is learned from them
             journal.add({"void": step})
-            said = f"{type(failure).__name__}: {failure}".splitlines()[0]
+            said = describe_exception(failure).splitlines()[0]
             self.say(f"update {step} failed, and its {len(fresh)} turns are left out: {said}")
             return
         await self._publish()
