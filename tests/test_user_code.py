@@ -98,7 +98,7 @@ class WithExpert(Tasks):
     def demonstrate(self, task, conversation, tools): return assistant(str(int("the")))
 """
 RECIPE = """
-policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, context_length: 96}}
+policy: {tiny: {vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, context_length: 96}}
 chat: {format: compact}
 tasks: {source: "worlds_there:Tasks"}
 environment: {name: "worlds_there:World", actions: text, max_turns: 1}
@@ -115,7 +115,7 @@ def test_records_of_episodes_and_why_have_the_place(tmp_path):
     (tmp_path / "world.yaml").write_text(RECIPE)
     done = whetstone("train", "world.yaml", "tasks.source=worlds_there:WithExpert", "supervised.steps=1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "worlds_there.py:22 (demonstrate): ValueError: invalid literal for int()" in done.stderr
+    assert "worlds_there.py:21 (demonstrate): ValueError: invalid literal for int()" in done.stderr
     done = whetstone("train", "world.yaml", "--run-dir", "run", cwd=tmp_path)
     run, place = tmp_path / "run", "worlds_there.py:11 (act): RuntimeError: no such move"
     listed = json.loads(whetstone("why", run, "--step", "1", "--json").stdout)["trajectories"]

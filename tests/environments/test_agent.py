@@ -29,6 +29,7 @@ from whetstone.tools.arithmetic import pocket_calculator
 from whetstone.training import train
 from whetstone.trajectory import EndReason, Task
 from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.user_code import remove_place
 
 OWN = [TINY, "ablations=null", "chat.format=hermes"]
 COMMAND = """
@@ -106,7 +107,7 @@ def test_interleaved_agents_each_extend_their_own_sampled_tokens():
 
 def test_a_required_call_is_refused_and_not_ignored():
     episode = played(made("requiring"))
-    assert episode.final["failed"].startswith("BadRequestError")
+    assert remove_place(episode.final["failed"]).startswith("BadRequestError")
     assert "tool_choice: in training calls are sampled without a constraint" in episode.final["failed"]
 
 
@@ -120,7 +121,7 @@ def test_conversations_of_an_episode_are_kept_in_records():
 
 def test_an_agent_that_falls_over_is_an_outcome_or_a_failure_as_the_recipe_says():
     fallen = played(made("failing"))
-    assert (fallen.ended, fallen.final["failed"]) == (EndReason.TERMINATED, "ValueError: the agent's own")
+    assert (fallen.ended, remove_place(fallen.final["failed"])) == (EndReason.TERMINATED, "ValueError: the agent's own")
     assert fallen.score is not None
     failed = played(made("failing", crash="error"))
     assert (failed.ended, failed.score) == (EndReason.ERROR, None)
@@ -148,7 +149,7 @@ def test_the_verdict_of_an_agent_is_what_it_was_paid_and_says_so_where_nobody_pa
     partly = played(made("summing_up", reward={"name": "verdict", "pays": "score"}))
     assert (partly.score.value, partly.score.success) == (0.25, False)
     fallen = played(made("failing", reward="verdict"))
-    assert (fallen.score.value, fallen.final["failed"]) == (0.0, "ValueError: the agent's own")
+    assert (fallen.score.value, remove_place(fallen.final["failed"])) == (0.0, "ValueError: the agent's own")
     unpaid = played(made("calculating", reward="verdict"))
     assert (unpaid.ended, unpaid.score) == (EndReason.ERROR, None)
     assert "the verdict says nothing of success, it has answer; an agent returns a number" in unpaid.error

@@ -226,7 +226,10 @@ def test_a_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
         ("reward=rewards_here:Needs", 'reward "rewards_here:Needs" cannot be made: weight is asked for by position'),
         ("reward=rewards_here:CONSTANT", 'reward "rewards_here:CONSTANT" is 3, not a function or class'),
         ("environment.tools=['tools_here:Needs']", "size is asked for by position"),
-        ("environment.tools=['tools_here:Raises']", 'tool "Raises" cannot be made: ValueError: no database'),
+        (
+            "environment.tools=['tools_here:Raises']",
+            '"Raises" cannot be made: tools_here.py:12 (__init__): ValueError: no database',
+        ),
         ("environment.tools=['tools_here:Empty']", 'tool "Empty" has no public method'),
         ("environment.tools=['tools_here:FIVE']", "5 is no tool"),
         ("environment.tools=['tools_here:unknown']", "name 'Nope' is not defined"),
