@@ -125,7 +125,7 @@ def test_an_agent_that_falls_over_is_an_outcome_or_a_failure_as_the_recipe_says(
     assert fallen.score is not None
     failed = played(made("failing", crash="error"))
     assert (failed.ended, failed.score) == (EndReason.ERROR, None)
-    assert "it ended by ValueError: the agent's own" in failed.error
+    assert failed.error.endswith("(failing): ValueError: the agent's own")
 
 
 def test_an_agent_that_asks_nothing_is_a_failure():

@@ -228,7 +228,7 @@ def test_a_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
         ("environment.tools=['tools_here:Needs']", "size is asked for by position"),
         (
             "environment.tools=['tools_here:Raises']",
-            '"Raises" cannot be made: tools_here.py:12 (__init__): ValueError: no database',
+            "cannot be made: tools_here.py:12 (__init__): ValueError: no data",
         ),
         ("environment.tools=['tools_here:Empty']", 'tool "Empty" has no public method'),
         ("environment.tools=['tools_here:FIVE']", "5 is no tool"),
