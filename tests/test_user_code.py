@@ -83,9 +83,11 @@ from whetstone.trajectory import Task
 
 class World:
     instruction = "Say anything."
-    def begin(self, task, seed): return GameObservation("go")
+    def begin(self, task, seed):
+        self.fails = task.private["n"] % 2
+        return GameObservation("go")
     def act(self, command):
-        if len(command) % 2: raise RuntimeError("no such move")
+        if self.fails: raise RuntimeError("no such move")
         return GameObservation("end", reward=1.0, terminated=True)
     def verdict(self): return {"success": True, "score": 1.0}
     def close(self): pass
@@ -115,11 +117,11 @@ def test_records_of_episodes_and_why_have_the_place(tmp_path):
     (tmp_path / "world.yaml").write_text(RECIPE)
     done = whetstone("train", "world.yaml", "tasks.source=worlds_there:WithExpert", "supervised.steps=1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "worlds_there.py:21 (demonstrate): ValueError: invalid literal for int()" in done.stderr
+    assert "worlds_there.py:23 (demonstrate): ValueError: invalid literal for int()" in done.stderr
     done = whetstone("train", "world.yaml", "--run-dir", "run", cwd=tmp_path)
-    run, place = tmp_path / "run", "worlds_there.py:11 (act): RuntimeError: no such move"
+    run, place = tmp_path / "run", "worlds_there.py:13 (act): RuntimeError: no such move"
     listed = json.loads(whetstone("why", run, "--step", "1", "--json").stdout)["trajectories"]
     failed = [id for id, _, cause in listed if cause == place]
-    assert failed
+    assert failed, listed
     assert place in whetstone("show", run, "--trajectory", failed[0]).stdout
     assert place in whetstone("why", run, failed[0], "--no-weights").stdout
