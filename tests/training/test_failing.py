@@ -79,6 +79,8 @@ class Tasks(Generated):
     def make(self, draw: random.Random, level: int) -> Task:
         return Task("", "", {"n": draw.randrange(1000)})
     def demonstrate(self, task, conversation, tools): return assistant("so")
+class Raising(Tasks):
+    def demonstrate(self, task, conversation, tools): return assistant(str(int("the")))
 """
 
 
@@ -178,6 +180,14 @@ def test_experts_that_solve_nothing_end_a_warm_up(shop):
 
 
 @pytest.mark.slow
+def test_an_expert_that_raises_is_reported_with_file_and_line(shop):
+    raising = "tasks.source=worlds_here:Raising"
+    done = whetstone("train", "world.yaml", raising, "supervised={steps: 1}", "evaluation.episodes=2", cwd=shop)
+    assert done.returncode == 2
+    assert "worlds_here.py:26 (demonstrate): ValueError: invalid literal for int() with base 10: 'the'" in done.stderr
+
+
+@pytest.mark.slow
 def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     done = whetstone("train", "shop.yaml", "reward=rewards_here:some", cwd=shop)
     assert done.returncode == 0
@@ -200,6 +210,8 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     step = next(row["step"] for row in rows if row["episode/invalid"])
     assert "none  group-" in (listing := whetstone("why", run, "--step", step).stdout)
     assert cause in listing
+    id = next(line.split()[1] for line in listing.splitlines() if cause in line)
+    assert cause in whetstone("why", run, id, "--no-weights").stdout
     told = json.loads(whetstone("why", run, "--json").stdout)
     assert told["failed"] == {cause: failed}
     assert sum(row["failed"] for row in told["steps"]) == pytest.approx(failed / 8)
