@@ -71,4 +71,3 @@ def test_a_wrong_field_of_a_trajectory_is_answered_with_the_nearest_or_all(shop)
     assert describe_exception(raised_by(shop.final, trajectory)).endswith('did you mean "ended"?')
     text = describe_exception(raised_by(shop.outcome, trajectory))
     assert re.search(r"no attribute 'outcom'; it has id, task_id, .*final", text), text
-

@@ -208,7 +208,8 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     shown = whetstone("why", run, cwd=shop.parent)  # from wherever one is
     assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in shown.stdout
     step = next(row["step"] for row in rows if row["episode/invalid"])
-    assert "none  group-" in (listing := whetstone("why", run, "--step", step).stdout)
+    listing = whetstone("why", run, "--step", step).stdout
+    assert "none  group-" in listing
     assert cause in listing
     id = next(line.split()[1] for line in listing.splitlines() if cause in line)
     assert cause in whetstone("why", run, id, "--no-weights").stdout
