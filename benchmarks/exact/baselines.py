@@ -72,8 +72,8 @@ def mean_baseline_scales_the_gradient_only() -> list[Figure]:
 
 @exact("dr-grpo", "grpo", of=group_relative)
 def deviation_weighs_tasks_by_difficulty() -> list[Figure]:
-    """Division by the group's deviation multiplies the gradient of a hard or easy task; without it all tasks have
-    one factor."""
+    """Division by the group's deviation multiplies the gradient of a hard or easy task; without it all tasks
+    have one factor."""
 
     def ratio(success: float, *, scale: bool) -> float:
         tree, groups = _bandit(success, 4)
@@ -93,8 +93,8 @@ def deviation_weighs_tasks_by_difficulty() -> list[Figure]:
 
 @exact("dr-grpo", of=aggregated)
 def sequence_mean_favors_long_failures() -> list[Figure]:
-    """A mean per sequence penalizes a token of a long failure less; a constant divisor and a mean over tokens do
-    not."""
+    """A mean per sequence penalizes a token of a long failure less; a constant divisor and a mean over tokens
+    do not."""
     sequence = torch.tensor([0] * 2 + [1] * 8)  # two failures of 2 and 8 tokens
 
     def ratio(mode: str, constant: float | None = None) -> float:
@@ -130,7 +130,8 @@ def greedy_baseline_is_unbiased() -> list[Figure]:
 
 @exact("opo", of=opo)
 def length_weighted_baseline_has_least_variance() -> list[Figure]:
-    """For a uniform policy, no constant baseline has less gradient variance than the length-weighted mean reward."""
+    """For a uniform policy, no constant baseline has less gradient variance than the length-weighted mean
+    reward."""
     # episodes of 1, 2, 3 and 3 uniform choices; each choice adds 1/2 to the squared norm of the score
     lengths = torch.tensor([1, 2, 3, 3])
     probabilities, rewards = numbers([0.5, 0.25, 0.125, 0.125]), numbers([1.0, 0.0, 1.0, 0.4])
@@ -234,14 +235,15 @@ def filter_keeps_the_groups_with_a_gradient() -> list[Figure]:
     gradient; the wider upper clip lets a rare token rise further."""
     tree, groups = _bandit(0.2, 8)
     rewards = tree.rewards[groups.flat]
-    remaining = zero_variance(rewards, groups.group).unflatten(0, (256, 8))[:, 0]
+    remaining = zero_variance(rewards, groups.group).view(256, 8)[:, 0]
     gradient = group_gradients(tree, groups, group_relative(rewards, groups.group)).abs().sum(1) > 1e-12
     old = numbers([0.01, 0.01]).log()
     ratio = numbers([1.25, 1.25]).log() + old
-    rising = [
-        gradient_of(lambda x, high=high: clipped(x, old, torch.ones(2), clip_high=high).loss.sum(), ratio).abs().sum()
-        for high in (0.2, 0.28)
-    ]
+
+    def rise(high: float) -> float:
+        slope = gradient_of(lambda x: clipped(x, old, torch.ones(2), clip_high=high).loss.sum(), ratio)
+        return float(slope.abs().sum())
+
     return [
         Figure("fraction of groups kept, p = 0.2, G = 8", "=", 1 - 0.2**8 - 0.8**8, float(groups.mean_of(remaining))),
         Figure(
@@ -250,15 +252,15 @@ def filter_keeps_the_groups_with_a_gradient() -> list[Figure]:
             0,
             float((remaining.bool() != gradient).sum()),
         ),
-        Figure("gradient at ratio 1.25, clip 0.2", "=", 0.0, float(rising[0])),
-        Figure("gradient at ratio 1.25, clip 0.28", "=", 2.5, float(rising[1])),
+        Figure("gradient at ratio 1.25, clip 0.2", "=", 0.0, rise(0.2)),
+        Figure("gradient at ratio 1.25, clip 0.28", "=", 2.5, rise(0.28)),
     ]
 
 
 @exact("demystifying", of=clipped)
 def rare_tokens_rise_further_under_clip_higher() -> list[Figure]:
-    """At the clip the largest probability of a token is (1 + clip_high) times its old one; the gain of the wider
-    clip is proportional to it."""
+    """At the clip the largest probability of a token is (1 + clip_high) times its old one; the gain of the
+    wider clip is proportional to it."""
     old = numbers([0.01, 0.7])
     grid = torch.linspace(1.0, 1.4, 401).double()
 
@@ -277,12 +279,13 @@ def rare_tokens_rise_further_under_clip_higher() -> list[Figure]:
 
 @exact("gui-g1", of=difficulty_weighted)
 def difficulty_weights_shift_learning_to_hard_tasks() -> list[Figure]:
-    """Credit is the group's mean difference times the relative hardness of its task, the same for all of a group."""
+    """Credit is the group's mean difference times the relative hardness of its task, the same for all of a
+    group."""
     rewards = torch.tensor([1.0, 0, 0, 0] * 3).double()
     group = torch.arange(3).repeat_interleave(4)
     hardness = numbers([0.5, 1.0, 1.5]).repeat_interleave(4)
     weights = difficulty_weighted(rewards, group, hardness) / group_relative(rewards, group, scale=False)
-    result = weights.unflatten(0, (3, 4))
+    result = weights.view(3, 4)
     return [
         Figure("hard task over easy task, hardness 1.5 and 0.5", "=", 3.0, float(result[2, 0] / result[0, 0])),
         Figure("spread of weights in a group", "=", 0.0, float((result.max(1).values - result.min(1).values).max())),
@@ -295,7 +298,7 @@ def missing_reward_weighs_groups() -> list[Figure]:
     groups = [torch.tensor([1.0] * k + [0.0] * (8 - k)).double() for k in range(1, 8)]
     group = torch.arange(7).repeat_interleave(8)
     plain = group_relative(torch.cat(groups), group)
-    result = (dgrpo(torch.cat(groups), group) / plain).unflatten(0, (7, 8))
+    result = (dgrpo(torch.cat(groups), group) / plain).view(7, 8)
     steps = [float(after.mean() - before.mean()) for before, after in itertools.pairwise(result)]
     return [
         Figure("largest change of weight for one more success in 8", "<=", 0.0, max(steps)),

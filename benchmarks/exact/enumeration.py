@@ -127,7 +127,7 @@ def group_gradients(tree: Tree, groups: Groups, advantages: Tensor) -> Tensor:
     scores = tree.scores[groups.flat]
     weighted = advantages.reshape(len(scores), -1, 1) * scores if advantages.dim() > 1 else None
     per_trajectory = weighted.sum(1) if weighted is not None else advantages[:, None] * scores.sum(1)
-    return per_trajectory.unflatten(0, tuple(groups.members.shape)).mean(1)
+    return per_trajectory.view(*groups.members.shape, -1).mean(1)
 
 
 def gradient_of(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

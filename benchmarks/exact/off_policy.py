@@ -33,8 +33,8 @@ def _expected_gradient(weights: Tensor) -> Tensor:
     note="the recipe weights tokens in the clipped objective, as the paper does: exact for one turn, biased for two",
 )
 def hinted_episodes_train_the_policy_without_hint() -> list[Figure]:
-    """Episodes sampled with a hint, weighted by the ratio of the whole episode, have the expected gradient of the
-    policy without the hint; without weights the gradient is biased."""
+    """Episodes sampled with a hint, weighted by the ratio of the whole episode, have the expected gradient of
+    the policy without the hint; without weights the gradient is biased."""
     sequence = torch.arange(4).repeat_interleave(2)
     policy, hinted = TREE.logprobs.flatten(), HINTED.logprobs.flatten()
     episodes = sequence_truncated(policy, hinted, sequence, high=1e9).view(4, 2)
@@ -51,8 +51,8 @@ def hinted_episodes_train_the_policy_without_hint() -> list[Figure]:
 
 @exact("rex-rag", of=(splice_logprobs, sequence_truncated))
 def spliced_sentences_have_their_exact_probability() -> list[Figure]:
-    """The log-probabilities of a spliced sentence sum to that of choosing it from the pool, so that weights leave
-    the gradient of the policy unbiased."""
+    """The log-probabilities of a spliced sentence sum to that of choosing it from the pool, so that weights
+    leave the gradient of the policy unbiased."""
     pool = [(1, 2, 3), (1, 2, 4), (1, 5, 6), (7, 8, 9)]
     sums = numbers([sum(splice_logprobs(pool, sentence)) for sentence in pool])
     # the policy writes sentence k with the softmax of logits; reward k/3
@@ -68,8 +68,8 @@ def spliced_sentences_have_their_exact_probability() -> list[Figure]:
 
 @exact("decoupled-ppo", of=(masked, clipped))
 def trust_region_is_around_the_fresh_policy() -> list[Figure]:
-    """With the ratio to the policy before the update and the weight to the sampler, a stale token inside the clip
-    has the exact off-policy gradient; the ratio to the stale sampler clips it."""
+    """With the ratio to the policy before the update and the weight to the sampler, a stale token inside the
+    clip has the exact off-policy gradient; the ratio to the stale sampler clips it."""
     sampler, old = numbers([0.2]).log(), numbers([0.5]).log()  # the policy moved by a factor of 2.5 since sampling
 
     def gradient(reference: Tensor, weight: Tensor) -> float:
@@ -110,8 +110,8 @@ def sequence_ratios_spread_less() -> list[Figure]:
 
 @exact("gmpo", of=gmpo)
 def geometric_mean_is_below_the_arithmetic_one() -> list[Figure]:
-    """The geometric mean of ratios is at most their arithmetic mean, and one wild token moves it by the n-th root
-    only."""
+    """The geometric mean of ratios is at most their arithmetic mean, and one wild token moves it by the n-th
+    root only."""
     sequence = torch.zeros(16, dtype=torch.long)
     old = torch.full((16,), -2.0, dtype=torch.float64)
 
@@ -154,8 +154,8 @@ def no_token_loses_its_gradient() -> list[Figure]:
 
 @exact("sapo", of=(sapo, clipped))
 def soft_gate_has_no_edge() -> list[Figure]:
-    """The slope of the gate is that of PPO at ratio 1, falls without a jump and never reaches 0; the clip's slope
-    jumps."""
+    """The slope of the gate is that of PPO at ratio 1, falls without a jump and never reaches 0; the clip's
+    slope jumps."""
     log_ratios = torch.linspace(-1.0, 1.0, 2001, dtype=torch.float64)
     old = torch.full_like(log_ratios, -3.0)
     ones = torch.ones_like(old)

@@ -62,7 +62,7 @@ def preferences_have_the_soft_optimal_policy_as_minimum() -> list[Figure]:
 
 @exact("dpo", of=ipo)
 def margins_stop_at_their_target() -> list[Figure]:
-    """The squared loss on pairs is 0 with gradient 0 where the margin is 1 / 2β, and pulls back beyond it."""
+    """The squared loss on pairs is 0 with gradient 0 at a margin of 1 / 2β, and pulls back beyond it."""
 
     def slope(margin: float) -> float:
         sums = numbers([margin, 0.0])
@@ -163,12 +163,12 @@ def imitation_of_successes_is_policy_gradient() -> list[Figure]:
     def reinforced(z: Tensor) -> Tensor:
         return (chances * policy_gradient(z.log_softmax(0), success).loss).sum()
 
-    given = (chances * success / (chances * success).sum()).clamp(min=1e-12).log()
+    conditional = (chances * success / (chances * success).sum()).clamp(min=1e-12).log()
     return [
         Figure("largest gap of both gradients at the sampling policy", "=", 0.0,
                max_gap(gradient_of(imitation, REFERENCE), gradient_of(reinforced, REFERENCE))),
         Figure("largest gradient of imitation at the policy given success", "=", 0.0,
-               float(gradient_of(imitation, given).abs().max())),
+               float(gradient_of(imitation, conditional).abs().max())),
     ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def residual_is_the_gradient_of_the_bellman_error() -> list[Figure]:
     return [Figure("largest gap", "=", 0.0, max_gap(gradient_of(error, logprobs), -beta * credit))]
 
 
-@exact("refuel", of=advantage_weighted, note="weighted imitation, an alternative objective for stored episodes")
+@exact("digirl", of=advantage_weighted, note="the offline start; the online stage filters turns instead")
 def weighted_imitation_is_the_tilted_policy() -> list[Figure]:
     """Imitation weighted by exp(A / β) has its minimum at the sampling policy times exp(A / β), up to its norm."""
     chances = REFERENCE.exp()

@@ -51,8 +51,8 @@ def _noise(groups_variance: float, gradient: Tensor) -> float:
 
 @exact("gigpo", of=gigpo)
 def anchor_states_lower_the_variance() -> list[Figure]:
-    """At equal samples, comparison with turns from the same state lowers the variance of the gradient relative to
-    its size, and the first turn, which all share, keeps the direction of the true gradient."""
+    """At equal samples, comparison with turns from the same state lowers the variance of the gradient relative
+    to its size, and the first turn, which all share, keeps the direction of the true gradient."""
     groups = enumerate_groups(WALK.probabilities, 4)
     rewards = WALK.rewards[groups.flat]
     trajectory = torch.arange(len(rewards)).repeat_interleave(3)
@@ -115,8 +115,8 @@ def true_critics_are_the_fixed_point() -> list[Figure]:
 
 @exact("tree-ps", of=(node_values, tree_ps))
 def node_values_are_true_on_average() -> list[Figure]:
-    """The mean outcome of forked episodes through a turn equals the turn's true value on average, and one shared
-    turn has one advantage."""
+    """The mean outcome of forked episodes through a turn equals the turn's true value on average, and one
+    shared turn has one advantage."""
     second = TREE.logits.softmax(-1)
     trajectory, nodes = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 2])  # both share their first turn
     gap, spread = 0.0, 0.0
@@ -254,8 +254,8 @@ def outcome_for_all_turns_reaches_the_first() -> list[Figure]:
 
 @exact("gated-rewards", of=gated)
 def gate_removes_the_reward_of_failures() -> list[Figure]:
-    """Process rewards count only above the gate: a failure that collects them earns nothing, while in a plain sum
-    it outranks a success."""
+    """Process rewards count only above the gate: a failure that collects them earns nothing, while in a plain
+    sum it outranks a success."""
     process = numbers([1.0, 1.0, 1.0, 0.2, 0.0, 0.0])  # a failure that repeats a paid step; a success
     trajectory = torch.tensor([0, 0, 0, 1, 1, 1])
     outcomes = numbers([0.0, 1.0])
@@ -269,8 +269,8 @@ def gate_removes_the_reward_of_failures() -> list[Figure]:
 
 @exact("dr-mas", of=(dr_mas, group_relative))
 def own_statistics_bound_the_second_moment() -> list[Figure]:
-    """With statistics of all agents the second moment of an agent's credit is (σ_k² + (μ_k - μ)²) / σ²; with its
-    own it is 1, however far the agents' rewards are apart."""
+    """With statistics of all agents the second moment of an agent's credit is (σ_k² + (μ_k - μ)²) / σ²; with
+    its own it is 1, however far the agents' rewards are apart."""
     # agent 0 earns 0 or 1, agent 1 earns 10 or 14: μ_0 = 0.5, σ_0 = 0.5, μ_1 = 12, σ_1 = 2
     rewards = torch.tensor([0.0, 1.0] * 4 + [10.0, 14.0] * 4).double()
     group, roles = torch.zeros(16, dtype=torch.long), torch.tensor([0] * 8 + [1] * 8)
@@ -298,7 +298,8 @@ def each_role_has_its_baseline() -> list[Figure]:
 
 @exact("self-redteam", of=role_normalized)
 def roles_of_a_zero_sum_game_have_unit_scale() -> list[Figure]:
-    """Each role's credit has mean 0 and second moment 1 over its tokens, so that neither player's scale decides."""
+    """Each role's credit has mean 0 and second moment 1 over its tokens, so that neither player's scale
+    decides."""
     rewards = numbers([0.0, 1.0, 0.0, -1.0, 0.0, 30.0, 0.0, -10.0])
     result = role_normalized(rewards, TRAJECTORY, torch.tensor([0, 0, 1, 1])).view(2, 4)
     return [
