@@ -24,6 +24,12 @@ CPU = torch.device("cpu")
 aten = torch.ops.aten
 _CROSSING = {aten.copy_.default, aten._to_copy.default}
 _INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+_WAITING = {
+    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
+    aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default, aten.repeat_interleave.Tensor,
+}  # fmt: skip
+"""Operations whose result or its shape is read by the CPU."""
+_waits: list[str] | None = None
 _lacks: set[torch.dtype] = set()
 _held: collections.Counter[int] = collections.Counter()
 """By storage on the device, how many tensors of the CPU look at it."""
@@ -71,6 +77,7 @@ class SecondTensor(torch.Tensor):
         return self.raw.data_ptr()
 
     def tolist(self):
+        _note_wait("tolist")
         return self.raw.tolist()
 
     def __deepcopy__(self, memo):
@@ -107,6 +114,8 @@ def _computed(func, args, kwargs):
             foreign.append(each)
         elif isinstance(each, torch.device):
             return CPU if each.type == NAME else each
+        elif isinstance(each, torch.Generator):
+            raise RuntimeError(f"{func}: expected a '{NAME}' device type for generator but found '{each.device}'")
         elif isinstance(each, list | tuple):
             return type(each)(map(opened, each))
         return each
@@ -114,6 +123,8 @@ def _computed(func, args, kwargs):
     plain, named = [opened(each) for each in args], {name: opened(each) for name, each in kwargs.items()}
     if foreign and func not in _CROSSING:
         _check(func, args, foreign)
+    if _is_waiting(func, args, kwargs):
+        _note_wait(str(func).removeprefix("aten."))
     found = func(*plain, **named)
     if func is aten.copy_.default:
         return args[0]
@@ -143,6 +154,31 @@ def _check(func, args, foreign):
         foreign = [each for each in foreign if each.dim() > 0 or each is written]
     if foreign:
         raise RuntimeError(f"{func}: expected all tensors to be on the same device, found {NAME}:0 and cpu")
+
+
+def _is_waiting(func, args, kwargs):
+    """Whether a GPU would have to finish its work before the CPU continues."""
+    if func is aten._to_copy.default:
+        return torch.device(kwargs.get("device") or NAME).type == "cpu"
+    if func in _INDEXING:
+        return any(isinstance(each, torch.Tensor) and each.dtype == torch.bool for each in args[1])
+    return func in _WAITING
+
+
+def _note_wait(what):
+    if _waits is not None:
+        _waits.append(what)
+
+
+@contextlib.contextmanager
+def recorded_waits():
+    """A list that receives the name of each operation for which the CPU waits for the device during the block."""
+    global _waits
+    before, _waits = _waits, []
+    try:
+        yield _waits
+    finally:
+        _waits = before
 
 
 def _raw(each):
@@ -241,6 +277,8 @@ def _made(func, *args, **kwargs):
 
 
 def _copied(self, source, non_blocking=False):
+    if isinstance(source, SecondTensor) and not isinstance(self, SecondTensor):
+        _note_wait("copy_")
     _raw(self).copy_(_raw(source))
     return self
 

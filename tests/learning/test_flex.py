@@ -8,9 +8,14 @@ import warnings
 import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
+from tests_models import random_model
+from tests_segments import segment
 from whetstone.learning import attention, flex
 from whetstone.learning.attention import Branches
+from whetstone.learning.packing import pack
+from whetstone.learning.token_outputs import TokenForward
 
 TREE = Branches((0, 7, 7, 12, 0), (7, 5, 4, 6, 3), ((), (0,), (0,), (0, 1), ()))
 """A root of seven tokens, two that go on from it, one that goes on from the first of these, and another root."""
@@ -38,18 +43,64 @@ def test_all_branches_at_once_are_what_each_is_by_itself(way):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def options_of(way="plain"):
+    return {"window": None, "chunk": None, "scaling": 0.2, "softcap": None, "sinks": None, **WAYS[way]}
+
+
 def test_on_a_cpu_each_branch_has_a_kernel_of_its_own():
-    assert not flex.suits(attention._branch_by_branch, attention._three_runs, tensors()[0])
+    assert not flex.suits(attention._branch_by_branch, attention._three_runs, *tensors(), options_of())
 
 
 @pytest.mark.parametrize(("factor", "used"), [(1.0, True), (1.1, False)])
 def test_what_gives_other_numbers_is_left_alone_and_that_is_said(monkeypatch, factor, used):
-    def at_once(query, key, value, branches, **options):
-        return factor * attention._branch_by_branch(query, key, value, branches)
+    def at_once(*given, **options):
+        return factor * attention._branch_by_branch(*given, **options)
 
     monkeypatch.setattr(flex, "attend_at_once", at_once)
-    given = (attention._branch_by_branch, attention._three_runs, torch.device("cpu"), torch.float32)
+    given = (attention._branch_by_branch, attention._three_runs, *tensors(), options_of())
     with torch.no_grad(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert flex._agrees(*given) is used
     assert bool(said) is not used
+
+
+class Strict:
+    """Refuses operands of two precisions, as the backward pass of a compiled kernel does."""
+
+    def __init__(self):
+        self.dtypes = []
+
+    def __call__(self, query, key, value, **options):
+        self.dtypes.append({query.dtype, key.dtype, value.dtype})
+        if len(self.dtypes[-1]) > 1:
+            raise NotImplementedError("Backward pass with mixed query, key, and value dtype is not supported")
+        block_mask = options.pop("block_mask")
+        places = torch.arange(query.shape[2])
+        seen = block_mask.mask_mod(None, None, places.unsqueeze(1), places.unsqueeze(0))
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=options["scale"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_autocast_the_kernel_receives_operands_of_one_precision(monkeypatch, dtype):
+    model, kernel = random_model("llama"), Strict()
+    segments = [segment([*range(20), *own], [False] * 20 + [True] * 3, 1.0) for own in ([4, 9, 9], [4, 8, 7])]
+    forward = TokenForward(model, dtype=dtype)
+    (micro,) = pack(segments, token_budget=4096, device=torch.device("cpu"))
+    expected = forward(micro, 1.0).logprobs
+    monkeypatch.setattr(flex, "compiled", lambda: kernel)
+    monkeypatch.setattr(flex, "suits", lambda *given: flex._agrees(*given))
+    found = forward(micro, 1.0).logprobs
+    found.sum().backward()
+    assert kernel.dtypes
+    assert all(each == {dtype} for each in kernel.dtypes)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 3e-2)
+
+
+def test_a_trial_leaves_no_gradient(monkeypatch):
+    monkeypatch.setattr(flex, "attend_at_once", attention._branch_by_branch)
+    given = [each.requires_grad_() for each in tensors()]
+    options = {**options_of("sinks"), "sinks": torch.zeros(4, requires_grad=True)}
+    assert flex._agrees(attention._branch_by_branch, attention._three_runs, *given, options)
+    assert all(each.grad is None for each in (*given, options["sinks"]))

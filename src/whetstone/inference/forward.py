@@ -100,11 +100,17 @@ class RowForward:
             self._is_compared = True  # here, in the thread that computes
             self._compare_once()
         width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
-        with self._threads.threads(self._parameters * len(rows) * width, tried=drawn):
+        with self._threads_of_pass(self._parameters * len(rows) * width, tried=drawn):
             logits = self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
         if logits.numel() >= GRAIN:
             restore_threads()  # the number of threads may decide the bits of what follows
         return logits
+
+    def _threads_of_pass(self, multiplications: int, *, tried: bool) -> contextlib.AbstractContextManager[None]:
+        """See `ThreadChoice.threads`. On a device no number of CPU threads is tried: a pass only launches kernels."""
+        if self.device.type != "cpu":
+            return contextlib.nullcontext()
+        return self._threads.threads(multiplications, tried=tried)
 
     def _computed(
         self,

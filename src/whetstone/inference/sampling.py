@@ -36,10 +36,11 @@ class Drawn:
     """[B] the likeliest tokens with their log-probs under the model's; empty where none were asked for."""
 
     def rows(self) -> Iterator[DrawnToken]:
-        """One after the other, as numbers."""
+        """The rows as numbers, read at once: on a device each read waits for it."""
         columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies)
-        for row in zip(*(column.tolist() for column in columns), self.tops, strict=True):
-            yield DrawnToken(*row)
+        read = torch.stack([column.double() for column in columns]).tolist()
+        for token, logprob, model_logprob, entropy, top in zip(*read, self.tops, strict=True):
+            yield DrawnToken(int(token), logprob, model_logprob, entropy, top)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,13 +106,12 @@ def attend_to_branches(
     if position_bias is not None:
         raise NotImplementedError("trees have no bias by position")
     branches, chunk = vars(module)["whetstone_aim"].branches, chunk_of(module)
-    if flex.suits(_branch_by_branch, _three_runs, query):
-        mixed = flex.attend_at_once(
-            query, key, value, branches,
-            window=sliding_window, chunk=chunk, scaling=scaling, softcap=softcap, sinks=s_aux,
-        )  # fmt: skip
-    else:
-        mixed = _branch_by_branch(query, key, value, branches, sliding_window, chunk, scaling, softcap, s_aux)
+    options = {
+        "window": sliding_window, "chunk": chunk, "scaling": scaling, "softcap": softcap, "sinks": s_aux,
+    }  # fmt: skip
+    at_once = flex.suits(_branch_by_branch, _three_runs, query, key, value, options)
+    attend: Any = flex.attend_at_once if at_once else _branch_by_branch
+    mixed: Tensor = attend(query, key, value, branches, **options)
     return mixed.transpose(1, 2), None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """How far the two may be apart, as a share of their size; products of float32 may be made in TF32."""
-_TRIED = (2, 1, 96, 64)
-"""Heads of queries and of keys, tokens, and numbers a head, of the trial."""
+_TRIED_TOKENS = 96
+"""Length of the row of the trial."""
 
 Attend = Callable[..., Tensor]
 
@@ -78,6 +78,7 @@ def attend_at_once(
     score = None if softcap is None else _bent(softcap)
     options = {"score_mod": score, "block_mask": held[kind], "scale": scaling}
     run = kernel if kernel is not None else compiled()
+    query, key, value = _of_one_dtype(query, key, value)
     gqa = query.shape[1] != key.shape[1]
     if sinks is None:
         mixed: Tensor = run(query, key, value, enable_gqa=gqa, **options)
@@ -87,44 +88,83 @@ def attend_at_once(
     return mixed * torch.sigmoid(sums - sinks.view(1, -1, 1)).unsqueeze(-1).to(mixed.dtype)
 
 
-def suits(by_branch: Attend, make: Callable[[Sequence[int]], Branches], like: Tensor) -> bool:
-    """Whether it is to be used for rows like this one: on CUDA, where it gives what branch by branch gives.
+def suits(
+    by_branch: Attend,
+    make: Callable[[Sequence[int]], Branches],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    options: Mapping[str, Any],
+) -> bool:
+    """Return whether flex attention computes rows like this one: on CUDA, if it agrees with `by_branch`.
+
+    The trial is repeated for each combination of precision, heads and options, because each compiles another kernel.
 
     Args:
-        by_branch: The other way: (query, key, value, branches) → [1, H, T, D].
+        by_branch: The other implementation: (query, key, value, branches, **options) → [1, H, T, D'].
         make: Three branches of one root, of these lengths.
+        query: [1, H, T, D].
+        key: [1, K, T, D].
+        value: [1, K, T, D'].
+        options: Window, chunk, scaling, softcap and sinks of `attend_at_once`.
     """
-    if like.device.type != "cuda":
+    if query.device.type != "cuda":
         return False
-    kind = (like.device, like.dtype)
+    shapes = tuple((each.dtype, each.shape[1], each.shape[3]) for each in (query, key, value))
+    settings = tuple(each is not None for each in options.values())
+    kind = (query.device, _common_dtype(query, value), shapes, settings)
     if kind not in _FOUND:
-        _FOUND[kind] = _agrees(by_branch, make, like.device, like.dtype)
+        _FOUND[kind] = _agrees(by_branch, make, query, key, value, options)
     return _FOUND[kind]
 
 
-_FOUND: dict[tuple[torch.device, torch.dtype], bool] = {}
+_FOUND: dict[Hashable, bool] = {}
+
+
+def _common_dtype(query: Tensor, value: Tensor) -> torch.dtype:
+    """Return the precision in which attention is computed: that of autocast, otherwise that of the values.
+
+    Rotary embeddings multiply queries and keys with float32 angles, so under autocast their precision differs from
+    that of the values. `scaled_dot_product_attention` converts them itself; a compiled kernel has no backward pass for
+    operands of two precisions.
+    """
+    kind = query.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+
+
+def _of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    dtype = _common_dtype(tensors[0], tensors[-1])
+    return tuple(each.to(dtype) for each in tensors)
 
 
 def _agrees(
-    by_branch: Attend, make: Callable[[Sequence[int]], Branches], device: torch.device, dtype: torch.dtype
+    by_branch: Attend,
+    make: Callable[[Sequence[int]], Branches],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    options: Mapping[str, Any],
 ) -> bool:
-    heads, kept, tokens, width = _TRIED
+    tokens, numbers = _TRIED_TOKENS, torch.Generator().manual_seed(0)
     branches = make((tokens // 3, tokens // 3, tokens - 2 * (tokens // 3)))
-    numbers = torch.Generator().manual_seed(0)
-    shapes = ((1, heads, tokens, width), (1, kept, tokens, width), (1, kept, tokens, width), (1, heads, tokens, width))
-    query, key, value, pull = (torch.randn(shape, generator=numbers).to(device, dtype) for shape in shapes)
-    options: dict[str, Any] = {"window": None, "chunk": None, "scaling": None, "softcap": None, "sinks": None}
-    ways: list[Attend] = [by_branch, functools.partial(attend_at_once, **options)]
+
+    def drawn(heads: int, width: int, like: Tensor) -> Tensor:
+        return torch.randn(1, heads, tokens, width, generator=numbers).to(like)
+
+    inputs = [drawn(each.shape[1], each.shape[3], each) for each in (query, key, value)]
+    pull = drawn(query.shape[1], value.shape[3], value)
+    ways: tuple[Attend, ...] = (by_branch, attend_at_once)
     found = []
     try:
         for way in ways:
             with torch.enable_grad():  # also where the first pass is one without
-                given = [each.clone().requires_grad_() for each in (query, key, value)]
-                mixed = way(*given, branches)
-                mixed.backward(pull)  # type: ignore[no-untyped-call]
-            found.append([mixed.detach(), *(each.grad for each in given)])
+                given = [each.clone().requires_grad_() for each in inputs]
+                mixed = way(*given, branches, **options)
+                slopes = torch.autograd.grad(mixed, given, pull.to(mixed))
+            found.append([mixed.detach(), *slopes])
         apart = max(float((a - b).norm() / a.norm()) for a, b in zip(*found, strict=True))
-        why = f"gives other numbers ({apart:.2g} of their size)" if not apart <= _TOLERANCE.get(dtype, 0.0) else ""
+        bound = _TOLERANCE.get(_common_dtype(query, value), 0.0)
+        why = f"gives other numbers ({apart:.2g} of their size)" if not apart <= bound else ""
     except Exception as error:  # a compiler's faults have no common kind
         why = f"does not work here ({type(error).__name__})"
     if why:

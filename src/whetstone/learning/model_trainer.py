@@ -39,6 +39,8 @@ LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 SMALLEST_BUDGET = 64
 """Tokens of a pass that are not halved any more."""
 
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Texts of errors of allocators. cuBLAS takes its workspace outside PyTorch's allocator and names only a status."""
 _FLOAT16_SCALE = 2.0**12
 """What a loss in float16 is multiplied by on its way back: gradients of its activations would be 0 without."""
 
@@ -479,7 +481,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether it is what a CPU's or GPU's allocator says when there is none left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return "can't allocate memory" in str(error) or "out of memory" in str(error)
+    return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def action_tokens(segment: Segment) -> int:

@@ -65,15 +65,33 @@ class Flops:
 
 @functools.cache
 def peak_flops(device: str, dtype: torch.dtype) -> float:
-    """Operations a second of a large matrix product, measured once."""
-    size = 8192 if device in ("cuda", "xpu") else 1024
-    left = torch.ones(size, size, device=device, dtype=dtype)
+    """Operations per second of a large matrix product, measured once.
+
+    The numbers are not constant: on a GPU a product of ones takes less power and runs faster than one of real weights.
+    If memory does not suffice, a smaller product is measured. The size is small beside a model, because its memory
+    counts in the peak that a run reports.
+    """
+    size, repeats = (4096, 8) if device in ("cuda", "xpu") else (1024, 1)
+    while True:
+        try:
+            return _product_flops(size, repeats, device, dtype)
+        except RuntimeError:  # out of memory: a measurement must not end a run
+            if size <= 512:
+                raise
+            size //= 2
+
+
+def _product_flops(size: int, repeats: int, device: str, dtype: torch.dtype) -> float:
+    left = torch.arange(size * size, device=device, dtype=torch.float32).sin_().to(dtype).view(size, size)
+    product = torch.empty_like(left)
     best = math.inf
     for _ in range(4):
         began = time.perf_counter()
-        (left @ left)[0, 0].item()
+        for _ in range(repeats):
+            torch.mm(left, left, out=product)
+        product[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+    return 2 * size**3 * repeats / best
 
 
 class Movement:

@@ -5,11 +5,11 @@ Easy to get wrong: a mean of means is not the mean. Sums and counts are kept apa
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from whetstone.algorithms import TokenLoss
 
@@ -38,14 +38,24 @@ class Tally:
 
     @torch.no_grad()
     def add(self, per_token: TokenLoss, outputs: TokenOutputs, micro: MicroBatch, divisor: int) -> None:
-        """One more pass."""
-        self.losses["loss/total"] += per_token.loss.sum().item() / divisor
-        self._mean("policy/entropy", outputs.entropies, micro.expert)
+        """Add the sums of one forward pass. All numbers are read at once, so the CPU waits for a device once."""
+        losses, means = [("loss/total", per_token.loss)], [("policy/entropy", outputs.entropies)]
         for name, values in per_token.metrics.items():
-            if name.startswith("loss/"):
-                self.losses[name] = self.losses.get(name, 0.0) + values.sum().item() / divisor
-            else:
-                self._mean(name, values, micro.expert)
+            (losses if name.startswith("loss/") else means).append((name, values))
+        kinds = [(name, by_expert) for name, _ in means for by_expert in (False, True)]
+        numbers = [values.sum() for _, values in losses]
+        for _, values in means:
+            says = ~values.isnan()
+            for mine in (says & ~micro.expert, says & micro.expert):
+                numbers += [torch.where(mine, values, 0).sum(), mine.sum()]
+        dtype = functools.reduce(torch.promote_types, (each.dtype for each in numbers))
+        read = torch.stack([each.to(dtype) for each in numbers]).tolist()
+        for (name, _), total in zip(losses, read, strict=False):
+            self.losses[name] = self.losses.get(name, 0.0) + total / divisor
+        rest = read[len(losses) :]
+        for kind, total, count in zip(kinds, rest[::2], rest[1::2], strict=True):
+            self.sums[kind] = self.sums.get(kind, 0.0) + total
+            self.counts[kind] = self.counts.get(kind, 0) + int(count)
         self.computed += len(micro.ids)
         self.standing += micro.segment_tokens
 
@@ -77,12 +87,3 @@ class Tally:
                 "update/oversized_micro_batches": float(self.over),
             }
         )
-
-    def _mean(self, name: str, values: Tensor, expert: Tensor) -> None:
-        """[A] numbers of a pass, NaN where a token says nothing; the policy's own and an expert's are kept apart."""
-        says = ~values.isnan()
-        for by_expert in (False, True):
-            mine = values[says & (expert == by_expert)]
-            kind = (name, by_expert)
-            self.sums[kind] = self.sums.get(kind, 0.0) + mine.sum().item()
-            self.counts[kind] = self.counts.get(kind, 0) + len(mine)

@@ -1,0 +1,200 @@
+"""The device of `tests_devices.py` finds faults that only a GPU would show, and counts how often the CPU waits for it.
+
+Each planted fault is a change of one line that people make: a tensor that stays on the CPU, a generator of another
+device, numbers read one at a time. Without it the same work runs.
+"""
+
+import asyncio
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from test_devices import SEGMENTS, SETTINGS, STEM, THERE, on_device, surrogate
+from tests_devices import NAME, recorded_waits
+from tests_models import random_model
+from whetstone.errors import InfrastructureError
+from whetstone.inference import LocalEngine, Sampling, choosing, sampling
+from whetstone.inference.cache import RowCache
+from whetstone.learning import model_trainer
+from whetstone.learning.model_trainer import ModelTrainer, is_out_of_memory
+from whetstone.learning.resources import peak_flops
+from whetstone.learning.tally import Tally
+from whetstone.policies import Policy, placed
+
+pytestmark = pytest.mark.skipif(THERE.type != NAME, reason="planted faults are for the device in the CPU's memory")
+MIXED = "expected all tensors to be on the same device"
+
+
+def trainer_there(**changes):
+    policy = placed(Policy(copy.deepcopy(random_model("llama")), None), THERE)
+    return ModelTrainer(policy, SETTINGS.model_copy(update=changes))
+
+
+def sample(count=1, tokens=4):
+    """Sample `count` episodes; returns (decode steps, operations that waited for the device)."""
+
+    async def run():
+        engine = LocalEngine(on_device(random_model("llama").requires_grad_(False)), context_length=96, rows=16)
+        draw = Sampling(max_new_tokens=tokens, seed=1)
+        try:
+            await engine.generate(STEM, draw, episode="first")  # tries how the model is computed
+            before = engine.statistics.steps
+            with recorded_waits() as waits:
+                await asyncio.gather(*(engine.generate([*STEM, k], draw, episode=str(k)) for k in range(count)))
+            return engine.statistics.steps - before, waits
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+def leave_a_column_on_the_cpu(monkeypatch):
+    original = model_trainer.pack
+
+    def pack(*arguments, **options):
+        for micro in original(*arguments, **options):
+            yield replace(micro, advantages=micro.advantages.cpu())
+
+    monkeypatch.setattr(model_trainer, "pack", pack)
+
+
+def make_weights_on_the_cpu(monkeypatch):
+    original = Tally.add
+
+    def add(self, per_token, *rest):
+        original(self, replace(per_token, loss=per_token.loss * torch.ones(len(per_token.loss))), *rest)
+
+    monkeypatch.setattr(Tally, "add", add)
+
+
+def restore_a_state_without_its_device(monkeypatch):
+    original = ModelTrainer._apply_gradient
+
+    def apply(self):
+        for optimizer in self.optimizers.each:
+            for state in optimizer.state.values():
+                state["exp_avg"] = state["exp_avg"].cpu()
+        return original(self)
+
+    monkeypatch.setattr(ModelTrainer, "_apply_gradient", apply)
+
+
+@pytest.mark.parametrize(
+    "plant", [leave_a_column_on_the_cpu, make_weights_on_the_cpu, restore_a_state_without_its_device]
+)
+def test_a_planted_fault_of_a_learner_is_found(monkeypatch, plant):
+    trainer = trainer_there()
+    trainer.step(SEGMENTS, surrogate)
+    plant(monkeypatch)
+    with pytest.raises(RuntimeError, match=MIXED):
+        trainer.step(SEGMENTS, surrogate)
+
+
+def keep_random_numbers_on_the_cpu(monkeypatch):
+    original = sampling._inverted
+    monkeypatch.setattr(sampling, "_inverted", lambda probabilities, numbers: original(probabilities, numbers.cpu()))
+
+
+def test_a_planted_fault_of_an_engine_is_found(monkeypatch):
+    keep_random_numbers_on_the_cpu(monkeypatch)
+    with pytest.raises(InfrastructureError, match=MIXED):
+        sample()
+
+
+def test_a_planted_fault_in_a_fast_way_to_compute_is_a_warning_and_a_slower_way(monkeypatch):
+    original = RowCache.aim
+
+    def aim(self, *arguments, **options):
+        original(self, *arguments, **options)
+        self.places = self.places.cpu()
+
+    model = on_device(random_model("llama").requires_grad_(False))
+    assert choosing._tried(model) is None  # over rows
+    monkeypatch.setattr(RowCache, "aim", aim)
+    with pytest.warns(UserWarning, match=r"do not suit it \(RuntimeError\)"):
+        assert choosing._tried(model) is not None
+
+
+def test_a_generator_of_the_cpu_is_refused_on_the_device():
+    numbers = torch.Generator().manual_seed(0)
+    with pytest.raises(RuntimeError, match="device type for generator"):
+        torch.randn(3, generator=numbers, device=THERE)
+    with pytest.raises(RuntimeError, match="device type for generator"):
+        torch.zeros(3, device=THERE).normal_(generator=numbers)
+
+
+def test_what_is_on_the_device_is_neither_written_nor_read_by_numpy(tmp_path):
+    there = torch.ones(3, device=THERE)
+    with pytest.raises(TypeError, match="could not read it"):
+        torch.save(there, tmp_path / "state.pt")
+    with pytest.raises((TypeError, RuntimeError)):
+        np.asarray(there)
+
+
+@pytest.mark.slow
+def test_an_update_waits_for_the_device_as_often_whatever_it_is_made_of():
+    found = {}
+    for name, segments, changes in (
+        ("few", SEGMENTS, {}), ("many", SEGMENTS * 3, {}), ("cut", SEGMENTS, {"micro_batch_tokens": 24}),
+    ):  # fmt: skip
+        trainer = trainer_there(**changes)
+        trainer.step(SEGMENTS, surrogate)  # measures what a product takes
+        with recorded_waits() as waits:
+            metrics = trainer.step(segments, surrogate, temperature=0.8)
+        found[name] = len(waits)
+        assert metrics["update/skipped_fraction"] == 0
+    assert found["few"] == found["many"] <= 4
+    passes = 1 + (found["cut"] - found["few"]) / 2
+    assert passes == int(passes) > 1  # two a pass: its tally, and whether its entropies have a gradient
+
+
+def test_numbers_that_are_read_one_at_a_time_are_counted(monkeypatch):
+    original = Tally.add
+
+    def add(self, per_token, *rest):
+        for value in per_token.loss:
+            value.item()
+        original(self, per_token, *rest)
+
+    monkeypatch.setattr(Tally, "add", add)
+    trainer = trainer_there()
+    trainer.step(SEGMENTS, surrogate)
+    with recorded_waits() as waits:
+        trainer.step(SEGMENTS, surrogate)
+    assert len(waits) > 4
+
+
+@pytest.mark.slow
+def test_a_decode_step_waits_for_the_device_twice_however_many_it_samples():
+    for count in (1, 8):
+        steps, waits = sample(count, tokens=6)
+        assert 0 < len(waits) <= 2 * (steps + count)  # a prompt that ends has a first token of its own
+
+
+@pytest.mark.parametrize(
+    ("said", "is_memory"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("CUDA error: out of memory", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_errors_of_allocators_are_told_from_others(said, is_memory):
+    assert is_out_of_memory(RuntimeError(said)) is is_memory
+
+
+def test_the_peak_is_measured_with_a_smaller_product_if_memory_does_not_suffice(monkeypatch):
+    sizes = []
+
+    def product(size, repeats, device, dtype):
+        sizes.append(size)
+        if size > 512:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 1e9
+
+    monkeypatch.setattr("whetstone.learning.resources._product_flops", product)
+    assert peak_flops.__wrapped__("cuda", torch.bfloat16) == 1e9
+    assert sizes == [4096, 2048, 1024, 512]

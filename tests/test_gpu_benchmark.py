@@ -1,0 +1,148 @@
+"""The benchmark for a GPU keeps what it measured, whatever happens to a part, and its parts run on a CPU."""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
+SCRIPT = FOLDER / "run.sh"
+ENVIRONMENT = {**os.environ, "PYTHON": sys.executable}
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    spec = importlib.util.spec_from_file_location("gpu_run", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture
+def run(gpu, tmp_path, monkeypatch):
+    """A run of three parts, whose commands a test replaces."""
+    monkeypatch.setattr(gpu, "PARTS", tuple(gpu.Part(name, 60, "") for name in ("one", "two", "three")))
+    options = {"out": tmp_path, "device": "cpu", "small": False, "seconds": 600.0, "model": "none", "only": None}
+    made = gpu.Run(argparse.Namespace(**options, wheels=tmp_path / "wheels", commit="abc"))
+    made._command = lambda part, limit: ["true"]
+    yield made
+    shutil.rmtree(made.scratch)
+
+
+def stored(run):
+    return {part["name"]: part for part in json.loads(run.path.read_text())["parts"]}
+
+
+def test_a_part_that_fails_does_not_stop_the_next_and_its_error_is_one_line(run):
+    failing = ["sh", "-c", "echo 'Traceback (most recent call last):'; echo 'ValueError: no room'; exit 3"]
+    run._command = lambda part, limit: failing if part.name == "two" else ["true"]
+    run.run_parts()
+    states = {name: part["state"] for name, part in stored(run).items()}
+    assert states == {"one": "done", "two": "failed", "three": "done"}
+    assert stored(run)["two"]["why"] == "ValueError: no room"
+    assert "no room" in (run.given.out / "gpu.log").read_text()
+
+
+def test_a_part_that_exceeds_its_limit_is_cut_and_what_it_measured_is_kept(run, gpu):
+    run._file_of("one").write_text(json.dumps({"measured": {"steps": 2}}))
+    run._command = lambda part, limit: ["sleep", "600"] if part.name == "one" else ["true"]
+    run.parts = [gpu.Part("one", 0.1, ""), *run.parts[1:]]
+    run.run_parts()
+    found = stored(run)
+    assert (found["one"]["state"], found["one"]["measured"]) == ("cut", {"steps": 2})
+    assert "limit" in found["one"]["why"]
+    assert found["three"]["state"] == "done"
+
+
+def test_parts_for_which_no_time_is_left_are_named_with_the_reason(run):
+    run.given.seconds = 1.0
+    run.run_parts()
+    assert {part["state"] for part in stored(run).values()} == {"not run"}
+    assert all("s of 1 s were left" in part["why"] for part in stored(run).values())
+
+
+def test_a_part_that_is_killed_with_the_run_is_in_the_file_as_running(run):
+    seen = []
+    run._command = lambda part, limit: (seen.append(stored(run)[part.name]["state"]), ["true"])[1]
+    run.run_parts()
+    assert seen == ["running"] * 3
+
+
+def test_an_interruption_is_stated_for_each_part_that_has_no_result(run):
+    run.result["parts"][0] = {"name": "one", "state": "done"}
+    run.result["parts"][1] = {"name": "two", "state": "running"}
+    run._file_of("two").write_text(json.dumps({"measured": {"steps": 1}}))
+    run.note_rest("the run was interrupted")
+    run.write()
+    found = stored(run)
+    assert [found[name]["state"] for name in ("one", "two", "three")] == ["done", "cut", "not run"]
+    assert found["two"]["measured"] == {"steps": 1}
+    assert found["three"]["why"] == "the run was interrupted"
+
+
+def test_a_machine_that_fails_ends_the_run(run, gpu):
+    run.parts = [gpu.Part("machine", 60, ""), *run.parts]
+    run.result["parts"].insert(0, {"name": "machine", "state": "not run"})
+    run._command = lambda part, limit: ["sh", "-c", "echo 'RuntimeError: No CUDA GPUs are available'; exit 1"]
+    run.run_parts()
+    assert stored(run)["three"]["why"] == "the machine part failed: RuntimeError: No CUDA GPUs are available"
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_run_with_a_result(tmp_path):
+    command = [SCRIPT, "--device", "cpu", "--small", "--out", tmp_path, "--only", "machine", "demo"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    path = tmp_path / "gpu.json"
+    while not (path.is_file() and "running" in path.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert [part["why"] for part in json.loads(path.read_text())["parts"]] == ["the run was interrupted"] * 2
+    assert "the run was interrupted" in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_one_line_states_that_nothing_was_measured(tmp_path):
+    done = subprocess.run([SCRIPT, "--out", tmp_path], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    machine, *rest = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert machine["state"] == "failed"
+    assert "\n" not in machine["why"]
+    assert machine["why"]
+    assert {part["state"] for part in rest} == {"not run"}
+    assert all(machine["why"] in part["why"] for part in rest)
+
+
+@pytest.mark.slow
+def test_every_part_runs_in_miniature_on_a_cpu(tmp_path):
+    command = [SCRIPT, "--device", "cpu", "--small", "--seconds", "5000", "--out", tmp_path]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    parts = {part["name"]: part for part in result["parts"]}
+    trl = parts.pop("trl-135m-full-bfloat16")
+    assert {name: part.get("why") for name, part in parts.items() if part["state"] != "done"} == {}
+    assert all(part["measured"] for part in parts.values())
+    assert trl["state"] == "done" or "pip install trl" in trl["why"]
+    assert done.returncode == (0 if trl["state"] == "done" else 1)
+    steps = {name: part["measured"] for name, part in parts.items() if name.startswith("step-")}
+    assert len(steps) == 5
+    for name, measured in steps.items():
+        assert measured["mismatch_mean"] < (1e-5 if name.endswith("float32") and "bfloat16" not in name else 0.02)
+        assert not [said for said in parts[name].get("warnings", []) if "slower" in said or "flex" in said]
+    assert parts["tests"]["measured"]["passed"] > 0
+    assert parts["tests"]["measured"]["failed"] == 0
+    assert {f"seconds_per_step_{number}" for number in (1, 2)} <= parts["two-processes"]["measured"].keys()
