@@ -127,27 +127,27 @@ def test_a_generator_of_the_cpu_is_refused_on_the_device():
 
 
 def test_what_is_on_the_device_is_neither_written_nor_read_by_numpy(tmp_path):
-    there = torch.ones(3, device=THERE)
+    tensor = torch.ones(3, device=THERE)
     with pytest.raises(TypeError, match="could not read it"):
-        torch.save(there, tmp_path / "state.pt")
+        torch.save(tensor, tmp_path / "state.pt")
     with pytest.raises((TypeError, RuntimeError)):
-        np.asarray(there)
+        np.asarray(tensor)
 
 
 @pytest.mark.slow
 def test_an_update_waits_for_the_device_as_often_whatever_it_is_made_of():
-    found = {}
+    counts = {}
     for name, segments, changes in (
         ("few", SEGMENTS, {}), ("many", SEGMENTS * 3, {}), ("cut", SEGMENTS, {"micro_batch_tokens": 24}),
     ):  # fmt: skip
         trainer = trainer_there(**changes)
-        trainer.step(SEGMENTS, surrogate)  # measures what a product takes
+        trainer.step(SEGMENTS, surrogate)  # measures the peak of a product
         with recorded_waits() as waits:
             metrics = trainer.step(segments, surrogate, temperature=0.8)
-        found[name] = len(waits)
+        counts[name] = len(waits)
         assert metrics["update/skipped_fraction"] == 0
-    assert found["few"] == found["many"] <= 4
-    passes = 1 + (found["cut"] - found["few"]) / 2
+    assert counts["few"] == counts["many"] <= 4
+    passes = 1 + (counts["cut"] - counts["few"]) / 2
     assert passes == int(passes) > 1  # two a pass: its tally, and whether its entropies have a gradient
 
 
@@ -171,19 +171,19 @@ def test_numbers_that_are_read_one_at_a_time_are_counted(monkeypatch):
 def test_a_decode_step_waits_for_the_device_twice_however_many_it_samples():
     for count in (1, 8):
         steps, waits = sample(count, tokens=6)
-        assert 0 < len(waits) <= 2 * (steps + count)  # a prompt that ends has a first token of its own
+        assert 0 < len(waits) <= 2 * (steps + count)  # a prompt that ends samples a first token
 
 
 @pytest.mark.parametrize(
-    ("said", "is_memory"),
+    ("text", "is_memory"),
     [
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
         ("CUDA error: out of memory", True),
         ("CUDA error: an illegal memory access was encountered", False),
     ],
 )
-def test_errors_of_allocators_are_told_from_others(said, is_memory):
-    assert is_out_of_memory(RuntimeError(said)) is is_memory
+def test_errors_of_allocators_are_told_from_others(text, is_memory):
+    assert is_out_of_memory(RuntimeError(text)) is is_memory
 
 
 def test_the_peak_is_measured_with_a_smaller_product_if_memory_does_not_suffice(monkeypatch):

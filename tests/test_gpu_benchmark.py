@@ -1,4 +1,4 @@
-"""The benchmark for a GPU keeps what it measured, whatever happens to a part, and its parts run on a CPU."""
+"""The benchmark for a GPU keeps its measurements if a part fails or is cut, and its parts run on a CPU."""
 
 import argparse
 import importlib.util
@@ -34,10 +34,10 @@ def run(gpu, tmp_path, monkeypatch):
     """A run of three parts, whose commands a test replaces."""
     monkeypatch.setattr(gpu, "PARTS", tuple(gpu.Part(name, 60, "") for name in ("one", "two", "three")))
     options = {"out": tmp_path, "device": "cpu", "small": False, "seconds": 600.0, "model": "none", "only": None}
-    made = gpu.Run(argparse.Namespace(**options, wheels=tmp_path / "wheels", commit="abc"))
-    made._command = lambda part, limit: ["true"]
-    yield made
-    shutil.rmtree(made.scratch)
+    benchmark = gpu.Run(argparse.Namespace(**options, wheels=tmp_path / "wheels", commit="abc"))
+    benchmark._command = lambda part, limit: ["true"]
+    yield benchmark
+    shutil.rmtree(benchmark.scratch)
 
 
 def stored(run):
@@ -51,7 +51,7 @@ def test_a_part_that_fails_does_not_stop_the_next_and_its_error_is_one_line(run)
     states = {name: part["state"] for name, part in stored(run).items()}
     assert states == {"one": "done", "two": "failed", "three": "done"}
     assert stored(run)["two"]["why"] == "ValueError: no room"
-    assert "no room" in (run.given.out / "gpu.log").read_text()
+    assert "no room" in (run.arguments.out / "gpu.log").read_text()
 
 
 def test_a_part_that_exceeds_its_limit_is_cut_and_what_it_measured_is_kept(run, gpu):
@@ -59,14 +59,14 @@ def test_a_part_that_exceeds_its_limit_is_cut_and_what_it_measured_is_kept(run, 
     run._command = lambda part, limit: ["sleep", "600"] if part.name == "one" else ["true"]
     run.parts = [gpu.Part("one", 0.1, ""), *run.parts[1:]]
     run.run_parts()
-    found = stored(run)
-    assert (found["one"]["state"], found["one"]["measured"]) == ("cut", {"steps": 2})
-    assert "limit" in found["one"]["why"]
-    assert found["three"]["state"] == "done"
+    parts = stored(run)
+    assert (parts["one"]["state"], parts["one"]["measured"]) == ("cut", {"steps": 2})
+    assert "limit" in parts["one"]["why"]
+    assert parts["three"]["state"] == "done"
 
 
 def test_parts_for_which_no_time_is_left_are_named_with_the_reason(run):
-    run.given.seconds = 1.0
+    run.arguments.seconds = 1.0
     run.run_parts()
     assert {part["state"] for part in stored(run).values()} == {"not run"}
     assert all("s of 1 s were left" in part["why"] for part in stored(run).values())
@@ -85,10 +85,10 @@ def test_an_interruption_is_stated_for_each_part_that_has_no_result(run):
     run._file_of("two").write_text(json.dumps({"measured": {"steps": 1}}))
     run.note_rest("the run was interrupted")
     run.write()
-    found = stored(run)
-    assert [found[name]["state"] for name in ("one", "two", "three")] == ["done", "cut", "not run"]
-    assert found["two"]["measured"] == {"steps": 1}
-    assert found["three"]["why"] == "the run was interrupted"
+    parts = stored(run)
+    assert [parts[name]["state"] for name in ("one", "two", "three")] == ["done", "cut", "not run"]
+    assert parts["two"]["measured"] == {"steps": 1}
+    assert parts["three"]["why"] == "the run was interrupted"
 
 
 def test_a_machine_that_fails_ends_the_run(run, gpu):
@@ -108,10 +108,10 @@ def test_a_signal_ends_the_run_with_a_result(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert [part["why"] for part in json.loads(path.read_text())["parts"]] == ["the run was interrupted"] * 2
-    assert "the run was interrupted" in said
+    assert "the run was interrupted" in text
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_every_part_runs_in_miniature_on_a_cpu(tmp_path):
     assert len(steps) == 5
     for name, measured in steps.items():
         assert measured["mismatch_mean"] < (1e-5 if name.endswith("float32") and "bfloat16" not in name else 0.02)
-        assert not [said for said in parts[name].get("warnings", []) if "slower" in said or "flex" in said]
+        assert not [text for text in parts[name].get("warnings", []) if "slower" in text or "flex" in text]
     assert parts["tests"]["measured"]["passed"] > 0
     assert parts["tests"]["measured"]["failed"] == 0
     assert {f"seconds_per_step_{number}" for number in (1, 2)} <= parts["two-processes"]["measured"].keys()

@@ -1,6 +1,6 @@
 """Run the tests of devices on a GPU and count their results while they run.
 
-    python benchmarks/gpu/device_tests.py tests --device cuda --result FILE --scratch FOLDER
+python benchmarks/gpu/device_tests.py tests --device cuda --result FILE --scratch FOLDER
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from part import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("tests/test_devices.py", "tests/learning/test_flex.py", "tests/test_device_faults.py")
-_LINE = re.compile(r"^(?:\[gw\d+\] \[ *\d+%\] )?(?:(?P<before>[A-Z]+) )?(?P<test>tests/\S+::.+?)(?: (?P<after>[A-Z]+).*)?$")
+_LINE = re.compile(
+    r"^(?:\[gw\d+\] \[ *\d+%\] )?(?:(?P<first>[A-Z]+) )?(?P<test>tests/\S+::.+?)(?: (?P<last>[A-Z]+).*)?$"
+)
+"""A line of `pytest -vv`: the outcome is last; with pytest-xdist it is first."""
 _PROCESSES = 8
 
 
@@ -31,11 +34,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
-    given = parser.parse_args()
-    result, failed = Result(given.result), []
+    arguments = parser.parse_args()
+    result, failed = Result(arguments.result), []
     counts = dict.fromkeys(("passed", "failed", "skipped", "error"), 0)
     command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--tb=short", *FILES]
-    if given.small:
+    if arguments.small:
         command += ["-k", "stay_shared or not_there or flex", "-m", "not slow"]
     else:
         command += ["-m", "slow or not slow"]
@@ -46,7 +49,7 @@ def main() -> None:
     for line in process.stdout:
         print(line, end="", flush=True)
         match = _LINE.match(line.rstrip())
-        outcome = (match["before"] or match["after"] or "").lower() if match is not None else ""
+        outcome = (match["first"] or match["last"] or "").lower() if match is not None else ""
         if match is None or outcome not in counts:
             continue
         counts[outcome] += 1
@@ -56,7 +59,8 @@ def main() -> None:
         result.add(**counts)
     code = process.wait()
     if code:
-        result.note(why=f"{len(failed)} of {sum(counts.values())} tests failed" if failed else f"pytest ended with {code}")
+        why = f"{len(failed)} of {sum(counts.values())} tests failed" if failed else f"pytest ended with {code}"
+        result.note(why=why)
     sys.exit(code)
 
 

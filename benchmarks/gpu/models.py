@@ -22,13 +22,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 2048,
     },
 }  # fmt: skip
-"""Those of SmolLM2-135M (Llama) and Qwen3-0.6B (Qwen3), with a context that suffices here."""
+"""Shapes of SmolLM2-135M (Llama) and Qwen3-0.6B (Qwen3), with a context of 2,048 tokens."""
 _SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 512} | {
     "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512,
 }  # fmt: skip
 _EMBEDDING_SCALE = 5.0
 """Factor on the tied embeddings: with the usual initialization every token is about equally likely."""
-_TEXTS = [f"Compute {a} * {b} + {a + b} and say the answer." for a in range(11, 99, 7) for b in range(3, 99, 5)]
+_TEXTS = [f"Compute {a} * {b} + {a + b} and state the answer." for a in range(11, 99, 7) for b in range(3, 99, 5)]
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,3 @@ def _write_random(shape: str, folder: Path, *, small: bool, tokenizer: Any) -> N
         model.get_input_embeddings().weight.mul_(_EMBEDDING_SCALE)
     folder.mkdir(parents=True)
     save_policy(Policy(model.to(torch.bfloat16).eval(), tokenizer), folder)
-
-

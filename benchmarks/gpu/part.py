@@ -1,4 +1,4 @@
-"""One part of the GPU benchmark: measures, and writes what it measured to a file while it runs.
+"""One part of the GPU benchmark. Its result file is replaced while it runs.
 
     python benchmarks/gpu/part.py step-135m-lora-bfloat16 --device cuda --result FILE --scratch FOLDER
 
@@ -86,10 +86,10 @@ class Steps(Progress):
     @contextlib.contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[Any]:
         """See `Progress.stage`."""
-        with super().stage(name, total, done=done) as shown:
+        with super().stage(name, total, done=done) as bar:
             if name == "reinforcement":
-                shown.advance = self._count  # type: ignore[method-assign]
-            yield shown
+                bar.advance = self._count  # type: ignore[method-assign]
+            yield bar
 
     def _count(self, metrics: Any, *, by: int = 1) -> None:
         self.left -= by
@@ -105,22 +105,23 @@ class Result:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.found = path, {"measured": {}}  # type: dict[str, Any]
+        self.path = path
+        self.facts: dict[str, Any] = {"measured": {}}
         self._lock = threading.Lock()
 
     def add(self, **measured: Any) -> None:
         """Add numbers."""
-        self._write({"measured": {**self.found["measured"], **measured}})
+        self._write({"measured": {**self.facts["measured"], **measured}})
 
     def note(self, **facts: Any) -> None:
-        """Add what is not a number: `why`, `weights`, `warnings`."""
+        """Add facts that are not numbers: `why`, `weights`, `warnings`."""
         self._write(facts)
 
     def _write(self, more: dict[str, Any]) -> None:
         with self._lock:
-            self.found |= more
+            self.facts |= more
             aside = self.path.with_suffix(".partial")
-            aside.write_text(json.dumps(self.found), encoding="utf-8")
+            aside.write_text(json.dumps(self.facts), encoding="utf-8")
             aside.replace(self.path)
 
 
@@ -134,40 +135,40 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--option", action="append", default=[], help="change of the recipe, such as engine.cache_gib=4")
-    given = parser.parse_args()
-    result = Result(given.result)
-    said: list[str] = []
-    with _recorded_warnings(said):
+    parser.add_argument("--option", action="append", default=[], help="change of the recipe")
+    arguments = parser.parse_args()
+    result = Result(arguments.result)
+    texts: list[str] = []
+    with _recorded_warnings(texts):
         try:
-            _work_of(given.part)(given, result)
+            _work_of(arguments.part)(arguments, result)
         finally:
-            if said:
-                result.note(warnings=said)
+            if texts:
+                result.note(warnings=texts)
 
 
 def _work_of(name: str) -> Callable[[argparse.Namespace, Result], None]:
     kind, *how = name.split("-")
-    whole: dict[str, Callable[[argparse.Namespace, Result], None]] = {
+    parts: dict[str, Callable[[argparse.Namespace, Result], None]] = {
         "machine": machine, "engine": engine, "two-processes": two_processes, "demo": demo,
     }  # fmt: skip
-    if name in whole:
-        return whole[name]
+    if name in parts:
+        return parts[name]
     shape, trained, dtype = how
-    return {"step": lambda given, result: step(given, result, shape, trained, dtype),
-            "trl": lambda given, result: step_of_trl(given, result, shape, dtype)}[kind]  # fmt: skip
+    return {"step": lambda arguments, result: step(arguments, result, shape, trained, dtype),
+            "trl": lambda arguments, result: step_of_trl(arguments, result, shape, dtype)}[kind]  # fmt: skip
 
 
 # ------------------------------------------------------------ parts
 
 
-def machine(given: argparse.Namespace, result: Result) -> None:
+def machine(arguments: argparse.Namespace, result: Result) -> None:
     """What computes, and how fast a matrix product and a copy are."""
     result.note(packages={name: _version(name) for name in PACKAGES}, cores=os.cpu_count())
-    if given.device.startswith("cuda"):
+    if arguments.device.startswith("cuda"):
         result.note(driver=_driver())
-        torch.zeros(1, device=given.device).add_(1).item()  # PyTorch's own words for a missing or older driver
-    device = find_device(given.device)
+        torch.zeros(1, device=arguments.device).add_(1).item()  # PyTorch's own words for a missing or older driver
+    device = find_device(arguments.device)
     properties = of_module(device, "get_device_properties") if device.type != "cpu" else None
     if properties is not None:
         card = properties(device)
@@ -179,30 +180,30 @@ def machine(given: argparse.Namespace, result: Result) -> None:
         result.add(free_gib=free / _GIB)
     for dtype in (torch.float32, torch.bfloat16):
         result.add(**{f"tflops_{str(dtype).removeprefix('torch.')}": peak_flops(device.type, dtype) / 1e12})
-    result.add(copy_gb_per_second=_bandwidth(device, small=given.small))
+    result.add(copy_gb_per_second=_bandwidth(device, small=arguments.small))
 
 
-def step(given: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str) -> None:
+def step(arguments: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str) -> None:
     """Whole training steps with metrics of sampler, learner and memory."""
-    _train_steps(given, result, shape, trained, dtype, SMALL if given.small else FULL)
+    _train_steps(arguments, result, shape, trained, dtype, SMALL if arguments.small else FULL)
 
 
-def engine(given: argparse.Namespace, result: Result) -> None:
+def engine(arguments: argparse.Namespace, result: Result) -> None:
     """The same with four times as many episodes at once."""
-    _train_steps(given, result, "135m", "full", "bfloat16", FEW if given.small else MANY)
+    _train_steps(arguments, result, "135m", "full", "bfloat16", FEW if arguments.small else MANY)
 
 
-def step_of_trl(given: argparse.Namespace, result: Result, shape: str, dtype: str) -> None:
+def step_of_trl(arguments: argparse.Namespace, result: Result, shape: str, dtype: str) -> None:
     """The same step in TRL: prompts, episodes per prompt, tokens, reward, optimizer and precision."""
     try:
         from step_trl import train_with_trl
     except ImportError as error:
         result.note(why=f"TRL is not usable here ({error}); pip install trl datasets")
         sys.exit(1)
-    sizes = SMALL if given.small else FULL
-    weights = weights_of(shape, small=given.small, model=given.model, scratch=given.scratch)
-    prompts = [task.prompt for task in _tasks(given, sizes)]
-    device = find_device(given.device)
+    sizes = SMALL if arguments.small else FULL
+    weights = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
+    prompts = [task.prompt for task in _tasks(arguments, sizes)]
+    device = find_device(arguments.device)
     seconds: list[float] = []
     tokens: list[float] = []
 
@@ -219,17 +220,21 @@ def step_of_trl(given: argparse.Namespace, result: Result, shape: str, dtype: st
             result.add(peak_gib=torch.cuda.max_memory_allocated(device) / _GIB)
 
     result.note(weights="real" if weights.is_real else "random")
-    train_with_trl(weights.folder, prompts, sizes, device=device, dtype=dtype, scratch=given.scratch, observe=observe)
+    train_with_trl(
+        weights.folder, prompts, sizes, device=device, dtype=dtype, scratch=arguments.scratch, observe=observe
+    )
 
 
-def two_processes(given: argparse.Namespace, result: Result) -> None:
-    """Two runs on the device at the same time, each in a process; each takes a quarter of what is free for keys."""
-    free = free_memory(find_device(given.device))
+def two_processes(arguments: argparse.Namespace, result: Result) -> None:
+    """Two runs on the device at the same time, each in a process; each takes a quarter of the free memory for keys."""
+    free = free_memory(find_device(arguments.device))
     options = ["--option", f"engine.cache_gib={max(0.01, (free or 0) / _GIB / 4):.3g}"]
-    command = [sys.executable, __file__, "step-135m-lora-bfloat16", "--device", given.device, "--model", given.model,
-               "--scratch", str(given.scratch), *options, *(["--small"] if given.small else [])]  # fmt: skip
-    weights_of("135m", small=given.small, model=given.model, scratch=given.scratch)  # written once, not twice
-    files = [given.scratch / f"process-{number}.json" for number in (1, 2)]
+    command = [sys.executable, __file__, "step-135m-lora-bfloat16", "--scratch", str(arguments.scratch), *options]
+    command += ["--device", arguments.device, "--model", arguments.model, *(["--small"] if arguments.small else [])]
+    weights_of(
+        "135m", small=arguments.small, model=arguments.model, scratch=arguments.scratch
+    )  # written once, not twice
+    files = [arguments.scratch / f"process-{number}.json" for number in (1, 2)]
     processes = [subprocess.Popen([*command, "--result", str(file)]) for file in files]
     while any(process.poll() is None for process in processes):
         time.sleep(0.5)
@@ -249,13 +254,13 @@ def _add_of_processes(files: Sequence[Path], result: Result) -> None:
             result.add(**{f"{name}_{number}": measured[name] for name in names if name in measured})
 
 
-def demo(given: argparse.Namespace, result: Result) -> None:
-    """The recipe `demo`, whole: supervised warm-up, reinforcement, evaluation before and after."""
-    changes = ["ablations=null", f"policy.device={given.device}"]
-    if given.small:
+def demo(arguments: argparse.Namespace, result: Result) -> None:
+    """The recipe `demo`, parts: supervised warm-up, reinforcement, evaluation before and after."""
+    changes = ["ablations=null", f"policy.device={arguments.device}"]
+    if arguments.small:
         changes += ["supervised.steps=2", "supervised.batch_size=4", "reinforcement.steps=2", "evaluation.episodes=2",
                     "reinforcement.tasks_per_step=2", "rollout.group_size=2", "rollout.max_new_tokens=4"]  # fmt: skip
-    folder, began = given.scratch / "run-demo", time.monotonic()
+    folder, began = arguments.scratch / "run-demo", time.monotonic()
     with _followed(folder, lambda steps: _add_of_demo(steps, result)):
         train(load_recipe("demo", changes), folder, progress=Progress(quiet=True))
     result.add(seconds_of_run=time.monotonic() - began)
@@ -278,23 +283,23 @@ def _add_of_demo(steps: list[dict[str, Any]], result: Result) -> None:
 
 
 def _train_steps(
-    given: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str, sizes: Sizes
+    arguments: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str, sizes: Sizes
 ) -> None:
-    weights = weights_of(shape, small=given.small, model=given.model, scratch=given.scratch)
+    weights = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
     result.note(weights="real" if weights.is_real else "random")
     lora = "{rank: 16}" if trained == "lora" else "null"
-    changes = [f"policy.path={weights.folder}", f"policy.lora={lora}", f"policy.dtype={dtype}", *given.option]
-    folder = given.scratch / f"run-{os.getpid()}"
+    changes = [f"policy.path={weights.folder}", f"policy.lora={lora}", f"policy.dtype={dtype}", *arguments.option]
+    folder = arguments.scratch / f"run-{os.getpid()}"
     with _followed(folder, lambda steps: _add_of_steps(steps, result)), contextlib.suppress(Enough):
-        train(_recipe(given, sizes, *changes), folder, progress=Steps(sizes.steps))
+        train(_recipe(arguments, sizes, *changes), folder, progress=Steps(sizes.steps))
 
 
-def _recipe(given: argparse.Namespace, sizes: Sizes, *changes: str) -> Any:
+def _recipe(arguments: argparse.Namespace, sizes: Sizes, *changes: str) -> Any:
     stage = f"{{steps: {sizes.steps}, tasks_per_step: {sizes.tasks}, optimizer: adamw, learning_rate: 1.0e-5, "
     return load_recipe(
         "smollm2-calculator",
         [
-            f"policy.device={given.device}",
+            f"policy.device={arguments.device}",
             "supervised=null",
             "environment={tools: [], max_turns: 1}",
             "reward=same_weights:parity",
@@ -307,21 +312,21 @@ def _recipe(given: argparse.Namespace, sizes: Sizes, *changes: str) -> Any:
     )
 
 
-def _tasks(given: argparse.Namespace, sizes: Sizes) -> list[Any]:
+def _tasks(arguments: argparse.Namespace, sizes: Sizes) -> list[Any]:
     """The first prompts of the task source of a step."""
     from whetstone.assembly import assemble
 
-    weights = weights_of("135m", small=True, model=given.model, scratch=given.scratch / "tasks")
+    weights = weights_of("135m", small=True, model=arguments.model, scratch=arguments.scratch / "tasks")
     changes = [f"policy.path={weights.folder}", "policy.lora=null", "policy.device=cpu"]
-    source = assemble(_recipe(given, sizes, *changes)).source
+    source = assemble(_recipe(arguments, sizes, *changes)).source
     return [source.task(number) for number in range(64)]
 
 
 def _add_of_steps(steps: list[dict[str, Any]], result: Result) -> None:
     """Medians over all steps after the first; of the first one until there are others."""
     measured = steps[1:] or steps
-    found = [_summed(each) for each in measured]
-    medians = {name: statistics.median(each[name] for each in found if name in each) for name in found[0]}
+    summaries = [_summed(each) for each in measured]
+    medians = {name: statistics.median(each[name] for each in summaries if name in each) for name in summaries[0]}
     result.add(steps=len(steps), **medians)
     if medians.get("generation_seconds"):
         rate = medians["sampled_tokens_per_step"] / medians["generation_seconds"]
@@ -329,14 +334,12 @@ def _add_of_steps(steps: list[dict[str, Any]], result: Result) -> None:
 
 
 def _summed(metrics: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: sum(metrics[one] for one in of) for name, of in COLUMNS.items() if all(one in metrics for one in of)
-    }
+    return {name: sum(metrics[one] for one in of) for name, of in COLUMNS.items() if all(one in metrics for one in of)}
 
 
 @contextlib.contextmanager
 def _followed(folder: Path, add: Callable[[list[dict[str, Any]]], None]) -> Iterator[None]:
-    """Call `add` with all steps of a run whenever there are more, so that a run that is cut leaves what it had."""
+    """Call `add` with all steps of a run whenever there are more, so that a run that is cut leaves its steps."""
     ended = threading.Event()
 
     def read() -> list[dict[str, Any]]:
@@ -366,13 +369,13 @@ def _followed(folder: Path, add: Callable[[list[dict[str, Any]]], None]) -> Iter
 
 
 @contextlib.contextmanager
-def _recorded_warnings(said: list[str]) -> Iterator[None]:
-    """Keep what the package warns about: a slower way to compute a model is a fault here."""
+def _recorded_warnings(texts: list[str]) -> Iterator[None]:
+    """Record the warnings of the package: a slower way to compute a model is a fault here."""
     before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
-        if issubclass(category, UserWarning) and "whetstone" in filename and str(message) not in said:
-            said.append(str(message)[:300])
+        if issubclass(category, UserWarning) and "whetstone" in filename and str(message) not in texts:
+            texts.append(str(message)[:300])
         before(message, category, filename, *rest, **options)
 
     warnings.showwarning = show

@@ -64,7 +64,7 @@ PARTS = (
 """In order of value: a run that is cut has the first ones."""
 
 SMALL_LIMIT = 900.0
-"""Limit of a part of `--small`, which may run beside other work."""
+"""Limit of a part of `--small`, which may share the machine with other work."""
 
 
 class Interrupted(Exception):
@@ -73,15 +73,15 @@ class Interrupted(Exception):
 
 def main() -> int:
     """Run the benchmark; returns 0 if all parts are done, 1 if not."""
-    given = read_arguments()
-    if given.list:
+    arguments = read_arguments()
+    if arguments.list:
         for part in PARTS:
             print(f"{part.name:26} {part.seconds:5.0f} s   {part.title}")
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    given.out.mkdir(parents=True, exist_ok=True)
-    run = Run(given)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    run = Run(arguments)
     try:
         run.install_missing()
         run.run_parts()
@@ -106,9 +106,9 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--commit", help="commit of this checkout, if it has no git directory")
     parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help="parts to run: " + ", ".join(names))
     parser.add_argument("--list", action="store_true", help="print the parts and their limits")
-    given = parser.parse_args()
-    given.out, given.wheels = given.out.resolve(), given.wheels.resolve()
-    return given
+    arguments = parser.parse_args()
+    arguments.out, arguments.wheels = arguments.out.resolve(), arguments.wheels.resolve()
+    return arguments
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -119,21 +119,21 @@ class Run:
     """The parts of one run, and their results in a file.
 
     Args:
-        given: The command line.
+        arguments: The command line.
     """
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.given, self.began = given, time.monotonic()
-        self.path: Path = given.out / "gpu.json"
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.began = arguments, time.monotonic()
+        self.path: Path = arguments.out / "gpu.json"
         self.scratch = Path(tempfile.mkdtemp(prefix="whetstone-gpu-"))
-        self.parts = [part for part in PARTS if not given.only or part.name in given.only]
+        self.parts = [part for part in PARTS if not arguments.only or part.name in arguments.only]
         self.sites: list[Path] = []
         self.result: dict[str, Any] = {
             "name": "gpu",
-            "commit": given.commit or commit_of(ROOT),
+            "commit": arguments.commit or commit_of(ROOT),
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "device": given.device,
-            "small": given.small,
+            "device": arguments.device,
+            "small": arguments.small,
             "python": sys.version.split()[0],
             "installed": [],
             "seconds": 0.0,
@@ -142,10 +142,8 @@ class Run:
         self.write()
 
     def install_missing(self) -> None:
-        """Install the wheels of packages that this Python lacks, into a folder of their own."""
-        wheels = {
-            _plain(wheel.name.split("-")[0]): wheel for wheel in sorted(self.given.wheels.glob("*.whl"))
-        }
+        """Install the wheels of packages that this Python lacks, into a separate folder."""
+        wheels = {_plain(wheel.name.split("-")[0]): wheel for wheel in sorted(self.arguments.wheels.glob("*.whl"))}
         missing = [name for name in wheels if not _is_installed(name)]
         if not missing:
             return
@@ -163,20 +161,20 @@ class Run:
     def run_parts(self) -> None:
         """Run one part after another, as long as there is time."""
         for number, part in enumerate(self.parts):
-            left = self.given.seconds - (time.monotonic() - self.began)
+            left = self.arguments.seconds - (time.monotonic() - self.began)
             if left < LEAST_SECONDS:
-                self.note_rest(f"{max(0.0, left):.0f} s of {self.given.seconds:.0f} s were left")
+                self.note_rest(f"{max(0.0, left):.0f} s of {self.arguments.seconds:.0f} s were left")
                 return
-            limit = min(SMALL_LIMIT if self.given.small else part.seconds, left - 1.0)
+            limit = min(SMALL_LIMIT if self.arguments.small else part.seconds, left - 1.0)
             self.result["parts"][number] = {"name": part.name, "state": "running", "why": "the run ended in it"}
             self.write()
-            found = self._run_part(part, limit)
-            self.result["parts"][number] = found
+            outcome = self._run_part(part, limit)
+            self.result["parts"][number] = outcome
             self.write()
-            why = f": {found['why']}" if found.get("why") else ""
-            print(f"{part.name}: {found['state']}, {found['seconds']:.1f} s{why}", flush=True)
-            if part.name == "machine" and found["state"] != "done":
-                self.note_rest(f"the machine part {found['state']}: {found.get('why', '')}")
+            why = f": {outcome['why']}" if outcome.get("why") else ""
+            print(f"{part.name}: {outcome['state']}, {outcome['seconds']:.1f} s{why}", flush=True)
+            if part.name == "machine" and outcome["state"] != "done":
+                self.note_rest(f"the machine part {outcome['state']}: {outcome.get('why', '')}")
                 return
 
     def note_rest(self, why: str) -> None:
@@ -213,16 +211,16 @@ class Run:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its children, too
                 process.wait()
-        found: dict[str, Any] = {"name": part.name, "state": "done", "seconds": round(time.monotonic() - began, 1)}
-        found |= self._measured(part.name)
+        outcome: dict[str, Any] = {"name": part.name, "state": "done", "seconds": round(time.monotonic() - began, 1)}
+        outcome |= self._measured(part.name)
         if code is None:
-            found |= {"state": "cut", "why": f"its limit of {limit:.0f} s was reached"}
+            outcome |= {"state": "cut", "why": f"its limit of {limit:.0f} s was reached"}
         elif code != 0:
             text = log.read_text(encoding="utf-8", errors="replace")
-            found |= {"state": "failed", "why": found.get("why") or _last_line(text) or f"exit code {code}"}
-        if found["state"] != "done":
+            outcome |= {"state": "failed", "why": outcome.get("why") or _last_line(text) or f"exit code {code}"}
+        if outcome["state"] != "done":
             self._keep_log(part.name, log)
-        return found
+        return outcome
 
     def _command(self, part: Part, limit: float) -> list[str]:
         if part.name == "tests":
@@ -230,9 +228,17 @@ class Run:
         return [sys.executable, str(HERE / "part.py"), *self._options(part, limit)]
 
     def _options(self, part: Part, limit: float) -> list[str]:
-        options = [part.name, "--device", self.given.device, "--model", self.given.model, "--seconds", f"{limit:.0f}"]
+        options = [
+            part.name,
+            "--device",
+            self.arguments.device,
+            "--model",
+            self.arguments.model,
+            "--seconds",
+            f"{limit:.0f}",
+        ]
         options += ["--scratch", str(self.scratch), "--result", str(self._file_of(part.name))]
-        return [*options, *(["--small"] if self.given.small else [])]
+        return [*options, *(["--small"] if self.arguments.small else [])]
 
     def _environment(self) -> dict[str, str]:
         paths = [ROOT / "src", ROOT / "tests", ROOT / "benchmarks", HERE, *self.sites]
@@ -250,7 +256,7 @@ class Run:
         return self.scratch / f"{name}.json"
 
     def _measured(self, name: str) -> dict[str, Any]:
-        """What a part wrote until now."""
+        """Return the numbers and facts that a part wrote until now."""
         try:
             return dict(json.loads(self._file_of(name).read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -259,14 +265,14 @@ class Run:
     def _keep_log(self, name: str, log: Path) -> None:
         """Append the end of a part's output to the log of the run."""
         text = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
-        with (self.given.out / "gpu.log").open("a", encoding="utf-8") as kept:
-            kept.write(f"==== {name}\n{text}\n")
+        with (self.arguments.out / "gpu.log").open("a", encoding="utf-8") as log_file:
+            log_file.write(f"==== {name}\n{text}\n")
 
 
 def commit_of(folder: Path) -> str:
     """Return the commit of a checkout, with `-dirty` if files differ from it; `unknown` without git."""
     try:
-        said = subprocess.run(
+        numbers = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
             capture_output=True,
             text=True,
@@ -275,7 +281,7 @@ def commit_of(folder: Path) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return said.stdout.strip()
+    return numbers.stdout.strip()
 
 
 def table_of(result: dict[str, Any]) -> str:
@@ -283,10 +289,10 @@ def table_of(result: dict[str, Any]) -> str:
     lines = []
     for part in result["parts"]:
         measured = part.get("measured", {})
-        shown = [f"{name} {value:.4g}" for name, value in measured.items() if isinstance(value, int | float)]
-        said = ", ".join(shown) if shown else ""
-        why = part.get("why", "")
-        lines.append(f"{part['name']:26} {part['state']:8} {part.get('seconds', 0):6.1f} s  {said}{'  ' + why if why else ''}")
+        pairs = [f"{name} {value:.4g}" for name, value in measured.items() if isinstance(value, int | float)]
+        numbers, why = ", ".join(pairs), part.get("why", "")
+        seconds = part.get("seconds", 0)
+        lines.append(f"{part['name']:26} {part['state']:8} {seconds:6.1f} s  {numbers}  {why}".rstrip())
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@
 #   benchmarks/gpu/run.sh --help                   all options
 #
 # Uses the first Python (3.11 or newer) that has PyTorch with a GPU, otherwise the first that has PyTorch; PYTHON=...
-# names one. Packages that it lacks are installed from wheels in --wheels, into a folder of their own;
+# names one. Packages that it lacks are installed from wheels in --wheels, into a separate folder;
 # `python benchmarks/gpu/carry.py` collects these wheels on a machine with network.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

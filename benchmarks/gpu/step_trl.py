@@ -33,9 +33,9 @@ def train_with_trl(
         folder: The model.
         prompts: Texts of the user's message.
         sizes: Tasks per step, episodes per task, tokens, steps: `part.Sizes`.
-        device: Where it is computed.
+        device: Device of the model.
         dtype: `bfloat16` for autocast, as in Whetstone; `float32`.
-        scratch: Where TRL may write.
+        scratch: Folder for files of TRL.
         observe: Called after each step with its seconds and its sampled tokens.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
