@@ -1,6 +1,6 @@
-"""One kernel over all branches gives what one kernel a branch gives; where it does not, it is left alone.
+"""One kernel over all branches computes the same as one kernel per branch; if it does not, it is not used.
 
-Backward, and compiled, it runs on a GPU alone; here its plain form is compared, which gives the same numbers.
+Its compiled form and its backward pass need a GPU. On a CPU its uncompiled form is compared, which has the same numbers.
 """
 
 import warnings
@@ -39,8 +39,8 @@ def test_all_branches_at_once_are_what_each_is_by_itself(way):
     query, key, value = tensors()
     expected = attention._branch_by_branch(query, key, value, TREE, **options)
     with warnings.catch_warnings(action="ignore"):  # that it is not compiled
-        found = flex.attend_at_once(query, key, value, TREE, **options, kernel=flex_attention)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        mixed = flex.attend_at_once(query, key, value, TREE, **options, kernel=flex_attention)
+    torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-5)
 
 
 def options_of(way="plain"):
@@ -53,15 +53,15 @@ def test_on_a_cpu_each_branch_has_a_kernel_of_its_own():
 
 @pytest.mark.parametrize(("factor", "used"), [(1.0, True), (1.1, False)])
 def test_what_gives_other_numbers_is_left_alone_and_that_is_said(monkeypatch, factor, used):
-    def at_once(*given, **options):
-        return factor * attention._branch_by_branch(*given, **options)
+    def at_once(*inputs, **options):
+        return factor * attention._branch_by_branch(*inputs, **options)
 
     monkeypatch.setattr(flex, "attend_at_once", at_once)
-    given = (attention._branch_by_branch, attention._three_runs, *tensors(), options_of())
-    with torch.no_grad(), warnings.catch_warnings(record=True) as said:
+    inputs = (attention._branch_by_branch, attention._three_runs, *tensors(), options_of())
+    with torch.no_grad(), warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        assert flex._agrees(*given) is used
-    assert bool(said) is not used
+        assert flex._agrees(*inputs) is used
+    assert bool(recorded) is not used
 
 
 class Strict:
@@ -90,17 +90,33 @@ def test_under_autocast_the_kernel_receives_operands_of_one_precision(monkeypatc
     (micro,) = pack(segments, token_budget=4096, device=torch.device("cpu"))
     expected = forward(micro, 1.0).logprobs
     monkeypatch.setattr(flex, "compiled", lambda: kernel)
-    monkeypatch.setattr(flex, "suits", lambda *given: flex._agrees(*given))
-    found = forward(micro, 1.0).logprobs
-    found.sum().backward()
+    monkeypatch.setattr(flex, "suits", lambda *inputs: flex._agrees(*inputs))
+    mixed = forward(micro, 1.0).logprobs
+    mixed.sum().backward()
     assert kernel.dtypes
     assert all(each == {dtype} for each in kernel.dtypes)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 3e-2)
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 3e-2)
 
 
 def test_a_trial_leaves_no_gradient(monkeypatch):
     monkeypatch.setattr(flex, "attend_at_once", attention._branch_by_branch)
-    given = [each.requires_grad_() for each in tensors()]
+    inputs = [each.requires_grad_() for each in tensors()]
     options = {**options_of("sinks"), "sinks": torch.zeros(4, requires_grad=True)}
-    assert flex._agrees(attention._branch_by_branch, attention._three_runs, *given, options)
-    assert all(each.grad is None for each in (*given, options["sinks"]))
+    assert flex._agrees(attention._branch_by_branch, attention._three_runs, *inputs, options)
+    assert all(each.grad is None for each in (*inputs, options["sinks"]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: benchmarks/gpu/run.sh --only tests")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_compiled_kernel_is_used_on_a_gpu(way, dtype):
+    query, key, value = (each.repeat(1, 1, 1, 4).to("cuda", dtype) for each in tensors())
+    options = options_of(way)
+    if options["sinks"] is not None:
+        options["sinks"] = options["sinks"].to("cuda", dtype)
+    with warnings.catch_warnings(action="error"):
+        assert flex.suits(attention._branch_by_branch, attention._three_runs, query, key, value, options)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            mixed = query.float(), key.float(), value
+            assert flex.suits(attention._branch_by_branch, attention._three_runs, *mixed, options)

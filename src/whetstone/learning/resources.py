@@ -68,8 +68,8 @@ def peak_flops(device: str, dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product, measured once.
 
     The numbers are not constant: on a GPU a product of ones takes less power and runs faster than one of real weights.
-    If memory does not suffice, a smaller product is measured. The size is small beside a model, because its memory
-    counts in the peak that a run reports.
+    If memory does not suffice, a smaller product is measured. The size is small compared with a model, because
+    its memory counts in the peak that a run reports.
     """
     size, repeats = (4096, 8) if device in ("cuda", "xpu") else (1024, 1)
     while True:
