@@ -53,7 +53,7 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """As plain values, rounded to six significant digits."""
         values = {"quantity": self.quantity, "relation": self.relation}
-        return {**values, "expected": _rounded(self.expected), "measured": _rounded(self.measured)}
+        return {**values, "expected": _rounded(float(self.expected)), "measured": _rounded(float(self.measured))}
 
 
 @dataclass(frozen=True, slots=True)
