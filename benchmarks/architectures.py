@@ -31,13 +31,13 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from whetstone.errors import InfrastructureError, PolicyError
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.inference.forward import RowForward
 from whetstone.learning.packing import pack
 from whetstone.learning.resources import Flops
 from whetstone.learning.token_outputs import TokenForward
 from whetstone.policies import takes
-from whetstone.trajectory import Author, Segment, Tokens
+from whetstone.trajectory import Author, Segment, Tokens, TokenSequence
 
 RESULTS = Path(__file__).parent / "results"
 VOCABULARY, CONTEXT = 97, 96
@@ -200,7 +200,9 @@ async def sampled(model: torch.nn.Module, tokens: int = 9) -> tuple[str, float]:
 
     async def turn(prompt: list[int], episode: str, drawn: list[tuple[int, int]], seed: int) -> list[int]:
         nonlocal apart
-        answer = await engine.generate(prompt, Sampling(tokens, seed=seed), episode=episode, drawn=drawn)
+        answer = await engine.generate(
+            GenerateRequest(TokenSequence(prompt), Sampling(tokens, seed=seed), episode, sampled_spans=drawn)
+        )
         ids = [*prompt, *answer.tokens]
         plain = plain_logprobs(model, ids)[len(prompt) - 1 :]
         apart = max(apart, (plain - torch.tensor(answer.logprobs)).abs().max().item())
@@ -214,7 +216,7 @@ async def sampled(model: torch.nn.Module, tokens: int = 9) -> tuple[str, float]:
     try:
         first, _ = await asyncio.gather(episode("one", _text(17, 1), 3), episode("two", _text(2, 2), 5))
         await turn([*first[: 17 + tokens - 2], *_text(6, 9)], "fork", [(17, 17 + tokens - 2)], 7)
-        scores = await engine.score(first, start=4)
+        scores = await engine.score(TokenSequence(first), start=4)
         apart = max(apart, (plain_logprobs(model, first)[3:] - torch.tensor(scores.logprobs)).abs().max().item())
         how = engine._chosen
         return ("rows" if isinstance(how, RowForward) else f"own cache ({how.feeding.by})" if how else ""), apart

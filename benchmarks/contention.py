@@ -33,8 +33,9 @@ import torch
 from circumstances import circumstances
 from engine import SEQUENCES, model_of, pretrained, prompts
 from turns import Turns
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.sandbox import Ending, Sandbox
+from whetstone.trajectory import TokenSequence
 
 PROMPT, BUSY, CALLS_A_SECOND = 96, (2, 30), 64
 FEWEST, MOST = 32, 96
@@ -56,7 +57,7 @@ async def sampling(engine: LocalEngine) -> AsyncIterator[None]:
             number = next(numbers)
             count = random.Random(number).randint(FEWEST, MOST)
             ids = prompts(PROMPT, number // SEQUENCES)[place]
-            await engine.generate(ids, Sampling(count, seed=number), episode=str(number))
+            await engine.generate(GenerateRequest(TokenSequence(ids), Sampling(count, seed=number), str(number)))
             engine.forget(str(number))
 
     tasks = [asyncio.create_task(one(place)) for place in range(SEQUENCES)]

@@ -34,8 +34,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Ll
 from circumstances import circumstances
 from turns import Turns
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.policies.precision import Precision, in_dtype
+from whetstone.trajectory import TokenSequence
 
 SEQUENCES, GROUP, TURNS = 64, 8, 3
 OBSERVED = 16
@@ -87,7 +88,7 @@ async def with_engine(engine: LocalEngine, length: int, draw: int, lengths: list
         name = f"{draw}/{number}"
         for turn in range(TURNS):
             sampling = Sampling(lengths[turn][number], seed=10 * number + turn)
-            drawn = await engine.generate(ids, sampling, episode=name)
+            drawn = await engine.generate(GenerateRequest(TokenSequence(ids), sampling, name))
             ids = [*ids, *drawn.tokens, *range(2, 2 + OBSERVED)]
         engine.forget(name)
 
@@ -140,7 +141,7 @@ def engine_decoding(model: LlamaForCausalLM, context: int, length: int, steps: i
         async def everyone(count: int) -> None:
             await asyncio.gather(
                 *(
-                    engine.generate(ids, Sampling(count, seed=i), episode=str(i))
+                    engine.generate(GenerateRequest(TokenSequence(ids), Sampling(count, seed=i), str(i)))
                     for i, ids in enumerate(prompts(length, 0))
                 )
             )
@@ -161,10 +162,10 @@ def second_turn(model: LlamaForCausalLM, context: int, length: int, new: int) ->
     async def main() -> float:
         engine = LocalEngine(model, context_length=context, rows=4)
         ids = prompts(length, 0)[0]
-        drawn = await engine.generate(ids, Sampling(1), episode="a")
+        drawn = await engine.generate(GenerateRequest(TokenSequence(ids), Sampling(1), "a"))
         ids = [*ids, *drawn.tokens, *[3 + i % 300 for i in range(new)]]
         began = time.perf_counter()
-        await engine.generate(ids, Sampling(1), episode="a")
+        await engine.generate(GenerateRequest(TokenSequence(ids), Sampling(1), "a"))
         seconds = time.perf_counter() - began
         await engine.close()
         return seconds

@@ -30,10 +30,11 @@ from concurrency import resident_bytes
 from whetstone.assembly import Assembly, assemble
 from whetstone.chat import user
 from whetstone.cli.listening import bound_to
-from whetstone.inference import Engine, Sampling
+from whetstone.inference import Engine, GenerateRequest, Sampling
 from whetstone.recipe import load_recipe
 from whetstone.serving import Episodes, Server, Speaker, application
 from whetstone.serving.connections import keep_what_is_loaded, runner
+from whetstone.trajectory import TokenSequence
 
 RESULTS = Path(__file__).parent / "results"
 GOAL = 0.9
@@ -194,7 +195,7 @@ async def straight(endpoint: Endpoint, clients: int, each: int, tokens: int) -> 
             ids = chat.open([user(body["messages"][0]["content"])], ()).ids
             sampling = Sampling(body["max_tokens"], stop_ids=chat.stop_ids, seed=body["seed"])
             name = f"straight {client} {turn}"
-            drawn = await engine.generate(ids, sampling, episode=name)
+            drawn = await engine.generate(GenerateRequest(TokenSequence(ids), sampling, name))
             drawn_tokens += len(drawn.tokens)
             engine.forget(name)
 

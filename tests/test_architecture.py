@@ -18,8 +18,8 @@ ORDER = [
     "window", "masking", "errors", "user_code", "extras", "ranges", "renames", "python_syntax",
     "plain_json", "stopping", "waiting", "seeding", "compute_thread",
     "atomic_write", "json_lines", "cache_folder", "shortening", "network", "contracts", "plugins", "recipe", "sandbox",
-    "chat", "notebook_html", "end_reason", "provenance", "trajectory", "trajectory_json", "causes", "tool_calls",
-    "tools", "tasks", "environments",
+    "tokens", "chat", "notebook_html", "end_reason", "provenance", "trajectory", "trajectory_json", "causes",
+    "tool_calls", "tools", "tasks", "environments",
     "policies", "inference", "rewards", "rollout", "algorithms", "learning", "evaluation", "reporting",
     "record", "data", "assembly", "scaling", "training", "analysis", "serving", "viewing", "recipes", "cli",
 ]  # fmt: skip

@@ -11,11 +11,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from architectures import CONTEXT, examine, tiny_model
 from tests_models import GROUPED, random_model
 from whetstone.errors import PolicyError
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.inference.choosing import choose_forward
 from whetstone.inference.own_cache import Feeding, OwnForward
 from whetstone.learning.token_outputs import TokenForward
 from whetstone.policies import masks_are_known, plain_pass, softmax_with_sinks
+from whetstone.trajectory import TokenSequence
 
 
 @pytest.mark.filterwarnings("ignore:.*sampled slower", "ignore:.*cannot be learned")
@@ -56,7 +57,7 @@ def test_a_model_that_looks_ahead_is_refused_in_a_line():
 
     async def main():
         engine = LocalEngine(model, context_length=CONTEXT)
-        await engine.generate([1, 2, 3], Sampling(4), episode="a")
+        await engine.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(4), "a"))
 
     with pytest.raises(PolicyError, match="is not causal"):
         asyncio.run(main())

@@ -21,7 +21,7 @@ from whetstone.algorithms import clipped, reference_kl
 from whetstone.assembly import assemble
 from whetstone.assembly.placement import device_of, without_effect
 from whetstone.errors import PolicyError, RecipeError
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
     Policy,
@@ -37,6 +37,7 @@ from whetstone.policies import (
 from whetstone.recipe import OptimizerSettings, built_in_methods, built_in_recipes, load_recipe, stages_of
 from whetstone.reporting import Progress
 from whetstone.training import train
+from whetstone.trajectory import TokenSequence
 
 THERE = find_device(DEVICE)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -63,14 +64,17 @@ def sampled(model, **options):
         try:
             prompt = [(7 * k + 3) % 97 for k in range(20)]
             said = await asyncio.gather(
-                *(engine.generate([*prompt, 10 + k], way, episode=name) for k, (name, way) in enumerate(WAYS.items()))
+                *(
+                    engine.generate(GenerateRequest(TokenSequence([*prompt, 10 + k]), way, name))
+                    for k, (name, way) in enumerate(WAYS.items())
+                )
             )
             first = said[0].tokens
-            again = await engine.generate([*prompt, 10, *first, 4, 5], PLAIN, episode="plain")
-            scores = await engine.score([*prompt, *first], start=len(prompt))
+            again = await engine.generate(GenerateRequest(TokenSequence([*prompt, 10, *first, 4, 5]), PLAIN, "plain"))
+            scores = await engine.score(TokenSequence([*prompt, *first]), start=len(prompt))
             weights = {name: 1.1 * each for name, each in model.named_parameters()}
             await engine.load_weights(weights, 1)
-            newer = await engine.generate(prompt, PLAIN, episode="newer")
+            newer = await engine.generate(GenerateRequest(TokenSequence(prompt), PLAIN, "newer"))
         finally:
             await engine.close()
         return [*said, again, newer], scores
@@ -215,13 +219,15 @@ def test_an_engine_that_sleeps_holds_no_keys_and_draws_on_as_if_it_had_not():
 
     async def drawn(*, sleeps):
         engine = LocalEngine(model, context_length=96, rows=4)
-        first = await engine.generate(STEM, PLAIN, episode="a")
+        first = await engine.generate(GenerateRequest(TokenSequence(STEM), PLAIN, "a"))
         awake = held_there()
         if sleeps:
             await engine.sleep()
             assert held_there() < awake - 4 * 96 * 2 * 16 * 4  # rows, places, keys and values, numbers, bytes
         prompt = [*STEM, *first.tokens, 4, 5]
-        second = await engine.generate(prompt, PLAIN, episode="a", drawn=[(20, 20 + len(first.tokens))])
+        second = await engine.generate(
+            GenerateRequest(TokenSequence(prompt), PLAIN, "a", sampled_spans=[(20, 20 + len(first.tokens))])
+        )
         await engine.close()
         return second
 

@@ -33,7 +33,8 @@ class RandomEngine:
         texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(len(tokenizer))]
         self._closing = {token for token, text in enumerate(texts) if text[:1] and text[0] in _CLOSING}
 
-    async def generate(self, prompt, sampling, **options):
+    async def generate(self, request):
+        sampling = request.sampling
         ids, logprobs, finish, plan = [], [], "length", []
         while len(ids) < sampling.max_new_tokens:
             allowed = sampling.constraint.allowed(ids).nonzero()[0].tolist()

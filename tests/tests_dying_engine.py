@@ -11,12 +11,12 @@ class Dying(LocalEngine):
 
     dying = False
 
-    async def generate(self, prompt, sampling, **more):
+    async def generate(self, request):
         """See `Engine.generate`."""
         if self.dying:
             self._closed = True
             raise InfrastructureError("its server is gone")
-        return await super().generate(prompt, sampling, **more)
+        return await super().generate(request)
 
 
 def dying(*, policy, max_sequences, version=0):

@@ -63,12 +63,12 @@ class HereReplica(Killable):
 
         super().__init__(make)
 
-    async def generate(self, prompt, sampling, *, episode, drawn):
-        self.drawn_for.append(episode)
-        return await self.ask(lambda replica: replica.generate(prompt, sampling, episode, drawn))
+    async def generate(self, request):
+        self.drawn_for.append(request.episode)
+        return await self.ask(lambda replica: replica.generate(request))
 
     async def score(self, tokens, *, start):
-        return await self.ask(lambda replica: replica.score(tokens, start))
+        return await self.ask(lambda replica: replica.score(tokens, start=start))
 
     async def tokenize(self, text):
         return await self.ask(lambda replica: replica.tokenize(text))

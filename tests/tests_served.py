@@ -91,15 +91,16 @@ class Scripted:
             [],
         )
 
-    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
-        self.prompts.append((tuple(prompt), tuple(drawn)))
+    async def generate(self, request):
+        sampling, on_tokens = request.sampling, request.on_tokens
+        self.prompts.append((request.prompt.ids, tuple(request.sampled_spans)))
         line = self.lines.pop(0)
         ids = list(self.chat.write(line, ()) if isinstance(line, Message) else self.chat.encode(line))
         ids = ids[: sampling.max_new_tokens]
         finish = "stop" if ids[-1] in sampling.stop_ids else "length"
-        for count in range(1, len(ids) if heard is not None else 0):
+        for count in range(1, len(ids) if on_tokens is not None else 0):
             await asyncio.sleep(0)
-            if heard(ids[:count]):
+            if on_tokens(ids[:count]):
                 ids, finish = ids[:count], "abort"
                 break
         nothing = (0.0,) * len(ids)

@@ -17,8 +17,9 @@ from urllib.parse import parse_qs, urlparse
 
 from safetensors.torch import load_file
 
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.policies import load_policy
+from whetstone.trajectory import TokenSequence
 
 REMARKS = {"completion_tokens_details": None}
 
@@ -113,11 +114,11 @@ class ModelServer:
 
     def drawn(self, ids, sampling, name):
         before = self.engine.statistics.cached_tokens
-        drawn = self.within(self.engine.generate(ids, sampling, episode=name))
+        drawn = self.within(self.engine.generate(GenerateRequest(TokenSequence(ids), sampling, name)))
         return drawn, self.engine.statistics.cached_tokens - before
 
     def scored(self, ids):
-        return [None, *self.within(self.engine.score(ids)).logprobs] if len(ids) > 1 else [None]
+        return [None, *self.within(self.engine.score(TokenSequence(ids))).logprobs] if len(ids) > 1 else [None]
 
     def given(self, drawn, temperature):
         return drawn.model_logprobs if self.raw or temperature == 0 else drawn.logprobs

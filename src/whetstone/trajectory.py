@@ -10,7 +10,7 @@ Turns therefore compare by identity, and a set of trajectories is a tree without
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -20,78 +20,10 @@ from whetstone import notebook_html
 from whetstone.chat.message import Message, Text
 from whetstone.end_reason import EndReason as EndReason
 from whetstone.provenance import Provenance as Provenance
-
-
-class Author(StrEnum):
-    """Who wrote a token."""
-
-    POLICY = "policy"
-    """Sampled from the policy in training."""
-    EXPERT = "expert"
-    """Written by a demonstrator; trained by imitation only, no sampler log-prob."""
-    ENVIRONMENT = "environment"
-    """Prompts, tool results, and what the chat template puts between."""
-    INSERTED = "spliced"
-    """Put into the policy's turns from outside. Trained only where it is known with what probability: then that is
-    its sampler log-prob."""
-    CORRECTED = "patched"
-    """A sampled span that was corrected after the fact; trained, but under what it was drawn no longer holds, so there
-    is no sampler log-prob."""
-    OTHER_AGENT = "partner"
-    """Another model in the episode: a simulated user, an opponent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Token ids with, for each, who wrote it, with what log-prob, under which policy version.
-
-    All columns have the same length `T`.
-    """
-
-    ids: tuple[int, ...]
-    """[T] token ids."""
-    authors: tuple[Author, ...]
-    """[T] who wrote each token."""
-    logprobs: tuple[float, ...]
-    """[T] natural-log probability under the *sampling* distribution (after temperature); NaN where none was drawn."""
-    versions: tuple[int, ...]
-    """[T] the policy version that drew the token; -1 where no policy did."""
-    entropies: tuple[float, ...]
-    """[T] entropy in nats of the full sampling distribution at that token; NaN where not measured."""
-
-    def __post_init__(self) -> None:
-        lengths = {len(c) for c in (self.ids, self.authors, self.logprobs, self.versions, self.entropies)}
-        if len(lengths) != 1:
-            raise ValueError(f"token columns differ in length: {sorted(lengths)}")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @classmethod
-    def written(cls, ids: Sequence[int], author: Author) -> Tokens:
-        """Tokens nobody sampled: no log-prob, no version, no entropy."""
-        n, nothing = len(ids), (math.nan,) * len(ids)
-        return cls(tuple(ids), (author,) * n, nothing, (-1,) * n, nothing)
-
-    @classmethod
-    def sampled(
-        cls, ids: Sequence[int], *, logprobs: Sequence[float], versions: Sequence[int], entropies: Sequence[float]
-    ) -> Tokens:
-        """Tokens drawn from the policy in training."""
-        authors = (Author.POLICY,) * len(ids)
-        return cls(tuple(ids), authors, tuple(logprobs), tuple(versions), tuple(entropies))
-
-    @classmethod
-    def joined(cls, pieces: Iterable[Tokens]) -> Tokens:
-        """The pieces one after the other; no pieces, no tokens."""
-        parts = list(pieces)
-        return cls(
-            tuple(chain.from_iterable(p.ids for p in parts)),
-            tuple(chain.from_iterable(p.authors for p in parts)),
-            tuple(chain.from_iterable(p.logprobs for p in parts)),
-            tuple(chain.from_iterable(p.versions for p in parts)),
-            tuple(chain.from_iterable(p.entropies for p in parts)),
-        )
+from whetstone.tokens import Author as Author
+from whetstone.tokens import Media as Media
+from whetstone.tokens import Tokens as Tokens
+from whetstone.tokens import TokenSequence as TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +361,7 @@ def turns_of_segment(turns: Sequence[Turn], conversation: int) -> list[Turn]:
 
 def _without_author(action: Tokens) -> Tokens:
     """The action as something to read, not to train: in this segment it is context."""
-    return Tokens.written(action.ids, Author.INSERTED)
+    return Tokens.written(action.sequence, Author.INSERTED)
 
 
 def _segment(trajectory_id: str, index: int, pieces: Sequence[tuple[int, Tokens]], observations: bool) -> Segment:

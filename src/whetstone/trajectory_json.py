@@ -17,11 +17,13 @@ from typing_extensions import TypedDict
 
 from whetstone.chat.message import Message
 from whetstone.json_lines import parse_object, validate_shape, writable
+from whetstone.tokens import check_media
 from whetstone.trajectory import (
     Author,
     CallRecord,
     EndReason,
     Judgement,
+    Media,
     OffPolicy,
     Provenance,
     RemovalScope,
@@ -43,6 +45,8 @@ class _TokensRow(TypedDict):
     versions: NotRequired[list[int]]
     logprobs: NotRequired[list[float | None]]
     entropies: NotRequired[list[float | None]]
+    media: NotRequired[list[tuple[_Count, Annotated[int, Field(ge=1)], str]]]
+    """[start, length, digest] per image; the content itself is not stored."""
 
 
 class _TurnRow(TypedDict):
@@ -244,6 +248,8 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
         if not all(map(math.isnan, column)):
             # JSON has no numbers that are not finite: NaN is written as null, infinity as a word
             written[name] = [str(v) if math.isinf(v) else v for v in column] if any(map(math.isinf, column)) else column
+    if tokens.media:
+        written["media"] = [[each.start, each.length, each.digest] for each in tokens.media]
     return written
 
 
@@ -357,4 +363,6 @@ def _read_tokens(row: _TokensRow) -> Tokens:
         tuple(math.nan if value is None else value for value in column)
         for column in (row.get("logprobs", nothing), row.get("entropies", nothing))
     )
-    return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies)
+    media = tuple(Media(*each) for each in row.get("media", ()))
+    check_media(media, len(ids))
+    return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies, media)

@@ -30,8 +30,8 @@ class Drawer(LocalEngine):
             detokenize=policy.tokenizer.decode,
         )
 
-    async def generate(self, prompt, sampling, **of):
-        generation = await super().generate(prompt, sampling, **of)
+    async def generate(self, request):
+        generation = await super().generate(request)
         Drawer.drawn += len(generation.tokens)
         return generation
 

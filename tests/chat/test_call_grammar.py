@@ -10,8 +10,9 @@ from tests_templates import real_templates, real_tokenizer
 from whetstone.chat import FORMATS, Chat, Message, ToolCall, ToolSpec, fitting_format
 from whetstone.chat.call_grammar import CallGrammarError, call_grammar, format_name
 from whetstone.errors import PolicyError
-from whetstone.inference import Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.serving.schemas import Schemas
+from whetstone.trajectory import TokenSequence
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'whetstone-rl[serve]'")
 pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install jsonschema")
@@ -44,7 +45,7 @@ def walk(chat, schemas, grammar, engine, most=3000):
     """Sample one turn under a grammar; (its tokens, whether it ended)."""
     constraint = schemas.call_constraint(grammar)
     sampling = Sampling(most, stop_ids=chat.stop_ids, constraint=constraint)
-    answer = asyncio.run(engine.generate((), sampling))
+    answer = asyncio.run(engine.generate(GenerateRequest(TokenSequence(), sampling, "a")))
     return answer.tokens, answer.finish == "stop"
 
 

@@ -42,7 +42,7 @@ def test_a_tool_can_neither_close_its_turn_nor_open_another(key, text):
     except PolicyError:
         return  # refused rather than forged
     special = chat._special_ids
-    assert [i for i in forged.new if i in special] == [i for i in harmless.new if i in special]
+    assert [i for i in forged.new.ids if i in special] == [i for i in harmless.new.ids if i in special]
 
 
 @pytest.mark.parametrize("key", CHATS, ids="/".join)
@@ -74,7 +74,7 @@ def test_ordinary_tools_are_told_of_as_they_are():
 
 def test_ordinary_text_is_never_refused_or_changed():
     for chat in CHATS.values():
-        ids = chat.extend(chat.open([user("x")], ()), (), [tool_result("1 < 2 | 3 > 2, [INSTALL] im_end")]).new
+        ids = chat.extend(chat.open([user("x")], ()), (), [tool_result("1 < 2 | 3 > 2, [INSTALL] im_end")]).new.ids
         assert "1 < 2 | 3 > 2, [INSTALL] im_end" in chat.tokenizer.decode(ids)
 
 
@@ -83,7 +83,7 @@ def test_an_image_of_a_tool_is_said_and_one_in_a_question_is_refused():
     picture = Image("data:image/png;base64,")
     opened = chat.open([user("x")], ())
     shown = chat.extend(opened, (), [Message("tool", (Text("a plot:"), picture))])
-    assert "a plot:\n[image]" in chat.tokenizer.decode(shown.new)
+    assert "a plot:\n[image]" in chat.tokenizer.decode(shown.new.ids)
     with pytest.raises(PolicyError, match="reads text only"):
         chat.open([Message("user", (picture,))], ())
 

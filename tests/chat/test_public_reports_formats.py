@@ -187,7 +187,7 @@ def test_a_tool_result_is_in_view_whatever_the_shape_of_its_content(name):
     opened = chat.open([user("x")], [WRITE])
     sampled = chat.write(assistant("", CALL), [WRITE])
     following = chat.extend(opened, sampled, [tool_result("15 degrees", call_id="call_0_0")])
-    rendered = chat.tokenizer.decode(following.new, skip_special_tokens=False)
+    rendered = chat.tokenizer.decode(following.new.ids, skip_special_tokens=False)
     assert rendered.count("15 degrees") == 1
 
 

@@ -26,8 +26,8 @@ class Scripted:
     def __init__(self, chat, answers):
         self.chat, self.answers, self.prompts = chat, list(answers), []
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
-        self.prompts.append(tuple(prompt))
+    async def generate(self, request):
+        self.prompts.append(request.prompt.ids)
         tokens = self.chat.write(self.answers.pop(0), [])
         return Generation(tokens, (0.0,) * len(tokens), (0.0,) * len(tokens), (0,) * len(tokens), "stop")
 

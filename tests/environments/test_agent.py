@@ -97,7 +97,7 @@ def test_interleaved_agents_each_extend_their_own_sampled_tokens():
         tools = () if name == "writer" else Toolset([pocket_calculator]).specs
         context = chat.open((user(f"{prompt} {part}"),), tools)
         for turn, question in zip(episode.turns[number::3], ("one", "two", "three"), strict=True):
-            assert turn.context.ids == tuple(context.new)
+            assert turn.context.ids == tuple(context.new.ids)
             calls = turn.message.tool_calls
             answers = [tool_result(question, call_id=call.id) for call in calls] or [user(question)]
             context = chat.extend(context, turn.action.ids, answers)

@@ -8,10 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig
 
 from tests_models import CONFIGS, GROUPED, random_model
-from whetstone.inference import LocalEngine, Sampling, matmul_is_batch_invariant
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling, matmul_is_batch_invariant
 from whetstone.inference.blocks import blocks_of
 from whetstone.inference.forward import RowForward
 from whetstone.policies.adapters import add_adapters
+from whetstone.trajectory import TokenSequence
 
 OF_BLOCKS = ("llama", "qwen2", "qwen3", "mistral")
 
@@ -34,7 +35,7 @@ def drawn_by(model, prompts, *, turns=2, **options):
         async def episode(i, ids):
             for turn in range(turns):
                 asked = list(ids)
-                drawn = await engine.generate(ids, Sampling(6 + i % 3, seed=i), episode=str(i))
+                drawn = await engine.generate(GenerateRequest(TokenSequence(ids), Sampling(6 + i % 3, seed=i), str(i)))
                 ids = [*ids, *drawn.tokens, *range(turn, turn + 1 + i % 4)]
             return asked, drawn
 
@@ -124,9 +125,9 @@ def test_new_weights_are_drawn_from_at_once_in_half_precision():
 
     async def main():
         engine = LocalEngine(model, context_length=96)
-        await engine.generate([1, 2, 3], Sampling(4), episode="a")
+        await engine.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(4), "a"))
         await engine.load_weights(dict(other.named_parameters()), 1)
-        drawn = await engine.generate([1, 2, 3], Sampling(8), episode="a")
+        drawn = await engine.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(8), "a"))
         await engine.close()
         return drawn
 

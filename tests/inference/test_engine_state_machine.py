@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from tests_models import CONFIGS, random_model
 from tests_slow import examples, mostly_slow
-from whetstone.inference import LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling
+from whetstone.trajectory import TokenSequence
 
 CONTEXT = 64
 small = st.integers(0, 7)
@@ -53,7 +54,7 @@ class EngineMachine(RuleBasedStateMachine):
         if name is None or any(name == asked[0] for asked in self.asked) or len(self.episodes[name]) >= CONTEXT:
             return
         prompt, sampling = list(self.episodes[name]), Sampling(length, temperature=temperature, seed=seed)
-        task = self.loop.create_task(self.engine.generate(prompt, sampling, episode=name))
+        task = self.loop.create_task(self.engine.generate(GenerateRequest(TokenSequence(prompt), sampling, name)))
         self.asked.append((name, "speak", prompt, sampling, task, self.engine.version))
 
     @rule(which=small, start=st.integers(1, 30))
@@ -61,7 +62,7 @@ class EngineMachine(RuleBasedStateMachine):
         name = self.chosen(which)
         if name is not None and start < len(self.episodes[name]) <= CONTEXT:
             ids = list(self.episodes[name])
-            task = self.loop.create_task(self.engine.score(ids, start=start))
+            task = self.loop.create_task(self.engine.score(TokenSequence(ids), start=start))
             self.asked.append((None, "score", ids, start, task, self.engine.version))
 
     @rule(which=small, cut=st.integers(1, 50))

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from tests_models import CONFIGS, random_model
 from whetstone.errors import InfrastructureError, PromptTooLong
-from whetstone.inference import LocalEngine, Sampling, matmul_is_batch_invariant
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling, matmul_is_batch_invariant
+from whetstone.trajectory import TokenSequence
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -59,7 +60,9 @@ def test_logprobs_and_entropies_are_those_of_a_full_pass_over_turns_of_many_epis
         async def episode(i, ids):
             turns = []
             for turn in range(3):
-                drawn = await engine.generate(ids, Sampling(5 + i % 3, temperature=0.8, seed=i), episode=str(i))
+                drawn = await engine.generate(
+                    GenerateRequest(TokenSequence(ids), Sampling(5 + i % 3, temperature=0.8, seed=i), str(i))
+                )
                 turns.append((list(ids), drawn))
                 ids = [*ids, *drawn.tokens, *range(turn, turn + 1 + i % 4)]
             return turns
@@ -96,7 +99,7 @@ def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(
         said, spans, ids = [], [], [5] * 20 + prompts(14)[i]
         for turn in range(3):
             sampling = Sampling(4 + i % 3, temperature=0.5 + i % 3, seed=9 * i + turn)
-            drawn = await engine.generate(ids, sampling, episode=str(i), drawn=spans)
+            drawn = await engine.generate(GenerateRequest(TokenSequence(ids), sampling, str(i), sampled_spans=spans))
             said.append(without_waiting(drawn))
             spans = [*spans, (len(ids), len(ids) + len(drawn.tokens))]
             ids = [*ids, *drawn.tokens, *range(turn, turn + 1 + i % 4)]
@@ -113,7 +116,7 @@ def test_bit_for_bit_the_same_whatever_the_company_the_evictions_and_the_pieces(
 
 def test_greedy_takes_the_likeliest_token_and_is_certain_of_it(model):
     prompt = prompts(1)[0]
-    drawn = run(model, lambda e: e.generate(prompt, Sampling(6, temperature=0), episode="a"))
+    drawn = run(model, lambda e: e.generate(GenerateRequest(TokenSequence(prompt), Sampling(6, temperature=0), "a")))
     ids = list(prompt)
     for token in drawn.tokens:
         assert token == full_pass(model, ids)[-1].argmax().item()
@@ -123,10 +126,13 @@ def test_greedy_takes_the_likeliest_token_and_is_certain_of_it(model):
 
 def test_a_stop_token_ends_and_is_returned(model):
     prompt = prompts(1)[0]
-    free = run(model, lambda e: e.generate(prompt, Sampling(6, temperature=0), episode="a"))
+    free = run(model, lambda e: e.generate(GenerateRequest(TokenSequence(prompt), Sampling(6, temperature=0), "a")))
     stop = free.tokens[2]
     stopped = run(
-        model, lambda e: e.generate(prompt, Sampling(6, temperature=0, stop_ids=frozenset({stop})), episode="a")
+        model,
+        lambda e: e.generate(
+            GenerateRequest(TokenSequence(prompt), Sampling(6, temperature=0, stop_ids=frozenset({stop})), "a")
+        ),
     )
     first = free.tokens.index(stop)
     assert (stopped.tokens, stopped.finish) == (free.tokens[: first + 1], "stop")
@@ -134,10 +140,10 @@ def test_a_stop_token_ends_and_is_returned(model):
 
 
 def test_the_context_is_never_exceeded_and_a_prompt_that_fills_it_is_refused(model):
-    drawn = run(model, lambda e: e.generate([1] * 90, Sampling(50), episode="a"))
+    drawn = run(model, lambda e: e.generate(GenerateRequest(TokenSequence([1] * 90), Sampling(50), "a")))
     assert (len(drawn.tokens), drawn.finish) == (6, "length")
     with pytest.raises(PromptTooLong, match="96 tokens of prompt in a context of 96"):
-        run(model, lambda e: e.generate([1] * 96, Sampling(5), episode="a"))
+        run(model, lambda e: e.generate(GenerateRequest(TokenSequence([1] * 96), Sampling(5), "a")))
 
 
 def test_new_weights_are_drawn_from_at_once_and_old_keys_are_forgotten(model):
@@ -147,9 +153,9 @@ def test_new_weights_are_drawn_from_at_once_and_old_keys_are_forgotten(model):
     mine = copy.deepcopy(model)
 
     async def play(engine):
-        await engine.generate(prompt, Sampling(4, seed=1), episode="a")
+        await engine.generate(GenerateRequest(TokenSequence(prompt), Sampling(4, seed=1), "a"))
         await engine.load_weights(dict(other.named_parameters()), 7)
-        return await engine.generate(prompt, Sampling(4, seed=1), episode="a")
+        return await engine.generate(GenerateRequest(TokenSequence(prompt), Sampling(4, seed=1), "a"))
 
     drawn = run(mine, play)
     assert drawn.versions == (7,) * 4
@@ -163,20 +169,20 @@ def test_a_failing_batch_fails_its_requests_and_the_engine_lives_on(model):
         with torch.no_grad():
             weight.fill_(math.nan)
         with pytest.raises(InfrastructureError, match="logits are not finite"):
-            await engine.generate([1, 2], Sampling(3), episode="a")
+            await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a"))
         with torch.no_grad():
             weight.copy_(kept)
-        return await engine.generate([1, 2], Sampling(3), episode="a")
+        return await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a"))
 
     check(model, [1, 2], run(model, play))
 
 
 def test_a_cancelled_request_frees_its_row(model):
     async def play(engine):
-        lost = asyncio.ensure_future(engine.generate([1, 2], Sampling(60), episode="a"))
+        lost = asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(60), "a")))
         await asyncio.sleep(0.05)
         lost.cancel()
-        return await asyncio.wait_for(engine.generate([3, 4], Sampling(3), episode="b"), 20)
+        return await asyncio.wait_for(engine.generate(GenerateRequest(TokenSequence([3, 4]), Sampling(3), "b")), 20)
 
     assert len(run(model, play, rows=1).tokens) == 3
 
@@ -184,7 +190,7 @@ def test_a_cancelled_request_frees_its_row(model):
 def test_a_closed_engine_refuses(model):
     async def play(engine):
         await engine.close()
-        await engine.generate([1], Sampling(1), episode="a")
+        await engine.generate(GenerateRequest(TokenSequence([1]), Sampling(1), "a"))
 
     with pytest.raises(InfrastructureError, match="closed"):
         run(model, play)
@@ -198,9 +204,15 @@ def test_one_request_with_logits_that_are_not_finite_fails_alone_and_spoils_no_r
         broken.lm_head.weight = torch.nn.Parameter(model.get_output_embeddings().weight.detach().clone())
 
     async def play(engine):
-        asked = [engine.generate([1, 2, 13 if i == 1 else 14], Sampling(3), episode=str(i)) for i in range(4)]
+        asked = [
+            engine.generate(GenerateRequest(TokenSequence([1, 2, 13 if i == 1 else 14]), Sampling(3), str(i)))
+            for i in range(4)
+        ]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return answers, [await engine.generate([5, 6], Sampling(4, seed=i), episode=f"{i} later") for i in range(4)]
+        return answers, [
+            await engine.generate(GenerateRequest(TokenSequence([5, 6]), Sampling(4, seed=i), f"{i} later"))
+            for i in range(4)
+        ]
 
     answers, later = run(broken, play, rows=2)
     assert [isinstance(answer, InfrastructureError) for answer in answers] == [False, True, False, False]
@@ -212,7 +224,9 @@ def test_the_prompt_a_group_shares_is_computed_once(model):
     shared = [(5 * i) % 97 for i in range(40)]
 
     async def play(engine):
-        await asyncio.gather(*(engine.generate([*shared, i], Sampling(2), episode=str(i)) for i in range(8)))
+        await asyncio.gather(
+            *(engine.generate(GenerateRequest(TokenSequence([*shared, i]), Sampling(2), str(i))) for i in range(8))
+        )
         return engine.statistics
 
     statistics = run(model, play)
@@ -229,14 +243,21 @@ def test_a_fork_is_the_same_bit_for_bit_whether_its_parent_is_still_held_or_not(
     prompt = [5] * 20 + [7, 8, 9]
 
     async def forked(engine, *, held, given=False):
-        parent = await engine.generate(prompt, Sampling(40, seed=3), episode="parent")
+        parent = await engine.generate(GenerateRequest(TokenSequence(prompt), Sampling(40, seed=3), "parent"))
         if not held:  # others take all the rows
             engine.forget("parent")
-            await asyncio.gather(*(engine.generate([i] * 30, Sampling(2, seed=i), episode=str(i)) for i in range(3)))
+            await asyncio.gather(
+                *(
+                    engine.generate(GenerateRequest(TokenSequence([i] * 30), Sampling(2, seed=i), str(i)))
+                    for i in range(3)
+                )
+            )
         if given:  # the same tokens, written by somebody else, share nothing that was computed otherwise
-            await engine.generate([*prompt, *parent.tokens], Sampling(1), episode="given")
+            await engine.generate(GenerateRequest(TokenSequence([*prompt, *parent.tokens]), Sampling(1), "given"))
         ids, spans = [*prompt, *parent.tokens, 1, 2, 3], [(len(prompt), len(prompt) + len(parent.tokens))]
-        return without_waiting(await engine.generate(ids, Sampling(8, seed=4), episode="fork", drawn=spans))
+        return without_waiting(
+            await engine.generate(GenerateRequest(TokenSequence(ids), Sampling(8, seed=4), "fork", sampled_spans=spans))
+        )
 
     held = run(model, lambda engine: forked(engine, held=True), rows=3)
     assert held == run(model, lambda engine: forked(engine, held=False), rows=3)
@@ -248,7 +269,9 @@ def test_every_token_is_accounted_for(model):
         async def episode(i, ids):
             asked, drawn = 0, 0
             for turn in range(3):
-                generation = await engine.generate(ids, Sampling(3 + i % 4, seed=i), episode=str(i))
+                generation = await engine.generate(
+                    GenerateRequest(TokenSequence(ids), Sampling(3 + i % 4, seed=i), str(i))
+                )
                 asked, drawn = asked + len(ids), drawn + len(generation.tokens)
                 ids = [*ids, *generation.tokens, *range(turn, turn + 3)]
             return asked, drawn
@@ -267,8 +290,8 @@ def test_scores_are_those_of_a_full_pass_and_share_what_is_before(model):
     ids = [(5 * i) % 97 for i in range(50)]
 
     async def play(engine):
-        whole = await engine.score(ids)
-        parts = await asyncio.gather(*(engine.score(ids, start=start) for start in (30, 45, 49)))
+        whole = await engine.score(TokenSequence(ids))
+        parts = await asyncio.gather(*(engine.score(TokenSequence(ids), start=start) for start in (30, 45, 49)))
         return whole, parts, engine.statistics
 
     whole, parts, statistics = run(model, play)
@@ -284,12 +307,12 @@ def test_scores_are_those_of_a_full_pass_and_share_what_is_before(model):
 @pytest.mark.parametrize("start", [0, 5])
 def test_scoring_from_nowhere_is_refused(model, start):
     with pytest.raises(ValueError, match="start: from 1 to the last of 5 tokens"):
-        run(model, lambda e: e.score([1, 2, 3, 4, 5], start=start))
+        run(model, lambda e: e.score(TokenSequence([1, 2, 3, 4, 5]), start=start))
 
 
 def test_stop_strings_end_a_generation_across_token_boundaries(model):
     prompt = prompts(1)[0]
-    free = run(model, lambda e: e.generate(prompt, Sampling(8, temperature=0), episode="a"))
+    free = run(model, lambda e: e.generate(GenerateRequest(TokenSequence(prompt), Sampling(8, temperature=0), "a")))
 
     def detokenize(ids):
         return "".join(f"<{i}>" for i in ids)
@@ -298,23 +321,28 @@ def test_stop_strings_end_a_generation_across_token_boundaries(model):
     stop = text[text.index(">") : text.index(">") + 3]  # begins in the first token's text and ends in the second's
     stopped = run(
         model,
-        lambda e: e.generate(prompt, Sampling(8, temperature=0, stop_strings=(stop,)), episode="a"),
+        lambda e: e.generate(
+            GenerateRequest(TokenSequence(prompt), Sampling(8, temperature=0, stop_strings=(stop,)), "a")
+        ),
         detokenize=detokenize,
     )
     assert (stopped.tokens, stopped.finish) == (free.tokens[:2], "stop")
     with pytest.raises(ValueError, match="stop_strings"):
-        run(model, lambda e: e.generate(prompt, Sampling(8, stop_strings=("x",)), episode="a"))
+        run(model, lambda e: e.generate(GenerateRequest(TokenSequence(prompt), Sampling(8, stop_strings=("x",)), "a")))
 
 
 def test_forced_tokens_come_first_with_the_log_probs_they_had(model):
-    drawn = run(model, lambda e: e.generate([1, 2, 3], Sampling(6, forced=(50, 51), seed=4), episode="a"))
+    drawn = run(
+        model,
+        lambda e: e.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(6, forced=(50, 51), seed=4), "a")),
+    )
     assert drawn.tokens[:2] == (50, 51)
     check(model, [1, 2, 3], drawn)
 
 
 def test_log_probs_are_of_the_sampling_distribution_and_of_the_model(model):
     sampling = Sampling(6, temperature=0.7, top_k=5, logit_bias={7: 2.0}, seed=3)
-    drawn = run(model, lambda e: e.generate([1, 2, 3], sampling, episode="a"))
+    drawn = run(model, lambda e: e.generate(GenerateRequest(TokenSequence([1, 2, 3]), sampling, "a")))
     at = full_pass(model, [1, 2, 3, *drawn.tokens])
     for i, token in enumerate(drawn.tokens):
         logits = at[2 + i].clone()
@@ -328,7 +356,7 @@ def test_log_probs_are_of_the_sampling_distribution_and_of_the_model(model):
 
 def test_an_aborted_generation_returns_what_it_has(model):
     async def play(engine):
-        asked = asyncio.ensure_future(engine.generate([1, 2], Sampling(90), episode="a"))
+        asked = asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(90), "a")))
         await until(lambda: engine.statistics.decode_tokens >= 3)
         engine.abort("a")
         return await asyncio.wait_for(asked, 20)
@@ -341,12 +369,14 @@ def test_an_aborted_generation_returns_what_it_has(model):
 
 def test_cancelling_in_the_middle_of_a_prompt_leaves_the_others_alone(model):
     async def play(engine):
-        long = asyncio.ensure_future(engine.generate(list(range(80)), Sampling(5), episode="long"))
-        other = asyncio.ensure_future(engine.generate([9, 9], Sampling(30), episode="other"))
+        long = asyncio.ensure_future(
+            engine.generate(GenerateRequest(TokenSequence(list(range(80))), Sampling(5), "long"))
+        )
+        other = asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence([9, 9]), Sampling(30), "other")))
         await until(lambda: 0 < engine.statistics.prefill_tokens < 80)
         long.cancel()
         generation = await other
-        again = await engine.generate(list(range(80)), Sampling(5), episode="again")
+        again = await engine.generate(GenerateRequest(TokenSequence(list(range(80))), Sampling(5), "again"))
         return long.cancelled(), generation, again
 
     cancelled, generation, again = run(model, play, prefill_tokens=4)
@@ -357,9 +387,11 @@ def test_cancelling_in_the_middle_of_a_prompt_leaves_the_others_alone(model):
 
 def test_a_long_prompt_is_computed_in_pieces_while_others_speak(model):
     async def play(engine):
-        other = asyncio.ensure_future(engine.generate([9, 9], Sampling(20), episode="other"))
+        other = asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence([9, 9]), Sampling(20), "other")))
         await asyncio.sleep(0.01)
-        long = asyncio.ensure_future(engine.generate(list(range(90)), Sampling(1), episode="long"))
+        long = asyncio.ensure_future(
+            engine.generate(GenerateRequest(TokenSequence(list(range(90))), Sampling(1), "long"))
+        )
         done, _ = await asyncio.wait([other, long], return_when=asyncio.FIRST_COMPLETED)
         await long
         return other in done
@@ -369,7 +401,10 @@ def test_a_long_prompt_is_computed_in_pieces_while_others_speak(model):
 
 def test_more_requests_than_may_wait_are_asked_to_wait_outside(model):
     async def play(engine):
-        asked = [asyncio.ensure_future(engine.generate([1, i], Sampling(3, seed=i), episode=str(i))) for i in range(12)]
+        asked = [
+            asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence([1, i]), Sampling(3, seed=i), str(i))))
+            for i in range(12)
+        ]
         most = 0
         while not all(one.done() for one in asked):
             most = max(most, len(engine._waiting))
@@ -385,7 +420,7 @@ def test_a_cache_budget_lowers_the_rows_and_must_hold_one_sequence(model):
     config = model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     each = 2 * config.num_hidden_layers * heads * 8 * 4 * 96  # keys and values, layers, heads, width, bytes, tokens
-    assert run(model, lambda e: e.generate([1], Sampling(1), episode="a"), cache_bytes=3 * each)
+    assert run(model, lambda e: e.generate(GenerateRequest(TokenSequence([1]), Sampling(1), "a")), cache_bytes=3 * each)
     assert LocalEngine(model, context_length=96, cache_bytes=3 * each).statistics.rows == 3
     with pytest.raises(ValueError, match=f"cache_bytes: .* hold no sequence; 96 tokens take {each:,}"):
         LocalEngine(model, context_length=96, cache_bytes=each - 1)
@@ -393,7 +428,7 @@ def test_a_cache_budget_lowers_the_rows_and_must_hold_one_sequence(model):
 
 def test_a_token_the_model_does_not_know_is_refused_at_the_door(model):
     with pytest.raises(ValueError, match="token id 97 is outside the model's vocabulary of 97"):
-        run(model, lambda e: e.generate([1, 97], Sampling(1), episode="a"))
+        run(model, lambda e: e.generate(GenerateRequest(TokenSequence([1, 97]), Sampling(1), "a")))
 
 
 @pytest.mark.parametrize("in_flight", ["drain", "continue", "recompute"])
@@ -404,11 +439,17 @@ def test_weights_change_in_the_middle_as_was_asked(model, in_flight):
             parameter.mul_(1.5)
 
     async def play(engine):
-        asked = asyncio.ensure_future(engine.generate([1, 2, 3], Sampling(60, seed=1), episode="a"))
+        asked = asyncio.ensure_future(
+            engine.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(60, seed=1), "a"))
+        )
         await until(lambda: engine.statistics.decode_tokens >= 5)
         await engine.load_weights(dict(other.named_parameters()), 1, in_flight=in_flight)
         was_done = asked.done()
-        return was_done, await asked, await engine.generate([1, 2, 3], Sampling(8, seed=1), episode="new")
+        return (
+            was_done,
+            await asked,
+            await engine.generate(GenerateRequest(TokenSequence([1, 2, 3]), Sampling(8, seed=1), "new")),
+        )
 
     was_done, drawn, new = run(mine, play)
     assert was_done == (in_flight == "drain")
@@ -433,7 +474,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(model):
     async def play(engine):
         with pytest.raises(InfrastructureError, match="weights could not be loaded"):
             await engine.load_weights({}, 5)
-        return await engine.generate([1, 2], Sampling(3), episode="a")
+        return await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a"))
 
     drawn = run(copy.deepcopy(model), play)
     assert drawn.versions == (0, 0, 0)
@@ -446,9 +487,9 @@ def test_a_fault_of_the_engines_own_leaves_nobody_waiting(model):
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
         engine._rows.take = None  # calling it raises
         with pytest.raises(InfrastructureError, match="the engine failed: TypeError"):
-            await asyncio.wait_for(engine.generate([1, 2], Sampling(3), episode="a"), 20)
+            await asyncio.wait_for(engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a")), 20)
         with pytest.raises(InfrastructureError, match="closed"):
-            await engine.generate([1, 2], Sampling(3), episode="a")
+            await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(3), "a"))
         return said
 
     assert run(model, play) == ["the local engine has a fault of its own"]

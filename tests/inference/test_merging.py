@@ -9,6 +9,7 @@ import torch
 from whetstone.inference import ENGINES, LocalEngine, merges
 from whetstone.inference.merging import MergingEngine
 from whetstone.policies import add_adapters, build_tiny, merged_weights
+from whetstone.trajectory import TokenSequence
 
 PROMPT = [40, 41, 42, 43, 50, 60, 44]
 
@@ -36,7 +37,7 @@ def scored(engine, *loads):
         try:
             for version, weights in enumerate(loads, 1):
                 await engine.load_weights(weights, version)
-            return (await engine.score(PROMPT)).logprobs, engine.version
+            return (await engine.score(TokenSequence(PROMPT))).logprobs, engine.version
         finally:
             await engine.close()
 

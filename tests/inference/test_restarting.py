@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from whetstone.errors import InfrastructureError
-from whetstone.inference import EngineStatistics, Generation, LocalEngine, RestartingEngine, Sampling
+from whetstone.inference import EngineStatistics, GenerateRequest, Generation, LocalEngine, RestartingEngine, Sampling
 from whetstone.policies import build_tiny
+from whetstone.trajectory import TokenSequence
 
 ANSWER = Generation((1,), (-0.5,), (0.1,), (3,), "stop")
 
@@ -18,7 +19,7 @@ class Mortal:
         self.version, self.lives, self.alive = version, lives, True
         self.statistics = EngineStatistics(requests=0, rows=4)
 
-    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
+    async def generate(self, request):
         if self.lives == 0:
             self.alive = False
             raise InfrastructureError("the engine failed")
@@ -46,7 +47,7 @@ def playing(lives, requests):
         answers = []
         for _ in range(requests):
             try:
-                answers.append(await engine.generate([1], Sampling(4), episode="e"))
+                answers.append(await engine.generate(GenerateRequest(TokenSequence([1]), Sampling(4), "e")))
             except InfrastructureError as error:
                 answers.append(str(error))
         return engine, answers
@@ -88,15 +89,15 @@ def test_a_local_engine_that_fails_of_itself_is_replaced_and_draws_the_same_toke
     async def main():
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         engine = RestartingEngine(make, back_off_seconds=0.001)
-        before = await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="a")
+        before = await engine.generate(GenerateRequest(TokenSequence([5, 6, 7]), Sampling(6, seed=1), "a"))
         broken = made[0]
         broken._admit = lambda: 1 / 0  # a fault of its own, not of a request
         with pytest.raises(InfrastructureError, match="ZeroDivisionError"):
-            await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="b")
-        after = await engine.generate([5, 6, 7], Sampling(6, seed=1), episode="c")
+            await engine.generate(GenerateRequest(TokenSequence([5, 6, 7]), Sampling(6, seed=1), "b"))
+        after = await engine.generate(GenerateRequest(TokenSequence([5, 6, 7]), Sampling(6, seed=1), "c"))
         await engine.close()
         with pytest.raises(InfrastructureError, match="the engine is closed"):
-            await engine.generate([5], Sampling(1), episode="d")
+            await engine.generate(GenerateRequest(TokenSequence([5]), Sampling(1), "d"))
         return before, after
 
     before, after = asyncio.run(main())

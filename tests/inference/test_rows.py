@@ -18,7 +18,7 @@ def take(rows, episode, ids, keys=None):
 
 def computed(rows, episode, ids):
     row, _ = take(rows, episode, ids)
-    row.ids, row.keys = list(ids), list(ids)
+    row.keys, row.computed_keys = list(ids), list(ids)
     return row
 
 
@@ -27,7 +27,7 @@ def test_the_next_turn_of_an_episode_finds_its_own_row_to_the_last_token():
     first = computed(rows, "a", PROMPT)
     rows.rest(first)
     row, copied = take(rows, "a", [*PROMPT, 7, 8])
-    assert (row, copied, row.ids) == (first, None, PROMPT)
+    assert (row, copied, row.keys) == (first, None, PROMPT)
 
 
 def test_a_sibling_copies_what_another_has_computed():
@@ -36,17 +36,17 @@ def test_a_sibling_copies_what_another_has_computed():
     row, copied = take(rows, "b", [*PROMPT[:40], 99, 98])
     assert row is not first
     assert copied == (first, 40)
-    assert row.ids == PROMPT[:40]
+    assert row.keys == PROMPT[:40]
 
 
 def test_a_sibling_waits_for_a_beginning_that_is_being_computed():
     rows = Rows(2)
     first, _ = take(rows, "a", PROMPT)
     assert take(rows, "b", PROMPT) == "soon"
-    first.ids, first.keys = list(PROMPT), list(PROMPT)
+    first.keys, first.computed_keys = list(PROMPT), list(PROMPT)
     row, copied = take(rows, "b", PROMPT)
     assert copied == (first, len(PROMPT) - 1)  # the last is computed again, for its logits
-    assert len(row.ids) == len(PROMPT) - 1
+    assert len(row.keys) == len(PROMPT) - 1
 
 
 def test_what_rested_longest_is_given_away_and_its_owner_starts_again():
@@ -58,14 +58,14 @@ def test_what_rested_longest_is_given_away_and_its_owner_starts_again():
     assert rows.evictions == 1
     rows.rest(taken)
     row, copied = take(rows, "a", [ord("a")] * 40)
-    assert (row.ids, copied) == ([], None)
+    assert (row.keys, copied) == ([], None)
 
 
 def test_a_row_that_is_given_to_a_sibling_of_its_content_keeps_it():
     rows = Rows(1)
     rows.rest(computed(rows, "a", PROMPT))
     row, copied = take(rows, "b", [*PROMPT, 3])
-    assert (row.ids, copied) == (PROMPT, None)
+    assert (row.keys, copied) == (PROMPT, None)
 
 
 def test_all_busy_is_said():
@@ -92,13 +92,13 @@ def test_keys_of_old_weights_serve_nobody_new():
     rows.rest(computed(rows, "a", PROMPT))
     rows.outdate(keep=True)
     row, copied = take(rows, "b", PROMPT)
-    assert (row.ids, copied) == ([], None)
+    assert (row.keys, copied) == ([], None)
     own, _ = take(rows, "a", [*PROMPT, 1])
-    assert own.ids == PROMPT  # under `continue` an episode goes on with its own
+    assert own.keys == PROMPT  # under `continue` an episode goes on with its own
     rows.rest(own)
     rows.outdate(keep=False)
     own, _ = take(rows, "a", [*PROMPT, 1])
-    assert own.ids == []
+    assert own.keys == []
 
 
 def test_stale_keys_stay_stale_over_turns_and_are_forgotten_with_their_row():
@@ -106,10 +106,10 @@ def test_stale_keys_stay_stale_over_turns_and_are_forgotten_with_their_row():
     rows.rest(computed(rows, "a", PROMPT))
     rows.outdate(keep=True)
     own, _ = take(rows, "a", [*PROMPT, 1])
-    own.ids = [*PROMPT, 1]
+    own.keys = [*PROMPT, 1]
     rows.rest(own)
     other, copied = take(rows, "b", [*PROMPT, 1])
-    assert (other.ids, copied) == ([], None)
+    assert (other.keys, copied) == ([], None)
     rows.rest(other)
     rows.drop("a")
     fresh = computed(rows, "c", [*PROMPT, 2])
@@ -129,17 +129,17 @@ def test_what_was_computed_otherwise_is_shared_with_nobody_but_its_owner():
     rows = Rows(2)
     drawn = [*PROMPT[:BLOCK], *(~id for id in PROMPT[BLOCK:])]
     first, _ = take(rows, "a", PROMPT)
-    first.ids, first.keys = list(PROMPT), drawn
+    first.keys, first.computed_keys = list(PROMPT), drawn
     rows.rest(first)
     row, copied = take(rows, "b", PROMPT)
-    assert (copied, len(row.ids)) == ((first, BLOCK), BLOCK)
+    assert (copied, len(row.keys)) == ((first, BLOCK), BLOCK)
     rows.rest(row)
     rows.drop("b")
     row, copied = take(rows, "c", PROMPT, drawn)
     assert copied == (first, len(PROMPT) - 1)
     rows.rest(row)
     own, copied = take(rows, "a", [*PROMPT, 7])
-    assert (own, copied, own.ids, own.keys) == (first, None, PROMPT, drawn)
+    assert (own, copied, own.keys, own.computed_keys) == (first, None, PROMPT, drawn)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="nobody says here how much memory is taken")
@@ -159,11 +159,11 @@ def test_rows_that_cannot_be_cut_are_gone_on_with_or_begun_anew():
     rows = Rows(3, share=False)
     first = computed(rows, "a", PROMPT)
     row, copied = take(rows, "b", PROMPT)  # nothing is copied, and nobody waits for the other
-    assert (copied, row.ids) == (None, [])
+    assert (copied, row.keys) == (None, [])
     rows.rest(first)
     row, _ = take(rows, "a", [*PROMPT, 7, 8])
-    assert (row, row.ids) == (first, PROMPT)
-    row.ids, row.keys = [*PROMPT, 7, 8], [*PROMPT, 7, 8]
+    assert (row, row.keys) == (first, PROMPT)
+    row.keys, row.computed_keys = [*PROMPT, 7, 8], [*PROMPT, 7, 8]
     rows.rest(row)
     row, _ = take(rows, "a", [*PROMPT, 9])
-    assert (row, row.ids, row.keys) == (first, [], [])
+    assert (row, row.keys, row.computed_keys) == (first, [], [])

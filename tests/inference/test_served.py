@@ -18,6 +18,7 @@ from tests_servers import VLLM, SGLang, interpreter, served
 from whetstone.errors import EngineError, InfrastructureError, RecipeError
 from whetstone.inference import (
     EngineAbilities,
+    GenerateRequest,
     LocalEngine,
     RestartingEngine,
     Sampling,
@@ -31,6 +32,7 @@ from whetstone.inference import (
 from whetstone.inference.factory import ENGINES
 from whetstone.policies import build_tiny, load_policy, save_policy
 from whetstone.policies.adapters import add_adapters, load_adapters
+from whetstone.trajectory import TokenSequence
 
 PROMPT = [40, 41, 42, 43] * 20
 GENERATE = "/inference/v1/generate"
@@ -63,7 +65,7 @@ def play(engine, what):
 
 
 async def some(engine, **how):
-    return await engine.generate(PROMPT, Sampling(4, **how), episode="a")
+    return await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(4, **how), "a"))
 
 
 class Faulty:
@@ -215,7 +217,7 @@ def test_one_that_gives_the_models_logprobs_refuses_draws_they_are_not_of(folder
 )
 def test_one_that_cannot_change_weights_so_says_what_would_let_it(folder, lacks, in_flight, said):
     async def what(engine):
-        under_way = asyncio.create_task(engine.generate(PROMPT, Sampling(300), episode="a"))
+        under_way = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(300), "a")))
         await asyncio.sleep(0.2)
         with pytest.raises(EngineError, match=said):
             await engine.load_weights(named(folder), 1, in_flight=in_flight)
@@ -254,13 +256,13 @@ def test_weights_that_another_run_changed_are_noticed(folder, kind, engine):
 def test_one_that_came_up_again_with_its_first_weights_is_given_the_last(folder, tmp_path):
     async def what(engine):
         await engine.load_weights(named(folder, times=1.5), 4)
-        expected = (await engine.score(PROMPT)).logprobs
+        expected = (await engine.score(TokenSequence(PROMPT))).logprobs
         first = WeightFolder(parent=tmp_path)
         await asyncio.to_thread(server.load, first.write(named(folder), 0))
         server.label("default")
         with pytest.raises(InfrastructureError, match='draws from weights "default"'):
             await some(engine)
-        again = (await engine.score(PROMPT)).logprobs
+        again = (await engine.score(TokenSequence(PROMPT))).logprobs
         return expected, again, (await some(engine)).versions, engine.restarts
 
     with served(VLLM, folder) as server:
@@ -279,13 +281,16 @@ def test_one_we_start_is_made_again_with_the_last_weights_when_it_is_killed(fold
 
     async def what(engine):
         await engine.load_weights(named(folder, times=1.5), 4)
-        expected = (await engine.score(PROMPT)).logprobs
-        under_way = [asyncio.create_task(engine.generate(PROMPT, Sampling(400), episode=str(i))) for i in range(8)]
+        expected = (await engine.score(TokenSequence(PROMPT))).logprobs
+        under_way = [
+            asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), str(i))))
+            for i in range(8)
+        ]
         await asyncio.sleep(0.1)
         os.kill(int((tmp_path / "pids").read_text().split()[-1]), signal.SIGKILL)
         ended = await asyncio.gather(*under_way, return_exceptions=True)
         drawn = await some(engine)
-        return expected, ended, drawn, (await engine.score(PROMPT)).logprobs, engine.restarts
+        return expected, ended, drawn, (await engine.score(TokenSequence(PROMPT))).logprobs, engine.restarts
 
     engine = restarting_engine(
         VLLMEngine,

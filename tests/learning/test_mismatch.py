@@ -20,8 +20,8 @@ class Wrong(LocalEngine):
 
     by = 0.0
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
-        found = await super().generate(prompt, sampling, episode=episode, drawn=drawn)
+    async def generate(self, request):
+        found = await super().generate(request)
         return replace(found, logprobs=[logprob - self.by for logprob in found.logprobs])
 
 

@@ -10,7 +10,7 @@ from tests_small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly import assemble
 from whetstone.errors import PolicyError
-from whetstone.inference import Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import (
     add_adapters,
@@ -24,6 +24,7 @@ from whetstone.policies import (
     suitable_dtype,
 )
 from whetstone.recipe import OptimizerSettings, load_recipe
+from whetstone.trajectory import TokenSequence
 
 CPU = torch.device("cpu")
 
@@ -124,7 +125,9 @@ def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precis
         engine = assembly.engine()
         try:
             await engine.load_weights(dict(assembly.policy.model.named_parameters()), 1)
-            return await engine.generate(prompt, Sampling(max_new_tokens=16, seed=1), episode="one")
+            return await engine.generate(
+                GenerateRequest(TokenSequence(prompt), Sampling(max_new_tokens=16, seed=1), "one")
+            )
         finally:
             await engine.close()
 

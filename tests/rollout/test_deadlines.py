@@ -556,7 +556,7 @@ class SilentEngine:
 
     version = 0
 
-    async def generate(self, prompt, sampling, *, episode, drawn=()):
+    async def generate(self, request):
         await asyncio.sleep(FOREVER)
 
     def forget(self, episode):

@@ -2,7 +2,7 @@
 
 from whetstone.chat import Context, assistant
 from whetstone.rollout.drawn import drawn_spans
-from whetstone.trajectory import Author, Tokens, Turn
+from whetstone.trajectory import Author, Tokens, TokenSequence, Turn
 
 NOTHING = Tokens.written((), Author.INSERTED)
 
@@ -17,7 +17,7 @@ def turn(context, action, *, opens=False):
 
 
 def reads(*ids, new=(), opens=False):
-    return Context(ids, new, opens, ())
+    return Context(TokenSequence(ids), TokenSequence(new), opens, ())
 
 
 def test_actions_of_the_segment_and_what_the_next_one_begins_with():

@@ -27,7 +27,7 @@ def naively(trajectory, opening):
     """What an episode reads behind an opening, by playing its actions once more."""
     ids, context = [], CHAT.open(opening, TOOLS)
     for turn in trajectory.turns:
-        ids += [*context.new, *turn.action.ids]
+        ids += [*context.new.ids, *turn.action.ids]
         context = CHAT.extend(context, turn.action.ids, turn.observation)
     return tuple(ids)
 

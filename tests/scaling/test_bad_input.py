@@ -109,8 +109,8 @@ class Other:
             raise self.dead.pop()
         return self.reads
 
-    async def generate(self, prompt, sampling, *, episode, drawn):
-        answer = await self.replica.generate(prompt, sampling, episode=episode, drawn=drawn)
+    async def generate(self, request):
+        answer = await self.replica.generate(request)
         return answer if self.draws is None else Drawn(self.draws, 0)
 
 

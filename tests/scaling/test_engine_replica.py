@@ -8,10 +8,11 @@ import torch
 import tests_dying_engine
 from tests_scaling import HereReplica
 from whetstone.errors import InfrastructureError
-from whetstone.inference import Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.recipe import Part
 from whetstone.scaling.protocol import Gone
 from whetstone.scaling.published import Published
+from whetstone.trajectory import TokenSequence
 
 
 def test_one_with_a_dead_engine_is_gone_until_it_has_weights_again(assembly):
@@ -24,7 +25,9 @@ def test_one_with_a_dead_engine_is_gone_until_it_has_weights_again(assembly):
         await replica.load(published.changed(changed, 1), in_flight="drain")
 
         async def draw():
-            drawn = await replica.generate([5, 6, 7], Sampling(4, seed=1), episode="a", drawn=())
+            drawn = await replica.generate(
+                GenerateRequest(TokenSequence([5, 6, 7]), Sampling(4, seed=1), "a", sampled_spans=())
+            )
             return drawn.generation.tokens
 
         before = await draw()
@@ -44,7 +47,7 @@ def test_one_with_a_dead_engine_is_gone_until_it_has_weights_again(assembly):
 
         tests_dying_engine.MADE[-1].score = fails
         with pytest.raises(InfrastructureError, match="this question alone"):
-            await replica.score([1, 2, 3], start=1)
+            await replica.score(TokenSequence([1, 2, 3]), start=1)
         assert (await replica.status()).ready
 
     asyncio.run(main())

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from whetstone.errors import InfrastructureError
-from whetstone.inference import EngineStatistics, Generation, Sampling
+from whetstone.inference import EngineStatistics, GenerateRequest, Generation, Sampling
 from whetstone.inference.protocol import EngineAbilities
 from whetstone.scaling import replicated_engine
 from whetstone.scaling.protocol import Drawn, Gone, ReplicaStatus
 from whetstone.scaling.replicated_engine import ReplicatedEngine
+from whetstone.trajectory import TokenSequence
 
 ANSWER = Generation((1,), (-0.5,), (0.1,), (3,), "stop")
 
@@ -27,8 +28,8 @@ class Fake:
         self.let = asyncio.Event()
         self.let.set()
 
-    async def generate(self, prompt, sampling, *, episode, drawn):
-        self.asked.append(episode)
+    async def generate(self, request):
+        self.asked.append(request.episode)
         await self.let.wait()
         if self.gone:
             raise Gone("dead")
@@ -48,7 +49,7 @@ def engine_of(*replicas, patience=5.0, routing="prefix"):
 
 
 def ask(engine, episode, prompt=(1,)):
-    return asyncio.ensure_future(engine.generate(prompt, Sampling(4), episode=episode))
+    return asyncio.ensure_future(engine.generate(GenerateRequest(TokenSequence(prompt), Sampling(4), episode)))
 
 
 def test_an_episode_stays_with_its_replica_and_new_ones_go_where_the_least_is_asked():
@@ -205,8 +206,10 @@ def test_where_all_are_gone_a_request_waits_and_then_fails_with_the_numbers():
 
 def test_tokens_are_not_told_one_by_one():
     engine = engine_of(Fake("one"))
-    with pytest.raises(ValueError, match="heard"):
-        asyncio.run(engine.generate([1], Sampling(4), episode="a", heard=lambda tokens: False))
+    with pytest.raises(ValueError, match="on_tokens"):
+        asyncio.run(
+            engine.generate(GenerateRequest(TokenSequence([1]), Sampling(4), "a", on_tokens=lambda tokens: False))
+        )
 
 
 def test_one_that_joins_later_is_asked_from_when_it_is_ready():

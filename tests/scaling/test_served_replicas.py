@@ -18,6 +18,7 @@ from whetstone.scaling import publishing_engine, replicated_engine, worker_pool
 from whetstone.scaling.protocol import Parcel
 from whetstone.scaling.replica_check import check_replica
 from whetstone.scaling.replica_engine import engine_of
+from whetstone.trajectory import TokenSequence
 
 pytestmark = pytest.mark.slow
 GROUPS = 6
@@ -57,7 +58,9 @@ def test_servers_at_their_addresses_draw_what_the_policy_would_and_take_its_new_
                 groups = [group async for group in collector.groups(plans, parts.strategy)]
                 weights = {n: torch.nn.Parameter(p.detach() * 1.5) for n, p in parts.policy.model.named_parameters()}
                 await here.engine.load_weights(weights, 1)
-                scores = [(await replica.score([5, 6, 7, 8], start=1)).logprobs for replica in here.replicas]
+                scores = [
+                    (await replica.score(TokenSequence([5, 6, 7, 8]), start=1)).logprobs for replica in here.replicas
+                ]
                 versions = [(await replica.status()).version for replica in here.replicas]
                 return groups, scores, versions
 

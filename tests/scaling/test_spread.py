@@ -13,6 +13,7 @@ from whetstone.recipe import load_recipe
 from whetstone.rollout import plans_of
 from whetstone.scaling import publishing_engine, replicated_engine, worker_pool
 from whetstone.scaling.protocol import Gone
+from whetstone.trajectory import TokenSequence
 
 pytestmark = pytest.mark.slow  # what they rely on is tested with less in test_spread_collector.py and its neighbours
 GROUPS = 4
@@ -151,7 +152,7 @@ def test_a_replica_that_missed_a_version_refuses_a_parcel_of_changes(talking):
             with pytest.raises(Gone, match="not at version 0"):
                 await here.replicas[0].load(parcel, in_flight="drain")
             await until(lambda: here.replicas[0].thing._ready)
-            scores = [(await replica.score([5, 6, 7, 8], start=1)).logprobs for replica in here.replicas]
+            scores = [(await replica.score(TokenSequence([5, 6, 7, 8]), start=1)).logprobs for replica in here.replicas]
             return versions, parcel.since, scores
 
     versions, since, scores = asyncio.run(main())

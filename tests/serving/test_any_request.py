@@ -55,7 +55,8 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), ANY | OBJECT, max_size=4)
 class Brief(Scripted):
     """An engine that always calls once, with arguments that are not JSON."""
 
-    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
+    async def generate(self, request):
+        sampling = request.sampling
         ids = self.chat.encode('<tool_call>\n{"name": "add", "arguments": {"a": NaN}}\n</tool_call>')
         ids = ids[: sampling.max_new_tokens]
         nothing = (0.0,) * len(ids)

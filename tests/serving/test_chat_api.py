@@ -8,11 +8,11 @@ import pytest
 
 from tests_served import HI, TOOL, Scripted, called, made, played
 from whetstone.chat import Message, ToolSpec, tool_result, user
-from whetstone.inference import Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.seeding import derive_seed
 from whetstone.serving import Keys
 from whetstone.serving.access import Key, hashed_key
-from whetstone.trajectory import Author
+from whetstone.trajectory import Author, TokenSequence
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,14 @@ def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
         context, spans, found = chat.open([user("Compute 2+3")], tools), [], []
         for turn in range(3):
             drawn = await served.engine.generate(
-                context.ids, Sampling(12, stop_ids=chat.stop_ids, seed=turn), episode="x", drawn=tuple(spans)
+                GenerateRequest(
+                    TokenSequence(context.ids),
+                    Sampling(12, stop_ids=chat.stop_ids, seed=turn),
+                    "x",
+                    sampled_spans=tuple(spans),
+                )
             )
-            found.append((context.new, drawn.tokens, drawn.logprobs))
+            found.append((context.new.ids, drawn.tokens, drawn.logprobs))
             spans.append((len(context.ids), len(context.ids) + len(drawn.tokens)))
             calls = chat.read(drawn.tokens, tools, turn=turn).tool_calls
             context = chat.extend(

@@ -159,7 +159,7 @@ def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
     class Slow(Scripted):
         cancelled = 0
 
-        async def generate(self, *_, **__):
+        async def generate(self, request):
             self.prompts.append(())
             try:
                 await asyncio.Event().wait()

@@ -83,11 +83,11 @@ class Calling:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    async def generate(self, prompt, sampling, *, episode, drawn=(), heard=None):
-        self.asked.append(sampling)
+    async def generate(self, request):
+        self.asked.append(request.sampling)
         shape = InTheShapeOfACall(self.chat, self.vocabulary) if len(self.asked) <= CALLS else None
-        bounded = replace(sampling, constraint=shape, max_new_tokens=len(shape.shape) if shape else FREE)
-        return await self.engine.generate(prompt, bounded, episode=episode, drawn=drawn, heard=heard)
+        bounded = replace(request.sampling, constraint=shape, max_new_tokens=len(shape.shape) if shape else FREE)
+        return await self.engine.generate(replace(request, sampling=bounded))
 
 
 def natively(assembly, *, greedy=False):

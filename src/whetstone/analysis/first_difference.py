@@ -234,6 +234,11 @@ class _Pair:
             ("context", turn.context, equal.context),
             ("sampled token", turn.action, equal.action),
         ):
+            if one.ids == other.ids and one.media != other.media:
+                texts = [
+                    ", ".join(f"{each.digest} at {each.start}" for each in tokens.media) for tokens in (one, other)
+                ]
+                return {"level": "image", "a": _value(texts[0] or "none"), "b": _value(texts[1] or "none")}
             for place in range(max(len(one), len(other))):
                 ids = [tokens.ids[place] if place < len(tokens) else None for tokens in (one, other)]
                 known = {"token": place, "text": self._text([*before, *one.ids[:place]][-_CONTEXT_TOKENS:])}

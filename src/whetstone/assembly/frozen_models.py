@@ -16,7 +16,7 @@ from whetstone.assembly.placement import device_of
 from whetstone.chat import FORMATS, Chat, ChatEndpoint, Message, ToolSpec, fitting_format
 from whetstone.chat.endpoint import key_in
 from whetstone.errors import InfrastructureError, PolicyError, RecipeError
-from whetstone.inference import Engine, LocalEngine, Sampling
+from whetstone.inference import Engine, GenerateRequest, LocalEngine, Sampling
 from whetstone.plugins import find_part
 from whetstone.policies import Policy, found_model, load_policy
 from whetstone.recipe import ModelSettings, Resolved
@@ -105,10 +105,12 @@ class _Local:
 
     async def __call__(self, conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Message:
         policy, chat = self._loaded()
-        ids = chat.open(conversation, tools).ids
-        room = policy.context_length - len(ids)
+        prompt = chat.open(conversation, tools).tokens
+        room = policy.context_length - len(prompt)
         if room < 1:
-            said = f"the model at {self.settings.path} reads {policy.context_length} tokens, and was given {len(ids)}"
+            said = (
+                f"the model at {self.settings.path} reads {policy.context_length} tokens, and was given {len(prompt)}"
+            )
             raise InfrastructureError(said)
         sampling = Sampling(
             max_new_tokens=min(room, self.settings.max_new_tokens),
@@ -119,7 +121,7 @@ class _Local:
         )
         engine, episode = self._here(policy), f"asked-{next(self._episodes)}"
         try:
-            drawn = await engine.generate(ids, sampling, episode=episode)
+            drawn = await engine.generate(GenerateRequest(prompt, sampling, episode))
         finally:
             engine.forget(episode)
         return chat.read(drawn.tokens, tools, turn=0)

@@ -43,7 +43,7 @@ from whetstone.tasks import Expert
 from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
 from whetstone.tools.threads import call_user_function
-from whetstone.trajectory import Author, Segment, Tokens, Trajectory
+from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, Trajectory
 from whetstone.user_code import describe_exception
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
@@ -232,7 +232,7 @@ class _Probe:
                 answer = tool_result("42", call_id=f"call_{turn}_0")
             grown = chat.extend(context, ids, [answer])
             opened += grown.opens_segment
-            if not grown.opens_segment and grown.ids[: len(context.ids) + len(ids)] != (*context.ids, *ids):
+            if not grown.opens_segment and not grown.tokens.startswith(context.tokens + TokenSequence(ids)):
                 return Check("", CheckStatus.FAIL, "a context is not an extension of the previous one")
             context = grown
         if opened:

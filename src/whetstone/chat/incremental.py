@@ -36,6 +36,7 @@ from whetstone.chat.rendering import Variable, in_text, in_words, name_of, rende
 from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import Vocabulary, end_pattern, find_turn_ends
 from whetstone.errors import PolicyError
+from whetstone.tokens import TokenSequence
 
 Spoken = tuple[dict[str, Any] | Speech, ...]
 """A conversation: messages from outside as the template reads them, and what the model said."""
@@ -49,10 +50,10 @@ _ANSWERS = re.compile(r"call_\d+_(\d+)")
 class Context:
     """All that the model has in view, and what of it is new."""
 
-    ids: tuple[int, ...]
-    """[T] everything, ready to be continued by the model."""
-    new: tuple[int, ...]
-    """[T'] what stands behind the last sampled token; all of `ids` where `opens_segment`."""
+    tokens: TokenSequence
+    """[T] the whole context, ready to be continued by the model."""
+    new: TokenSequence
+    """[T'] tokens after the last sampled one; all of `tokens` if `opens_segment`."""
     opens_segment: bool
     spoken: Spoken
     """The same as messages, the model's own as what it said."""
@@ -62,6 +63,11 @@ class Context:
     """What of the segment the template wrote: up to the model's first turn in it, then between its turns."""
     opened: int = 0
     """Messages of `spoken` that stand in the first of `shown`."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """[T] ids of `tokens`."""
+        return self.tokens.ids
 
 
 class Chat:
@@ -137,9 +143,9 @@ class Chat:
         except Rewritten as why:
             self.rewritten = self.rewritten or str(why)
             return self._afresh(after, context.tools)
-        new = self.encode(written)
-        ids, shown = (*context.ids, *sampled, *new), (*context.shown, written)
-        return replace(context, ids=ids, new=new, opens_segment=False, spoken=after, shown=shown)
+        new, shown = TokenSequence(self.encode(written)), (*context.shown, written)
+        tokens = context.tokens + TokenSequence(sampled) + new
+        return replace(context, tokens=tokens, new=new, opens_segment=False, spoken=after, shown=shown)
 
     def read(
         self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
@@ -197,8 +203,8 @@ class Chat:
         """Everything as the template renders it; in what the model said, its own tokens are broken up."""
         cleared = tuple(self._cleared(m, tools) if isinstance(m, Speech) else m for m in spoken)
         written = self._render(cleared, tools, True)
-        ids = self.encode(written)
-        return Context(ids, ids, True, spoken, tools, (written,), len(spoken))
+        tokens = TokenSequence(self.encode(written))
+        return Context(tokens, tokens, True, spoken, tools, (written,), len(spoken))
 
     def _continued(self, context: Context, after: Spoken, ended: int | None) -> str:
         """What the template puts behind the last turn of the model.

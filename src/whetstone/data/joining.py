@@ -45,7 +45,8 @@ def _joined(ends: Sequence[Trajectory], begins: Sequence[Trajectory]) -> Iterato
         if begin is end or begin.opening != end.opening:
             continue
         for k, j in product(range(1, len(begin.turns)), range(1, len(end.turns))):
-            if begin.turns[k].context.ids == end.turns[j].context.ids and _continues(begin, k) and _continues(end):
+            same = begin.turns[k].context.sequence == end.turns[j].context.sequence
+            if same and _continues(begin, k) and _continues(end):
                 yield _of_both(begin, k, end, j)
 
 

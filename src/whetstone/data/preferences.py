@@ -154,4 +154,4 @@ def _going_on_from(one: Trajectory, other: Trajectory) -> Trajectory:
 
 
 def _told(turn: Turn) -> object:
-    return turn.context.ids, turn.action.ids, turn.observation
+    return turn.context.sequence, turn.action.sequence, turn.observation

@@ -76,12 +76,13 @@ class Redacting:
         return Tokens.joined(self._stretches(tokens))
 
     def _stretches(self, tokens: Tokens) -> Iterator[Tokens]:
+        is_fixed = [id in self._special for id in tokens.ids]
+        for each in tokens.media:
+            is_fixed[each.start : each.end] = [True] * each.length
         start = 0
-        for is_special, run in groupby(id in self._special for id in tokens.ids):
+        for fixed, run in groupby(is_fixed):
             end = start + len(list(run))
-            columns = (tokens.ids, tokens.authors, tokens.logprobs, tokens.versions, tokens.entropies)
-            stretch = Tokens(*(column[start:end] for column in columns))  # type: ignore[arg-type]
-            yield stretch if is_special else self._stretch(stretch)
+            yield tokens[start:end] if fixed else self._stretch(tokens[start:end])
             start = end
 
     def _stretch(self, stretch: Tokens) -> Tokens:

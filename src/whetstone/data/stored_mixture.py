@@ -117,7 +117,8 @@ def digest_of(groups: Sequence[Group]) -> str:
     for group in groups:
         for t in group.trajectories:
             tokens = [turn.action.ids for turn in t.turns]
-            found.update(f"{group.task.id} {t.id} {t.score.value if t.score else None} {tokens}\n".encode())
+            media = [each.digest for turn in t.turns for each in turn.context.media] or ""
+            found.update(f"{group.task.id} {t.id} {t.score.value if t.score else None} {tokens}{media}\n".encode())
     return found.hexdigest()
 
 

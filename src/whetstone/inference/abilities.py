@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whetstone.errors import RecipeError
+from whetstone.errors import EngineError, RecipeError
 from whetstone.inference.protocol import EngineAbilities
+from whetstone.tokens import TokenSequence
 
 _NEEDS = {
     "entropies": "entropies of whole distributions",
@@ -16,6 +17,7 @@ _NEEDS = {
     "scores": "log-probs of given tokens",
     "constraints": "draws among allowed tokens alone",
     "top_logprobs": "log-probs of the likeliest tokens beside those drawn",
+    "media": "images in prompts",
 }
 
 
@@ -32,3 +34,16 @@ def require(abilities: EngineAbilities, needed: Mapping[str, str], *, engine: st
     for ability, by in needed.items():
         if not getattr(abilities, ability):
             raise RecipeError(f"{by} needs {_NEEDS[ability]}, which engine {engine} does not give; engine local does")
+
+
+def refuse_media(tokens: TokenSequence, *, engine: str) -> None:
+    """Check that tokens have no media, for an engine that reads token ids only.
+
+    Raises:
+        EngineError: They have.
+    """
+    if tokens.media:
+        raise EngineError(
+            f"engine {engine}: the prompt has an image at token {tokens.media[0].start}, which this engine cannot show "
+            "to its model; use an engine and a policy that read images, or an environment that returns text only"
+        )

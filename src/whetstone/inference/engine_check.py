@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ import torch
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError, WhetstoneError
-from whetstone.inference.protocol import Engine, ReadsText, Sampling, Weights
+from whetstone.inference.protocol import Engine, GenerateRequest, ReadsText, Sampling, Weights
 from whetstone.policies import Policy
+from whetstone.tokens import TokenSequence
 
 TEXTS = (
     "Compute 12 + 345 and say the answer.",
@@ -70,13 +71,13 @@ async def check_engine(engine: Engine, policy: Policy, *, bound: float = 0.05) -
 
 async def _logprobs(engine: Engine, policy: Policy, bound: float) -> Finding:
     prompt = probe_prompt(policy)
-    drawn = await engine.generate(prompt, Sampling(_DRAWN), episode="check")
+    drawn = await engine.generate(GenerateRequest(prompt, Sampling(_DRAWN), "check"))
     known = int(policy.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
     if max(drawn.tokens) >= known:
         return Finding(
             "log-probs", False, f"token {max(drawn.tokens)} was drawn, and the policy knows {known}: another model"
         )
-    own = await worth(policy, [*prompt, *drawn.tokens], len(prompt))
+    own = await worth(policy, (*prompt.ids, *drawn.tokens), len(prompt))
     mean = _mean_distance(drawn.logprobs, own)
     largest = max(abs(a - b) for a, b in zip(drawn.logprobs, own, strict=True))
     said = f"differ from the policy's own by {mean:.2g} nats in the mean of {len(own)} tokens, {largest:.2g} at most"
@@ -99,9 +100,9 @@ async def _tokenizer(engine: Engine, policy: Policy, bound: float) -> Finding:
 
 async def _prefix_cache(engine: Engine, policy: Policy, bound: float) -> Finding:
     prompt = probe_prompt(policy)
-    await engine.generate(prompt, Sampling(1), episode="check")
+    await engine.generate(GenerateRequest(prompt, Sampling(1), "check"))
     before = engine.statistics.cached_tokens
-    await engine.generate([*prompt, prompt[0]], Sampling(1), episode="check")
+    await engine.generate(GenerateRequest(prompt + prompt[:1], Sampling(1), "check"))
     found = engine.statistics.cached_tokens - before
     said = f"{found} of {len(prompt)} tokens of a prompt were not computed again"
     if found < len(prompt) // 2:
@@ -115,7 +116,7 @@ async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
     own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     before = (await engine.score(prompt)).logprobs
     others = await run_in_compute_thread(_perturbed, policy)
-    expected = await run_in_compute_thread(_forward, policy, prompt, 1, weights=others)
+    expected = await run_in_compute_thread(_forward, policy, prompt.ids, 1, weights=others)
     await engine.load_weights(others, version + 1)
     try:
         perturbed = (await engine.score(prompt)).logprobs
@@ -139,11 +140,11 @@ def _ids(policy: Policy, text: str) -> list[int]:
     return list(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def probe_prompt(policy: Policy) -> list[int]:
-    """Texts again and again, as many tokens as half a context holds."""
+def probe_prompt(policy: Policy) -> TokenSequence:
+    """Return the texts, repeated, as many tokens as half a context holds."""
     most = min(_PROMPT_TOKENS, policy.context_length // 2)
     once = [id for text in TEXTS for id in _ids(policy, text)]
-    return list(chain.from_iterable(repeat(once, most // len(once) + 1)))[:most]
+    return TokenSequence(islice(cycle(once), most))
 
 
 async def worth(policy: Policy, ids: Sequence[int], start: int) -> list[float]:

@@ -29,25 +29,25 @@ from torch import Tensor
 
 from whetstone.compute_thread import run_engine_steps, run_in_compute_thread
 from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
+from whetstone.inference.abilities import refuse_media
 from whetstone.inference.cache import bytes_per_token
 from whetstone.inference.choosing import Forward, choose_forward
 from whetstone.inference.forward import RowForward
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
+    GenerateRequest,
     Generation,
-    Heard,
     InFlight,
-    Sampling,
     Scores,
-    Spans,
     Weights,
 )
-from whetstone.inference.request import Request, as_keys
+from whetstone.inference.request import Request, complement_sampled
 from whetstone.inference.rows import Rows
 from whetstone.inference.sampling import draw
-from whetstone.inference.telling import Telling
+from whetstone.inference.telling import TokenStreamer
 from whetstone.policies import has_float64, vocabulary_of
+from whetstone.tokens import TokenSequence
 
 _LONGEST_WAIT = 8
 """Nobody waits for company longer than so many of the shortest passes."""
@@ -83,7 +83,7 @@ class LocalEngine:
     """
 
     abilities = EngineAbilities()
-    """All of them."""
+    """All but media."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class LocalEngine:
         """What the shortest pass over prompts took lately."""
         self._interrupted = False
         self._closed = False
-        self._telling = Telling()
+        self._streamer = TokenStreamer()
 
     @property
     def statistics(self) -> EngineStatistics:
@@ -135,25 +135,24 @@ class LocalEngine:
         """Whether it can answer."""
         return not self._closed
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
-    ) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `Engine.generate`."""
-        if not 0 < len(prompt) < self.context_length:
-            raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
-        self._check_ids((*prompt, *sampling.forced))
+        length, sampling = len(request.prompt), request.sampling
+        if not 0 < length < self.context_length:
+            raise PromptTooLong(f"{length} tokens of prompt in a context of {self.context_length} leave no room")
+        self._check_ids((*request.prompt.ids, *sampling.forced))
         if sampling.stop_strings and self._detokenize is None:
             raise ValueError("stop_strings: this engine was made without detokenize and cannot read text")
-        return await self._asked(list(prompt), episode, sampling, len(prompt), drawn, heard)  # type: ignore[no-any-return]
+        return await self._submit(request.prompt, request.episode, length, request)  # type: ignore[no-any-return]
 
-    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
         if not 1 <= start < len(tokens):
             raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
         if len(tokens) > self.context_length:
             raise PromptTooLong(f"{len(tokens)} tokens to score in a context of {self.context_length}")
-        self._check_ids(tokens)
-        return await self._asked(list(tokens), f"score {next(self._scorings)}", None, start)  # type: ignore[no-any-return]
+        self._check_ids(tokens.ids)
+        return await self._submit(tokens, f"score {next(self._scorings)}", start)  # type: ignore[no-any-return]
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
@@ -213,22 +212,22 @@ class LocalEngine:
             wrong = low if low < 0 else high
             raise ValueError(f"token id {wrong} is outside the model's vocabulary of {self._vocabulary}")
 
-    async def _asked(
-        self,
-        ids: list[int],
-        episode: str,
-        sampling: Sampling | None,
-        start: int,
-        drawn: Spans = (),
-        heard: Heard | None = None,
+    async def _submit(
+        self, tokens: TokenSequence, episode: str, start: int, generation: GenerateRequest | None = None
     ) -> Any:
+        """Queue a generation, or a scoring if `generation` is None, and wait for its result."""
+        if not self.abilities.media:
+            refuse_media(tokens, engine="local")
         self._check_open()
         asked = time.perf_counter()
         if self._room is not None:
             await self._room.acquire()
             self._check_open()
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Request(ids, episode, result, asked, sampling, start, as_keys(ids, drawn), heard))
+        ids = list(tokens.ids)
+        keys = list(tokens.keys) if tokens.media else ids
+        computed_keys = complement_sampled(keys, () if generation is None else generation.sampled_spans)
+        self._waiting.append(Request(ids, keys, computed_keys, episode, result, asked, start, generation))
         self._wake()
         try:
             return await result
@@ -287,7 +286,7 @@ class LocalEngine:
             request = self._waiting[0]
             # what is to be scored must be computed; for a generation that is the last token, for its logits
             usable = request.start - 1
-            taken = self._rows.take(request.episode, request.ids, request.keys, usable)
+            taken = self._rows.take(request.episode, request.keys, request.computed_keys, usable)
             if taken == "full":
                 break
             self._waiting.popleft()
@@ -301,7 +300,7 @@ class LocalEngine:
             if self._room is not None:
                 self._room.release()
             self._running.append(request)
-            self._count(cached_tokens=len(row.ids), queue_seconds=request.queue_seconds)
+            self._count(cached_tokens=len(row.keys), queue_seconds=request.queue_seconds)
         self._waiting.extendleft(reversed(later))
         self._running.sort(key=_row_number)
 
@@ -385,7 +384,7 @@ class LocalEngine:
                 decode_tokens=len(speaking),
                 steps=bool(speaking),
             )
-            self._telling.look(self._running, loop)
+            self._streamer.schedule(self._running, loop)
             ended = any(request.ended for request in self._running)
             if self._interrupted or ended or self._worth_entering():
                 return
@@ -415,16 +414,18 @@ class LocalEngine:
     ) -> Tensor:
         """Feed each request its next so many tokens; logits as `RowForward.logits`."""
         rows = [request.row for request in requests if request.row is not None]
-        starts = [len(row.ids) for row in rows]
-        new = [r.ids[start : start + size] for r, start, size in zip(requests, starts, sizes, strict=True)]
+        starts = [len(row.keys) for row in rows]
+        spans = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        new = [request.ids[span] for request, span in zip(requests, spans, strict=True)]
         numbers = [row.number for row in rows]
         prompts = [row.prompt for row in rows] if drawn else None
         logits = self._forward.logits(numbers, starts, new, drawn=drawn, prompts=prompts, everywhere=everywhere)
-        for row, tokens in zip(rows, new, strict=True):
-            if not drawn and row.prompt == len(row.keys):
-                row.prompt += len(tokens)
-            row.ids += tokens
-            row.keys += [~token for token in tokens] if drawn else tokens
+        for request, row, span in zip(requests, rows, spans, strict=True):
+            keys = request.keys[span]
+            if not drawn and row.prompt == len(row.computed_keys):
+                row.prompt += len(keys)
+            row.keys += keys
+            row.computed_keys += [~key for key in keys] if drawn else keys
         return logits
 
     def _draw(self, requests: Sequence[Request], logits: Tensor) -> None:
@@ -451,7 +452,7 @@ class LocalEngine:
 
     def _score(self, requests: Sequence[Request], sizes: Sequence[int]) -> None:
         """Feed a piece of each scoring, and note what the model thinks of the tokens that follow."""
-        starts = [len(request.row.ids) for request in requests if request.row is not None]
+        starts = [len(request.row.keys) for request in requests if request.row is not None]
         logits = self._fed(requests, sizes, everywhere=True)
         for request, start, size, row in zip(requests, starts, sizes, logits, strict=True):
             first = max(request.start - 1, start)

@@ -1,10 +1,12 @@
-"""The seam of the inference room: tokens in, tokens out, each with the log-prob and version it was drawn under."""
+"""Interfaces of inference engines: tokens in, tokens out, each with its log-prob and policy version."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from whetstone.tokens import TokenSequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,10 +16,10 @@ Weights: TypeAlias = "Mapping[str, Tensor]"
 """Parameters by name."""
 
 Spans = Sequence[tuple[int, int]]
-"""[from, to) of a sequence, in order and apart."""
+"""[start, end) of a sequence, in order, without overlap."""
 
-Heard = Callable[[Sequence[int]], bool]
-"""Told of all that was drawn so far, on the event loop; whether that is enough."""
+OnTokens = Callable[[Sequence[int]], bool]
+"""Streaming callback: receives all tokens sampled so far, on the event loop. Return True to stop the generation."""
 
 InFlight = Literal["drain", "continue", "recompute"]
 """What becomes of generations under way when weights change.
@@ -88,6 +90,25 @@ class Sampling:
             raise ValueError(f"min_p: from 0 to 1, got {self.min_p:g}")
         if not all(self.stop_strings):
             raise ValueError("stop_strings: an empty string would stop at once; leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request for a generation."""
+
+    prompt: TokenSequence
+    """Tokens to continue. A prefix that was computed before is reused, most reliably within an episode."""
+    sampling: Sampling
+    """Sampling parameters."""
+    episode: str
+    """Name of the episode; see `Engine.abort` and `Engine.forget`."""
+    sampled_spans: Spans = ()
+    """Spans of the prompt that this engine sampled, in this episode or in one that shares the prefix. Engines that
+    compute sampled tokens differently from given ones compute them as before, so the result does not depend on which
+    keys are still cached."""
+    on_tokens: OnTokens | None = None
+    """Called with the first token at once and with more from time to time, not with the last. If it returns True, the
+    generation ends with finish `abort`, a few tokens later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +206,8 @@ class EngineAbilities:
     """`Sampling.constraint`."""
     top_logprobs: bool = True
     """`Sampling.top_logprobs`."""
+    media: bool = False
+    """Media in prompts and in tokens to score."""
 
 
 class ReadsText(Protocol):
@@ -233,31 +256,22 @@ class Engine(Protocol):
         """Whether it can answer; one that was closed, or failed for good, cannot."""
         ...
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
-    ) -> Generation:
-        """Continue `prompt`. What was computed for a common beginning is shared, most surely within an `episode`.
-
-        Cancelling the call abandons the generation.
-
-        Args:
-            drawn: Spans of the prompt that are answers this engine gave, in this episode or in one it shares its
-                beginning with. An engine that computes drawn tokens otherwise than given ones computes them as it did,
-                so that what comes next does not depend on what it still holds.
-            heard: Told of the first token at once, and of more now and then, not of the last; where it has enough, the
-                generation ends with finish `abort`, a few tokens behind that.
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Continue a prompt. Cancelling the call abandons the generation.
 
         Raises:
             PromptTooLong: The prompt leaves no room in the context.
+            EngineError: The prompt has media, and the engine cannot show them to its model.
             InfrastructureError: The engine failed or was closed.
         """
         ...
 
-    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
-        """Log-probs and entropies of given tokens from `start` on; what is before may be shared.
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
+        """Compute log-probs and entropies of given tokens from `start` on; the prefix may be shared.
 
         Raises:
             ValueError: `start` is not from 1 to the last token.
+            EngineError: The tokens have media, and the engine cannot show them to its model.
             PromptTooLong: There are more tokens than the context holds.
             InfrastructureError: The engine failed or was closed.
         """

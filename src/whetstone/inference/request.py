@@ -1,4 +1,4 @@
-"""What is asked of an engine, and how far is it?"""
+"""A generation or scoring in progress in the local engine."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from typing import Any, Literal
 
 import numpy as np
 
-from whetstone.inference.protocol import Generation, Heard, Sampling, Scores, Spans
+from whetstone.inference.protocol import GenerateRequest, Generation, OnTokens, Sampling, Scores, Spans
 from whetstone.inference.rows import Row
 from whetstone.inference.sampling import DrawnToken
 
 
-def as_keys(ids: Sequence[int], drawn: Spans) -> list[int]:
-    """How each token of a prompt is computed: those that were drawn and fed back one at a time as their complements.
+def complement_sampled(keys: Sequence[int], sampled_spans: Spans) -> list[int]:
+    """Return how each token of a prompt is computed: sampled tokens, which are fed one at a time, as complements.
 
-    The last token of an answer is not among them: the answer was over when it was drawn, and it was fed with what came
-    next.
+    The last token of an answer is no complement: the answer ended when it was sampled, and it was fed with the tokens
+    that followed.
 
-    >>> as_keys([5, 6, 7, 8], [(1, 4)])
+    >>> complement_sampled([5, 6, 7, 8], [(1, 4)])
     [5, -7, -8, 8]
     """
-    keys = list(ids)
-    for first, last in drawn:
-        keys[first : last - 1] = [~id for id in keys[first : last - 1]]
-    return keys
+    computed = list(keys)
+    for first, last in sampled_spans:
+        computed[first : last - 1] = [~key for key in computed[first : last - 1]]
+    return computed
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A generation, or a scoring, under way."""
+    """A generation, or a scoring, in progress."""
 
     ids: list[int]
-    """The prompt and what was drawn behind it; for a scoring, the tokens given."""
+    """The prompt and the tokens sampled after it; for a scoring, the given tokens."""
+    keys: list[int]
+    """What identifies each of them, see `TokenSequence.keys`; the same list as `ids` if the prompt has no media."""
+    computed_keys: list[int]
+    """`keys`, with the complement (`~key`) of those that are fed one at a time: sampled and fed back. If computed
+    again, they are again fed one at a time and give the same bits; see `complement_sampled`."""
     episode: str
     result: asyncio.Future[Any]
     asked: float
-    sampling: Sampling | None = None
+    start: int
+    """Index in `ids` of the first token whose log-prob is requested."""
+    generation: GenerateRequest | None = None
     """None: a scoring."""
-    start: int = 0
-    """Where what is asked for begins in `ids`."""
-    keys: list[int] = field(default_factory=list)
-    """`ids`, those that are fed one at a time as their complements (`~id`): what was drawn and fed back. Computed
-    again, they are again fed one at a time, to the same bits; see `as_keys`."""
-    heard: Heard | None = None
-    told: int = 0
-    """How many drawn tokens it was told of."""
+    streamed: int = 0
+    """Number of sampled tokens that `on_tokens` received."""
     row: Row | None = None
     queue_seconds: float = 0.0
     logprobs: list[float] = field(default_factory=list)
@@ -57,6 +58,16 @@ class Request:
     versions: list[int] = field(default_factory=list)
     finish: Literal["stop", "length", "abort"] | None = None
     error: Exception | None = None
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """Sampling parameters; None for a scoring."""
+        return None if self.generation is None else self.generation.sampling
+
+    @property
+    def on_tokens(self) -> OnTokens | None:
+        """Streaming callback, if there is one."""
+        return None if self.generation is None else self.generation.on_tokens
 
     @property
     def tokens(self) -> list[int]:
@@ -78,35 +89,35 @@ class Request:
     def missing(self) -> int:
         """How many of its tokens have no keys yet."""
         assert self.row is not None
-        return len(self.ids) - len(self.row.ids)
+        return len(self.ids) - len(self.row.keys)
 
     def next_piece(self) -> tuple[int, bool]:
         """(how many tokens are to be computed next, whether they were drawn)"""
         assert self.row is not None
-        computed = len(self.row.ids)
-        if self.keys[computed] < 0:
+        computed = len(self.row.keys)
+        if self.computed_keys[computed] < 0:
             return 1, True
         end = computed + 1
-        while end < len(self.keys) and self.keys[end] >= 0:
+        while end < len(self.computed_keys) and self.computed_keys[end] >= 0:
             end += 1
         return end - computed, False
 
     @property
-    def has_news(self) -> bool:
-        """Whether somebody wants to hear of more than he was told of."""
-        return self.heard is not None and len(self.versions) > self.told and not self.ended
+    def has_unstreamed(self) -> bool:
+        """Whether there are sampled tokens that `on_tokens` did not receive."""
+        return self.on_tokens is not None and len(self.versions) > self.streamed and not self.ended
 
-    def tell(self) -> None:
-        """Say what was drawn so far; it ends where that is enough."""
-        assert self.heard is not None
+    def stream(self) -> None:
+        """Call `on_tokens` with the tokens sampled so far; abort if it returns True."""
+        assert self.on_tokens is not None
         tokens = self.tokens
-        self.told = len(tokens)
-        if self.heard(tokens) and self.finish is None:
+        self.streamed = len(tokens)
+        if self.on_tokens(tokens) and self.finish is None:
             self.finish = "abort"
 
     def compute_again(self) -> None:
-        """What it has so far is as if it had been given."""
-        self.keys = list(self.ids)
+        """Treat all tokens so far as given."""
+        self.computed_keys = list(self.keys)
         if self.sampling is None:
             self.logprobs.clear()
             self.entropies.clear()
@@ -115,7 +126,9 @@ class Request:
         """Append a drawn token and see whether it is the last."""
         assert self.sampling is not None
         self.ids.append(drawn.token)
-        self.keys.append(~drawn.token)
+        if self.keys is not self.ids:
+            self.keys.append(drawn.token)
+        self.computed_keys.append(~drawn.token)
         self.logprobs.append(drawn.logprob)
         self.model_logprobs.append(drawn.model_logprob)
         self.entropies.append(drawn.entropy)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -21,16 +21,15 @@ from whetstone.inference.protocol import (
     Engine,
     EngineAbilities,
     EngineStatistics,
+    GenerateRequest,
     Generation,
-    Heard,
     InFlight,
     ReadsText,
-    Sampling,
     Scores,
     Sleeps,
-    Spans,
     Weights,
 )
+from whetstone.tokens import TokenSequence
 
 T = TypeVar("T")
 
@@ -93,14 +92,12 @@ class RestartingEngine:
         summed = {field.name: getattr(self._before, field.name) + getattr(now, field.name) for field in fields(now)}
         return replace(now, **{**summed, "rows": now.rows})
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
-    ) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `Engine.generate`."""
         engine = await self._living()
-        return self._answered(await engine.generate(prompt, sampling, episode=episode, drawn=drawn, heard=heard))
+        return self._answered(await engine.generate(request))
 
-    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
         engine = await self._living()
         return self._answered(await engine.score(tokens, start=start))

@@ -23,10 +23,10 @@ class Row:
 
     number: int
     episode: str | None = None
-    ids: list[int] = field(default_factory=list)
-    """Tokens whose keys are in the row."""
     keys: list[int] = field(default_factory=list)
-    """The same, as they were computed: see `Request.keys`. Others share what was computed in the same way."""
+    """What identifies the tokens in the row; see `TokenSequence.keys`."""
+    computed_keys: list[int] = field(default_factory=list)
+    """The same, as they were computed; see `Request.computed_keys`. Rows share what was computed in the same way."""
     prompt: int = 0
     """How many of its first tokens were computed as a prompt's."""
     promised: Sequence[int] = ()
@@ -64,25 +64,25 @@ class Rows:
         return bool(self._free or self._resting)
 
     def take(
-        self, episode: str, ids: Sequence[int], prompt: Sequence[int], usable: int
+        self, episode: str, keys: Sequence[int], prompt: Sequence[int], usable: int
     ) -> tuple[Row, tuple[Row, int] | None] | str:
         """A row for a prompt, made busy.
 
         Args:
-            ids: The prompt.
-            prompt: The same, as it is to be computed.
-            usable: How many of the prompt's first tokens need not be computed if their keys are there.
+            keys: What identifies the tokens of the prompt.
+            prompt: The same, as they are to be computed.
+            usable: How many of the prompt's first tokens need not be computed if they are in a row.
 
         Returns:
-            The row, its `ids` cut to what it shares with the prompt, and (row, length) where a beginning is
-            to be copied from; or why there is none: `full` (all are busy), or `soon` (another row is computing
-            the same beginning, and waiting for it is cheaper).
+            The row, its `keys` cut to the prefix that it shares with the prompt, and (row, length) if a prefix is
+            to be copied; or why there is none: `full` (all are busy), or `soon` (another row is computing
+            the same prefix, and waiting for it is cheaper).
         """
         own = self._of_episode.get(episode)
         own = None if own is None or own.busy else own
-        kept = 0 if own is None else common_length(own.ids, ids, usable)
+        kept = 0 if own is None else common_length(own.keys, keys, usable)
         source, length, coming = self._longest(prompt, usable) if self.share else (None, 0, 0)
-        if not self.share and own is not None and kept < len(own.ids):
+        if not self.share and own is not None and kept < len(own.keys):
             kept = 0
         if coming >= max(length, kept) + BLOCK:
             return "soon"
@@ -97,9 +97,10 @@ class Rows:
         copied = None
         if length > kept and source is not None and source is not row:
             copied = (source, length)
-        row.keys = list(prompt[:length]) if copied is not None else row.keys[: max(kept, length * (row is source))]
-        row.ids, row.promised = list(ids[: len(row.keys)]), prompt
-        row.prompt = next((i for i, key in enumerate(row.keys) if key < 0), len(row.keys))
+        shared = max(kept, length * (row is source))
+        row.computed_keys = list(prompt[:length]) if copied is not None else row.computed_keys[:shared]
+        row.keys, row.promised = list(keys[: len(row.computed_keys)]), prompt
+        row.prompt = next((i for i, key in enumerate(row.computed_keys) if key < 0), len(row.computed_keys))
         row.stale = row.stale and copied is None and kept > 0
         self._find_under(row, prompt)
         return row, copied
@@ -112,7 +113,7 @@ class Rows:
             self._leave(row)
             heapq.heappush(self._free, row.number)
         else:
-            self._find_under(row, row.keys)
+            self._find_under(row, row.computed_keys)
             self._resting[row] = None
 
     def drop(self, episode: str) -> None:
@@ -127,16 +128,16 @@ class Rows:
 
     def clear(self, row: Row) -> None:
         """Its keys are worth nothing."""
-        row.ids, row.keys, row.promised = [], [], ()
+        row.keys, row.computed_keys, row.promised = [], [], ()
         self._find_under(row, ())
 
     def outdate(self, *, keep: bool) -> None:
         """The weights changed: no new sequence may begin with these keys; `keep`: their owners go on with them."""
         for row in self.rows:
             self._find_under(row, ())
-            row.stale = row.stale or bool(row.ids)
+            row.stale = row.stale or bool(row.keys)
             if not keep:
-                row.ids, row.keys, row.stale = [], [], False
+                row.keys, row.computed_keys, row.stale = [], [], False
 
     def _next(self, source: Row | None) -> Row | None:
         """A row nobody owns, or the one that rested longest; rather not the one that is to be copied from."""
@@ -167,7 +168,7 @@ class Rows:
                 break
             candidates = found
         for row in candidates:
-            computed = common_length(row.keys, prompt, usable)
+            computed = common_length(row.computed_keys, prompt, usable)
             if computed > best[1]:
                 best = (row, computed)
             if row.promised:
@@ -200,7 +201,7 @@ def _hashes(ids: Sequence[int], length: int) -> list[int]:
 
 
 def common_length(held: Sequence[int], wanted: Sequence[int], most: int) -> int:
-    """How many first ids two sequences share, at most `most`."""
+    """Return the length of the common prefix, at most `most`."""
     limit = min(len(held), len(wanted), most)
     if list(held[:limit]) == list(wanted[:limit]):
         return limit

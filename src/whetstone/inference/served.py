@@ -25,23 +25,24 @@ from typing import Any
 from uuid import uuid4
 
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
+from whetstone.inference.abilities import refuse_media
 from whetstone.inference.connection import Connection
 from whetstone.inference.exchange import Question, Reply, given_by, is_plain, label_of, until_stop
-from whetstone.inference.piecewise import in_pieces
+from whetstone.inference.piecewise import generate_in_pieces
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
+    GenerateRequest,
     Generation,
-    Heard,
     InFlight,
     Sampling,
     Scores,
-    Spans,
     Weights,
 )
 from whetstone.inference.restarting import RestartingEngine
 from whetstone.inference.server_process import ServerProcess, free_port
 from whetstone.inference.weight_folder import WeightFolder
+from whetstone.tokens import TokenSequence
 
 _SECONDS_BETWEEN_ABORTS = 0.2
 _PROBED = 6
@@ -157,33 +158,34 @@ class ServedEngine(ABC):
         """Whether it can answer."""
         return self.at.alive
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
-    ) -> Generation:
-        """See `Engine.generate`. `Sampling.seed` has no effect; what is heard is asked for in pieces.
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Engine.generate`. `Sampling.seed` has no effect; with `on_tokens` the answer is requested in pieces.
 
         Raises:
-            EngineError: The server does not give what this way of drawing needs.
+            EngineError: The server does not support these sampling parameters.
         """
+        refuse_media(request.prompt, engine=self.server)
         await self._ready()
-        if not 0 < len(prompt) < self.context_length:
-            raise PromptTooLong(f"{len(prompt)} tokens of prompt in a context of {self.context_length} leave no room")
+        length, sampling = len(request.prompt), request.sampling
+        if not 0 < length < self.context_length:
+            raise PromptTooLong(f"{length} tokens of prompt in a context of {self.context_length} leave no room")
         self._check(sampling)
-        room = min(sampling.max_new_tokens, self.context_length - len(prompt))
-        fitting, draw = replace(sampling, max_new_tokens=room), functools.partial(self._drawn, episode)
-        if heard is None:
-            return await draw(prompt, fitting)
-        return await in_pieces(draw, prompt, fitting, heard, detokenize=self._detokenize)
+        room = min(sampling.max_new_tokens, self.context_length - length)
+        fitting = replace(request, sampling=replace(sampling, max_new_tokens=room))
+        if request.on_tokens is None:
+            return await self._generate_whole(fitting)
+        return await generate_in_pieces(self._generate_whole, fitting, request.on_tokens, detokenize=self._detokenize)
 
-    async def _drawn(self, episode: str, prompt: Sequence[int], sampling: Sampling) -> Generation:
+    async def _generate_whole(self, request: GenerateRequest) -> Generation:
+        prompt, sampling = request.prompt, request.sampling
         room = sampling.max_new_tokens
         given, ended = given_by(sampling, room)
-        async with self._counted(episode) as own:
+        async with self._counted(request.episode) as own:
             if own.aborted:
                 return _nothing_drawn()
             question = Question(
                 own.id,
-                (*prompt, *given),
+                (*prompt.ids, *given),
                 replace(sampling, forced=(), max_new_tokens=max(1, room - len(given))),
                 score_from=len(prompt) if given else None,
                 cache=str(self.version),
@@ -194,8 +196,9 @@ class ServedEngine(ABC):
                 reply = replace(reply, tokens=(), logprobs=(), labels=(), finish=ended)
             return self._generation(given, reply, sampling, asked_under=version)
 
-    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
-        """See `Engine.score`. Entropies are NaN, and there must be room for one token more: a server draws one."""
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
+        """See `Engine.score`. Entropies are NaN, and there must be room for one more token: a server samples one."""
+        refuse_media(tokens, engine=self.server)
         if not 1 <= start < len(tokens):
             raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
         await self._ready()
@@ -204,7 +207,7 @@ class ServedEngine(ABC):
                 f"{len(tokens)} tokens to score in a context of {self.context_length}, of which a server needs one"
             )
         async with self._counted("") as own:
-            question = Question(own.id, tuple(tokens), Sampling(1), score_from=start, cache=str(self.version))
+            question = Question(own.id, tokens.ids, Sampling(1), score_from=start, cache=str(self.version))
             reply = await self._asked(question)
             self._versions(reply.labels, self.version)
             return Scores(reply.prompt_logprobs, (math.nan,) * len(reply.prompt_logprobs))

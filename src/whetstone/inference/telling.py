@@ -1,6 +1,7 @@
-"""Who hears of an answer while it is drawn, and how often? The event loop says it, at a pace the engine can afford.
+"""Streams partial generations to `on_tokens` callbacks on the event loop, rate-limited.
 
-Easy to get wrong: where sixty clients watch, telling each of every token costs more than drawing them does.
+Note:
+    With sixty clients, a callback per token costs more than sampling the tokens.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ from collections.abc import Sequence
 
 from whetstone.inference.request import Request
 
-_SECONDS_UNTOLD = 0.05
-"""Nobody hears of an answer more often than that."""
-_TOLD_A_SECOND = 300
-"""Nor are more told in a second, all together."""
+_MIN_INTERVAL_SECONDS = 0.05
+"""Time between two callbacks of a generation."""
+_MAX_CALLBACKS_PER_SECOND = 300
+"""Callbacks of all generations together."""
 
 
-class Telling:
-    """Says what was drawn: a first token at once, more now and then."""
+class TokenStreamer:
+    """Calls `on_tokens` of running generations: with the first token at once, with more from time to time."""
 
     def __init__(self) -> None:
-        self._under_way = False
+        self._is_scheduled = False
         self._last = 0.0
 
-    def look(self, running: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
-        """Have the event loop tell whoever is to be told something. Called behind a step, by the thread that steps."""
-        if self._under_way:
+    def schedule(self, running: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
+        """Schedule due callbacks on the event loop. Called after a step, in the thread that computes it."""
+        if self._is_scheduled:
             return
-        news = [request for request in running if request.has_news]
-        if not news:
+        due = [request for request in running if request.has_unstreamed]
+        if not due:
             return
         now = time.perf_counter()
-        if now >= self._last + max(_SECONDS_UNTOLD, len(news) / _TOLD_A_SECOND):
+        if now >= self._last + max(_MIN_INTERVAL_SECONDS, len(due) / _MAX_CALLBACKS_PER_SECOND):
             self._last = now
         else:
-            news = [request for request in news if not request.told]
-        if news:
-            self._under_way = True
-            loop.call_soon_threadsafe(self._say, news)
+            due = [request for request in due if not request.streamed]
+        if due:
+            self._is_scheduled = True
+            loop.call_soon_threadsafe(self._stream, due)
 
-    def _say(self, news: Sequence[Request]) -> None:
-        self._under_way = False
-        for request in news:
-            if request.has_news:
-                request.tell()
+    def _stream(self, due: Sequence[Request]) -> None:
+        self._is_scheduled = False
+        for request in due:
+            if request.has_unstreamed:
+                request.stream()

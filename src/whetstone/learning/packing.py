@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from whetstone.learning.attention import Branches
-from whetstone.learning.prefix_tree import Ids, Node, prefix_trees
-from whetstone.trajectory import Author, Segment
+from whetstone.learning.prefix_tree import Keys, Node, prefix_trees
+from whetstone.tokens import media_within, shift_media
+from whetstone.trajectory import Author, Media, Segment, TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ class MicroBatch:
     turns: Tensor
     """[A] which turn of its trajectory it belongs to."""
     segment_tokens: int
-    """Tokens of the segments, each counted as often as it stands in one: what computing them one by one takes."""
+    """Tokens of the segments, each counted once per segment: the cost without shared prefixes."""
+    media: tuple[Media, ...] = ()
+    """Media of the placeholder tokens among `ids`, each once, at their positions there."""
 
     def by_segment(self, values: Tensor) -> Iterator[tuple[int, Tensor]]:
         """(where a segment stands in the sequence that was packed, its share of `values` [A]), for each."""
@@ -68,7 +71,7 @@ def pack(
         share: Whether tokens that segments share are computed once.
     """
     read, wanted, fed = _fed(segments)
-    nodes = prefix_trees(fed, share=share)
+    nodes = prefix_trees([_keys(tokens) for tokens in fed], share=share)
     for leaves in _bins(nodes, token_budget):
         yield _micro_batch(leaves, nodes, fed, wanted, read, segments, device)
 
@@ -92,7 +95,7 @@ def pieces_of(segments: Sequence[Segment], *, token_budget: int, share: bool = T
     Every segment with an action token is in exactly one of them.
     """
     read, _, fed = _fed(segments)
-    nodes = prefix_trees(fed, share=share)
+    nodes = prefix_trees([_keys(tokens) for tokens in fed], share=share)
     found = []
     for load in _loads(nodes, token_budget):
         used = {node for leaf in load.leaves for node in _path(leaf, nodes)}
@@ -103,13 +106,17 @@ def pieces_of(segments: Sequence[Segment], *, token_budget: int, share: bool = T
     return found
 
 
-def _fed(segments: Sequence[Segment]) -> tuple[list[int], list[Ids], list[Ids]]:
-    """(segments with an action token, where those stand in each, the ids each is computed from)"""
+def _fed(segments: Sequence[Segment]) -> tuple[list[int], list[Keys], list[TokenSequence]]:
+    """Return (segments with an action token, positions of those in each, the tokens that each is computed from)."""
     read = [i for i, segment in enumerate(segments) if any(segment.action_mask[1:])]
     wanted = [np.flatnonzero(segments[i].action_mask) for i in read]
     wanted = [places[places > 0] for places in wanted]  # nothing stands before the first, so nothing predicts it
-    fed = [np.asarray(segments[i].tokens.ids[: places[-1]]) for i, places in zip(read, wanted, strict=True)]
+    fed = [segments[i].tokens.sequence[: places[-1]] for i, places in zip(read, wanted, strict=True)]
     return read, wanted, fed
+
+
+def _keys(tokens: TokenSequence) -> Keys:
+    return np.asarray(tokens.keys, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -165,8 +172,8 @@ def _first_fit(loads: Sequence[_Load], room: int) -> list[_Load]:
 def _micro_batch(
     leaves: Sequence[int],
     nodes: Sequence[Node],
-    fed: Sequence[Ids],
-    wanted: Sequence[Ids],
+    fed: Sequence[TokenSequence],
+    wanted: Sequence[Keys],
     read: Sequence[int],
     segments: Sequence[Segment],
     device: torch.device,
@@ -178,7 +185,13 @@ def _micro_batch(
     for node in used:
         at[node] = tokens
         tokens += len(nodes[node])
-    ids = np.concatenate([fed[nodes[n].sequence][nodes[n].start : nodes[n].end] for n in used])
+    runs = [(fed[nodes[n].sequence], nodes[n].start, nodes[n].end) for n in used]
+    ids = np.concatenate([np.asarray(tokens.ids[start:end], dtype=np.int64) for tokens, start, end in runs])
+    media = tuple(
+        medium
+        for n, (tokens, start, end) in zip(used, runs, strict=True)
+        for medium in shift_media(media_within(tokens.media, start, end), at[n])
+    )
     positions = np.concatenate([np.arange(nodes[n].start, nodes[n].end) for n in used])
     order = {node: k for k, node in enumerate(used)}
     branches = Branches(
@@ -213,6 +226,7 @@ def _micro_batch(
         expert=on_device(expert),
         turns=on_device(turns),
         segment_tokens=sum(len(segments[read[nodes[leaf].sequence]]) for leaf in leaves),
+        media=media,
     )
 
 
@@ -225,7 +239,7 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
     return path[::-1]
 
 
-def _columns(segment: Segment, actions: Ids) -> tuple[np.ndarray, ...]:
+def _columns(segment: Segment, actions: Keys) -> tuple[np.ndarray, ...]:
     """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert, turns."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)

@@ -1,8 +1,8 @@
-"""How do sequences that begin alike become one tree? Sorted, so that what is alike lies side by side.
+"""Prefix trees (tries) of token sequences, built from the sorted sequences.
 
 Samples of one task repeat its prompt, forked episodes repeat their first turns. In the tree each shared run of
-tokens stands once. Only ids are compared: a token's hidden state depends on the ids in front of it and on
-nothing else, so who drew them, in which episode, does not matter here.
+tokens occurs once. Only `TokenSequence.keys` are compared: a token's hidden state depends on the tokens and media
+before it, not on the episode or the author.
 
 Easy to get wrong: two samples often agree by chance for a token or two more. A branch for so few costs more than
 it saves, so they are computed twice; what that is depends on the sequences alone.
@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+Keys = NDArray[np.int64]
 
 WORTH_SHARING = 16
 """Tokens a shared run must save to become a node of its own."""
@@ -42,16 +42,16 @@ class Node:
         return self.end - self.start
 
 
-def prefix_trees(sequences: Sequence[Ids], *, share: bool = True, worth: int = WORTH_SHARING) -> list[Node]:
+def prefix_trees(sequences: Sequence[Keys], *, share: bool = True, worth: int = WORTH_SHARING) -> list[Node]:
     """The trees of sequences that begin alike, depth first: a node stands behind its parent.
 
     Args:
-        sequences: Token ids, any lengths.
+        sequences: Keys of the tokens, any lengths.
         share: Otherwise each sequence is a tree of its own.
         worth: Tokens a shared run must save to become a node.
     """
     if not share:
-        return [Node(-1, 0, len(ids), i, True) for i, ids in enumerate(sequences)]
+        return [Node(-1, 0, len(keys), i, True) for i, keys in enumerate(sequences)]
     order = sorted(range(len(sequences)), key=lambda i: (sequences[i].tolist(), i))
     # alike[k]: how many tokens the k-th in order begins with like the one before it
     alike = [0, *(_alike(sequences[a], sequences[b]) for a, b in pairwise(order))]
@@ -72,7 +72,7 @@ def prefix_trees(sequences: Sequence[Ids], *, share: bool = True, worth: int = W
     return nodes
 
 
-def _alike(one: Ids, other: Ids) -> int:
+def _alike(one: Keys, other: Keys) -> int:
     both = min(len(one), len(other))
     differing = np.flatnonzero(one[:both] != other[:both])
     return int(differing[0]) if len(differing) else both

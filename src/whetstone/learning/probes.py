@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from itertools import chain
 
 from whetstone.learning.token_index import IndexedTrajectory
-from whetstone.trajectory import Author, Segment, Tokens, turns_of_segment
+from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, turns_of_segment
 
 
-def context_of(held: IndexedTrajectory, turn: int) -> tuple[int, ...]:
-    """What the model read in front of a turn's action."""
+def context_of(held: IndexedTrajectory, turn: int) -> TokenSequence:
+    """Return the tokens that the model read before the action of a turn."""
     turns = held.trajectory.turns
-    if turns[turn].training_context is not None:
-        return turns[turn].training_context.ids  # type: ignore[union-attr]
+    other = turns[turn].training_context
+    if other is not None:
+        return other.sequence
     own = [] if turns[turn].opens_segment else turns_of_segment(turns[:turn], turns[turn].conversation)
-    before = chain.from_iterable((*t.context.ids, *t.action.ids) for t in own)
-    return (*before, *turns[turn].context.ids)
+    before = chain.from_iterable((t.context, t.action) for t in own)
+    return Tokens.joined((*before, turns[turn].context)).sequence
 
 
 def behind(held: IndexedTrajectory) -> Tokens:
-    """What the model would have read next."""
+    """Return the tokens that the model would have read next."""
     turns, closing = held.trajectory.turns, held.trajectory.closing
-    last = turns[-1]
-    so_far = (*context_of(held, len(turns) - 1), *last.action.ids)
-    return Tokens.written((*so_far, *(closing.ids if closing is not None else ())), Author.ENVIRONMENT)
+    so_far = context_of(held, len(turns) - 1) + turns[-1].action.sequence
+    return Tokens.written(so_far if closing is None else so_far + closing.sequence, Author.ENVIRONMENT)
 
 
-def probe(context: Sequence[int], ids: Sequence[int]) -> Segment:
-    """A segment in which `ids` are asked about behind `context`."""
-    tokens = Tokens.written((*context, *ids), Author.ENVIRONMENT)
+def probe(context: TokenSequence, ids: Sequence[int]) -> Segment:
+    """Return a segment in which log-probs of `ids` after `context` are computed."""
+    tokens = Tokens.written(context + TokenSequence(ids), Author.ENVIRONMENT)
     mask = (False,) * len(context) + (True,) * len(ids)
     return Segment("probe", 0, tokens, mask, (0,) * len(tokens))

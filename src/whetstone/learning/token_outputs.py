@@ -283,7 +283,16 @@ class _Computed:
         self._options = {"use_cache": False} if takes(model, "use_cache") else {}
 
     def __call__(self, micro: MicroBatch) -> Tensor:
-        """[R, hidden] the last layer's states, normalised as the output layer wants them; or [R, V] logits."""
+        """[R, hidden] the last layer's states, normalised as the output layer wants them; or [R, V] logits.
+
+        Raises:
+            PolicyError: The tokens have media, which a model of text cannot read.
+        """
+        if micro.media:
+            raise PolicyError(
+                f"a segment has an image at token {micro.media[0].start} of its batch, and {kind_of(self.network)} "
+                "reads text only; train a policy that reads images, or leave these episodes out"
+            )
         return self.everywhere(micro.ids, micro.positions, micro.branches)[micro.rows]
 
     def everywhere(self, ids: Tensor, positions: Tensor, branches: Branches) -> Tensor:

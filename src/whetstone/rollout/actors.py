@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from whetstone.chat import Chat, ChatEndpoint, Message
 from whetstone.errors import InfrastructureError
-from whetstone.inference import Engine, Generation, Sampling
+from whetstone.inference import Engine, GenerateRequest, Generation, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.tools import FrozenModel
 from whetstone.tools.threads import run_in_turn
-from whetstone.trajectory import Author, Provenance, Tokens
+from whetstone.trajectory import Author, Provenance, Tokens, TokenSequence
 from whetstone.waiting import finish_within
 
 _PROBE, _PROBE_SECONDS = "probe", 10.0
@@ -37,8 +37,8 @@ class PolicyActor:
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
-        prompt = (*moment.context.ids, *moment.begun.ids)
-        drawn = await self.engine.generate(prompt, sampling, episode=moment.episode, drawn=moment.drawn)
+        prompt = moment.context.tokens + moment.begun.sequence
+        drawn = await self.engine.generate(GenerateRequest(prompt, sampling, moment.episode, moment.drawn))
         tokens = Tokens.sampled(
             drawn.tokens,
             logprobs=_comparable(drawn, sampling),
@@ -53,7 +53,8 @@ class PolicyActor:
 
     async def is_answering(self) -> bool:
         """Return whether the engine samples one token soon: a long answer of the policy is no failure of the engine."""
-        probe = self.engine.generate((min(self.stop_ids, default=0),), Sampling(1), episode=_PROBE)
+        prompt = TokenSequence((min(self.stop_ids, default=0),))
+        probe = self.engine.generate(GenerateRequest(prompt, Sampling(1), _PROBE))
         try:
             await finish_within(_PROBE_SECONDS, probe, owner=self.owner)
         except Exception:  # whatever it is, this is no answer

@@ -14,7 +14,7 @@ from dataclasses import replace
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.environments import Environment
 from whetstone.errors import PromptTooLong
-from whetstone.inference import Engine, Sampling
+from whetstone.inference import Engine, GenerateRequest, Sampling
 from whetstone.rollout.episode_inputs import Limits
 from whetstone.seeding import derive_seed
 from whetstone.tools.threads import call_user_function
@@ -58,7 +58,7 @@ class Conversation:
                 )
             seed = derive_seed(self._seed, _EPISODE, self._turn)
             sampling = replace(self._sampling, stop_ids=self._chat.stop_ids, seed=seed)
-            drawn = await self._engine.generate(context.ids, sampling, episode=_EPISODE)
+            drawn = await self._engine.generate(GenerateRequest(context.tokens, sampling, _EPISODE))
             action = self._chat.read(drawn.tokens, self._tools, turn=self._turn)
             self._context, self._said, self._turn = context, drawn.tokens, self._turn + 1
             yield action

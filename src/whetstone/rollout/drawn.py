@@ -29,8 +29,8 @@ def drawn_spans(
     place = 0
     for turn in () if context.opens_segment else turns_of_segment(turns, conversation):
         place += len(turn.context)
-        if context.ids[place : place + len(turn.action)] != turn.action.ids:
-            return ()  # something was taken out, or put in another's place
+        if context.tokens.keys[place : place + len(turn.action)] != turn.action.sequence.keys:
+            return ()  # tokens were removed or replaced
         spans += _runs(turn.action, place)
         place += len(turn.action)
     return (*spans, *_runs(begun, len(context.ids)))

@@ -93,7 +93,7 @@ class Reading:
     def training_context(self) -> Tokens | None:
         """What its action is trained behind, where that is something else."""
         plain = self._places[-1].plain
-        return Tokens.written(plain.ids, Author.ENVIRONMENT) if plain is not None else None
+        return Tokens.written(plain.tokens, Author.ENVIRONMENT) if plain is not None else None
 
     def open(
         self, messages: tuple[Message, ...], tools: Sequence[ToolSpec], so_far: EpisodeState
@@ -198,7 +198,7 @@ class Reading:
         place = self._places[-1]
         seen = self.chat.extend(place.seen, ids, turn.observation)
         plain = self.chat.extend(place.plain, ids, turn.observation) if place.plain is not None else None
-        self._add(message, turn.observation, replace(seen, new=seen.ids, opens_segment=True), plain)
+        self._add(message, turn.observation, replace(seen, new=seen.tokens, opens_segment=True), plain)
 
     def back_to(self, number: int) -> None:
         """What stood in front of action `number` stands in front of the next."""

@@ -32,7 +32,11 @@ def reread(trajectory: Trajectory, opening: Sequence[Message], chat: Chat, tools
     was, now = chat.open(trajectory.opening, tools), chat.open(opening, tools)
     turns: list[Turn] = []
     for number, turn in enumerate(trajectory.turns):
-        if turn.context.ids != was.new or turn.opens_segment != was.opens_segment or turn.training_context is not None:
+        if (
+            turn.context.sequence != was.new
+            or turn.opens_segment != was.opens_segment
+            or turn.training_context is not None
+        ):
             raise ValueError(
                 f"{trajectory.id}: what turn {number + 1} read is not what its messages render to, so it cannot be "
                 "read behind another opening"

@@ -394,7 +394,7 @@ class _Episode:
         played = (*shared, *recorded)
         if not played:
             return ()
-        if played[0].context.ids == tuple(self.reading.seen.new) and await self._led_through(played):
+        if played[0].context.sequence == self.reading.seen.new and await self._led_through(played):
             self.around.costs += Costs(reused_tokens=sum(len(turn.context) + len(turn.action) for turn in shared))
             self._count(recorded)
             return played

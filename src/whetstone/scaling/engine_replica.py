@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError
 from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, merges
-from whetstone.inference.protocol import InFlight, ReadsText, Sampling, Scores, Sleeps, Spans
+from whetstone.inference.protocol import GenerateRequest, InFlight, ReadsText, Scores, Sleeps
 from whetstone.policies import Policy, clone_trainable, find_device, placed
 from whetstone.recipe import Part, Resolved
 from whetstone.scaling.protocol import Drawn, Gone, Parcel, ReplicaStatus
 from whetstone.scaling.published import Shelf, unpacked
+from whetstone.tokens import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +88,19 @@ class EngineReplica:
         """Whether its engine can answer, now or after it was restarted."""
         return self._engine.alive
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, episode: str, drawn: Spans) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> Drawn:
         """See `Replica.generate`."""
         self._check_ready()
         self._asked += 1
         try:
-            generation = await self._engine.generate(prompt, sampling, episode=episode, drawn=drawn)
+            generation = await self._engine.generate(request)
         except InfrastructureError as failure:
             raise self._gone(failure) from None
         finally:
             self._asked -= 1
         return Drawn(generation, self._asked)
 
-    async def score(self, tokens: Sequence[int], start: int) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
         """See `Replica.score`."""
         self._check_ready()
         try:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from whetstone.inference.protocol import (
         EngineAbilities,
         EngineStatistics,
+        GenerateRequest,
         Generation,
         InFlight,
-        Sampling,
         Scores,
-        Spans,
     )
     from whetstone.rollout.protocol import Plan, Strategy
+    from whetstone.tokens import TokenSequence
     from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 
@@ -85,11 +85,11 @@ class Replica(Protocol):
         """For a person: `replica 0`."""
         ...
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> Drawn:
         """See `Engine.generate`."""
         ...
 
-    async def score(self, tokens: Sequence[int], *, start: int) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
         """See `Engine.score`."""
         ...
 

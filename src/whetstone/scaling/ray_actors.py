@@ -22,7 +22,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, TaskCa
 
 from whetstone.assembly.assembly import Assembly, assemble, judged_parts
 from whetstone.errors import EngineError
-from whetstone.inference.protocol import EngineAbilities, InFlight, Sampling, Scores, Spans
+from whetstone.inference.protocol import EngineAbilities, GenerateRequest, InFlight, Scores
 from whetstone.plugins import search_also
 from whetstone.policies import Policy
 from whetstone.recipe import Resolved
@@ -47,6 +47,7 @@ from whetstone.scaling.protocol import (
 from whetstone.scaling.published import Shelf
 from whetstone.scaling.replicated_engine import ReplicatedEngine, Routing
 from whetstone.scaling.spread_reward import ComparingSpreadReward, SpreadReward
+from whetstone.tokens import TokenSequence
 from whetstone.trajectory import Score, Task, Trajectory
 
 T = TypeVar("T")
@@ -106,13 +107,13 @@ class ReplicaActor:
         _search(making.folders)
         self.replica = EngineReplica(making, policy, fetched=_fetched, node=_node())
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, episode: str, drawn: Spans) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> Drawn:
         """See `Replica`."""
-        return await self.replica.generate(prompt, sampling, episode, drawn)
+        return await self.replica.generate(request)
 
-    async def score(self, tokens: Sequence[int], start: int) -> Scores:
+    async def score(self, tokens: TokenSequence, start: int) -> Scores:
         """See `Replica`."""
-        return await self.replica.score(tokens, start)
+        return await self.replica.score(tokens, start=start)
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """See `Replica`."""
@@ -171,9 +172,9 @@ class RayReplica:
         """
         return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> Drawn:
         """See `Replica`. Cancelling the call abandons the generation."""
-        reference = self.actor.generate.remote(tuple(prompt), sampling, episode, tuple(drawn))
+        reference = self.actor.generate.remote(request)
         try:
             return await _answer(reference)
         except BaseException as error:
@@ -181,9 +182,9 @@ class RayReplica:
                 ray.cancel(reference)
             raise
 
-    async def score(self, tokens: Sequence[int], *, start: int) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
         """See `Replica`."""
-        return await _answer(self.actor.score.remote(tuple(tokens), start))
+        return await _answer(self.actor.score.remote(tokens, start))
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """See `Replica`."""

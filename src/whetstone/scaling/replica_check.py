@@ -13,8 +13,9 @@ import time
 from whetstone.assembly.assembly import Assembly
 from whetstone.errors import EngineError, InfrastructureError
 from whetstone.inference.engine_check import TEXTS, probe_prompt, worth
-from whetstone.inference.protocol import Sampling
+from whetstone.inference.protocol import GenerateRequest, Sampling
 from whetstone.scaling.protocol import Drawn, Gone, Replica, Restarting
+from whetstone.tokens import TokenSequence
 
 BOUND = 0.05
 """Nats in the mean; equal precision stays below 0.001, bfloat16 against float32 is about 0.02."""
@@ -49,7 +50,7 @@ async def check_replica(replica: Replica, assembly: Assembly, *, timeout_seconds
         raise EngineError(
             f"scale: {replica.name} drew token {max(answer.tokens)}, and the policy knows {known}: it is another model"
         )
-    own = await worth(policy, [*prompt, *answer.tokens], len(prompt))
+    own = await worth(policy, (*prompt.ids, *answer.tokens), len(prompt))
     apart = sum(abs(a - b) for a, b in zip(answer.logprobs, own, strict=True)) / len(own)
     if not apart <= BOUND:
         raise EngineError(
@@ -70,12 +71,12 @@ async def _tokenized(replica: Replica, text: str, timeout_seconds: float) -> tup
             await asyncio.sleep(0.1)
 
 
-async def _first_drawn(replica: Replica, prompt: list[int], timeout_seconds: float) -> Drawn:
+async def _first_drawn(replica: Replica, prompt: TokenSequence, timeout_seconds: float) -> Drawn:
     """What it draws, once it was given its weights."""
     began = time.perf_counter()
     while True:
         try:
-            return await replica.generate(prompt, Sampling(_DRAWN), episode="probe", drawn=())
+            return await replica.generate(GenerateRequest(prompt, Sampling(_DRAWN), "probe"))
         except (Gone, InfrastructureError) as failure:
             if time.perf_counter() - began > timeout_seconds:
                 raise EngineError(f"scale: {replica.name} draws nothing: {failure}") from None

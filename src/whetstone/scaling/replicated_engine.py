@@ -19,19 +19,19 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from whetstone.errors import InfrastructureError
+from whetstone.inference.abilities import refuse_media
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
+    GenerateRequest,
     Generation,
-    Heard,
     InFlight,
-    Sampling,
     Scores,
-    Spans,
     Weights,
 )
 from whetstone.scaling.protocol import Gone, Replica, ReplicaStatus
 from whetstone.scaling.routing import Sent, chain_of, cost
+from whetstone.tokens import TokenSequence
 
 T = TypeVar("T")
 Routing = Literal["prefix", "load"]
@@ -133,27 +133,31 @@ class ReplicatedEngine:
                 total = summed(total, seat.status.statistics)
         return total
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, episode: str, drawn: Spans = (), heard: Heard | None = None
-    ) -> Generation:
+    async def generate(self, request: GenerateRequest) -> Generation:
         """See `Engine.generate`.
 
         Raises:
-            ValueError: `heard` is given: what is drawn elsewhere is told when it is whole.
+            ValueError: The request has `on_tokens`: replicas return whole generations only.
         """
-        if heard is not None:
-            raise ValueError("heard: an engine of replicas tells a generation when it is whole")
+        if request.on_tokens is not None:
+            raise ValueError("on_tokens: an engine of replicas returns whole generations; leave it out")
+        self._check_media(request.prompt)
 
         async def ask(seat: Seat) -> Generation:
-            answer = await seat.replica.generate(prompt, sampling, episode=episode, drawn=drawn)
+            answer = await seat.replica.generate(request)
             seat.hear(answer.asked)
             return answer.generation
 
-        return await self._asked(ask, prompt, episode)
+        return await self._asked(ask, request.prompt.keys, request.episode)
 
-    async def score(self, tokens: Sequence[int], *, start: int = 1) -> Scores:
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
+        self._check_media(tokens)
         return await self._asked(lambda seat: seat.replica.score(tokens, start=start), (), None)
+
+    def _check_media(self, tokens: TokenSequence) -> None:
+        if not self.abilities.media:
+            refuse_media(tokens, engine="of replicas")
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
@@ -196,9 +200,9 @@ class ReplicatedEngine:
             if not seat.up:
                 self._lose(seat)
 
-    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], prompt: Sequence[int], episode: str | None) -> T:
+    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], keys: Sequence[int], episode: str | None) -> T:
         while True:
-            seat = await self._seat(prompt, episode)
+            seat = await self._seat(keys, episode)
             seat.mine += 1
             try:
                 return await ask(seat)
@@ -208,7 +212,7 @@ class ReplicatedEngine:
             finally:
                 seat.mine -= 1
 
-    async def _seat(self, prompt: Sequence[int], episode: str | None) -> Seat:
+    async def _seat(self, keys: Sequence[int], episode: str | None) -> Seat:
         """Where an episode stays, or where least is to be done for it.
 
         Raises:
@@ -217,7 +221,7 @@ class ReplicatedEngine:
         seat = self._at.get(episode) if episode is not None else None
         if seat is not None and seat.up and self.routing == "prefix":
             if len(self.seats) > 1:  # others may begin behind it
-                seat.sent.note(chain_of(prompt))
+                seat.sent.note(chain_of(keys))
             return seat
         began = time.perf_counter()
         while not (up := [seat for seat in self.seats if seat.up]):
@@ -233,7 +237,7 @@ class ReplicatedEngine:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-        best = self._best(up, prompt)
+        best = self._best(up, keys)
         if episode is not None:
             if seat is not None and not seat.up:
                 seat.episodes.discard(episode)
@@ -241,16 +245,16 @@ class ReplicatedEngine:
             best.episodes.add(episode)
         return best
 
-    def _best(self, up: Sequence[Seat], prompt: Sequence[int]) -> Seat:
+    def _best(self, up: Sequence[Seat], keys: Sequence[int]) -> Seat:
         """Of those that can be asked, the one with least to do for a prompt."""
-        if self.routing == "load" or len(up) == 1 or not prompt:
+        if self.routing == "load" or len(up) == 1 or not keys:
             return min(up, key=lambda seat: seat.load)
-        chain, fewest = chain_of(prompt), min(len(seat.episodes) for seat in up)
+        chain, fewest = chain_of(keys), min(len(seat.episodes) for seat in up)
 
         def done_soonest(seat: Seat) -> tuple[int, int]:
             asked, episodes = seat.load
             matched = seat.sent.matched(chain)
-            return cost(len(prompt), matched, asked=asked, more=episodes - fewest), episodes
+            return cost(len(keys), matched, asked=asked, more=episodes - fewest), episodes
 
         best = min(up, key=done_soonest)
         best.sent.note(chain)

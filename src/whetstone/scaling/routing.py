@@ -59,13 +59,17 @@ class Sent:
         self._blocks.clear()
 
 
-def chain_of(prompt: Sequence[int]) -> list[int]:
-    """One number for each whole block of a prompt, which stands for all up to its end."""
+def chain_of(keys: Sequence[int]) -> list[int]:
+    """Return a chained hash per whole block of a prompt: of the block and all before it.
+
+    Args:
+        keys: See `TokenSequence.keys`.
+    """
 
     def blocks() -> Iterator[int]:
         before = 0
-        for start in range(0, len(prompt) - BLOCK + 1, BLOCK):
-            before = hash((before, *prompt[start : start + BLOCK]))
+        for start in range(0, len(keys) - BLOCK + 1, BLOCK):
+            before = hash((before, *keys[start : start + BLOCK]))
             yield before
 
     return list(blocks())

@@ -36,7 +36,7 @@ from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, rejec
 from whetstone.chat.api.stored_responses import StoredResponses
 from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained, innermost
 from whetstone.extras import install_command
-from whetstone.inference import Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.network.http_layer import KEY_NAME, Family, Service, http_application, make_family
 from whetstone.network.loopback import find_other_site
 from whetstone.serving.access import Key, Keys
@@ -45,6 +45,7 @@ from whetstone.serving.openapi import ERROR, SECURITY, operations_of
 from whetstone.serving.recording import Episode
 from whetstone.serving.speaking import Speaker
 from whetstone.serving.streaming import EventStream, unless_gone
+from whetstone.tokens import TokenSequence
 
 EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
 """Headers."""
@@ -192,7 +193,7 @@ class Server:
     async def _sample_token(self) -> str:
         engine, chat = self.speaker.engine, self.speaker.chat
         try:
-            await engine.generate(chat.encode("a")[:1], Sampling(1), episode=_PROBE_NAME)
+            await engine.generate(GenerateRequest(TokenSequence(chat.encode("a")[:1]), Sampling(1), _PROBE_NAME))
         except (InfrastructureError, EngineError) as error:
             return explained(error)
         finally:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from whetstone.chat import Chat, Context, Message, ToolSpec, user
 from whetstone.chat.api.asked import told, words
-from whetstone.trajectory import Author, EndReason, Provenance, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, EndReason, Provenance, Score, Task, Tokens, TokenSequence, Trajectory, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -108,14 +108,15 @@ class Episode:
         before = self.prompted_before(prompt)
         if before is None:
             new = chat.encode(prompt) if isinstance(prompt, str) else prompt
-            known: tuple[int, ...] = ()
+            known = TokenSequence()
         else:
             before.followed += 1
-            known = (*before.context.ids, *before.action.ids)
+            known = before.context.tokens + before.action.sequence
             new = chat.encode(prompt[len(before.text or "") :]) if isinstance(prompt, str) else prompt[len(known) :]
         heard = prompt[len(before.text or "") :] if before is not None and isinstance(prompt, str) else prompt
         text = heard if isinstance(heard, str) else str(chat.tokenizer.decode(new, skip_special_tokens=False))
-        context = Context((*known, *new), new, before is None, ())
+        added = TokenSequence(new)
+        context = Context(known + added, added, before is None, ())
         return Place(before, (user(text),), context, hashlib.sha256(_canonical(prompt)).hexdigest())
 
     def prompted_before(self, prompt: str | tuple[int, ...]) -> Said | None:
@@ -124,7 +125,7 @@ class Episode:
         for said in self.said:
             if said.text is None:
                 continue
-            whole = said.text if isinstance(prompt, str) else (*said.context.ids, *said.action.ids)
+            whole = said.text if isinstance(prompt, str) else (said.context.tokens + said.action.sequence).keys
             if prompt[: len(whole)] != whole or len(whole) < length:
                 continue
             if best is None or len(whole) > length or said.followed < best.followed:
@@ -193,7 +194,7 @@ class Episode:
         turns = []
         for place, said in enumerate(order):
             apart = said.context.opens_segment or place == 0 or said.before is not order[place - 1]
-            context = said.context.ids if apart else said.context.new
+            context = said.context.tokens if apart else said.context.new
             after = children.get(id(said), [])
             turns.append(
                 Turn(
@@ -266,7 +267,7 @@ def turn_alone(said: Said, following: tuple[Message, ...] = ()) -> Turn:
     Args:
         following: What was said next.
     """
-    context = Tokens.written(said.context.ids, Author.ENVIRONMENT)
+    context = Tokens.written(said.context.tokens, Author.ENVIRONMENT)
     return Turn(context=context, action=said.action, message=said.message, observation=following, opens_segment=True)
 
 

@@ -55,8 +55,8 @@ class Shown:
         """What the client was shown."""
         return self._text[: self._said]
 
-    def heard(self, tokens: Sequence[int]) -> bool:
-        """See `Heard`."""
+    def on_tokens(self, tokens: Sequence[int]) -> bool:
+        """See `OnTokens`."""
         if self._show is not None:
             self._read(tokens)
             self._tell(self._show)

@@ -19,7 +19,7 @@ from whetstone.chat.api.fields import run_by_size
 from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_grammar
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
-from whetstone.inference import Engine, Generation, Sampling
+from whetstone.inference import Engine, GenerateRequest, Generation, Sampling
 from whetstone.inference.protocol import Constraint
 from whetstone.seeding import derive_seed
 from whetstone.serving.recording import Episode, Place, turn_of
@@ -175,10 +175,10 @@ class Speaker:
         named = f"{episode.id}/{id(place)}/{seed}"
         hidden = asked.must_call is not None or _in_thought(self.chat, place)
         shown = Shown(self.chat, asked, show, hidden=hidden, calls=self._calls_begin)
-        heard = shown.heard if show is not None or asked.one_call else None
-        spans = episode.spans(place)
+        on_tokens = shown.on_tokens if show is not None or asked.one_call else None
+        request = GenerateRequest(place.context.tokens, sampling, named, episode.spans(place), on_tokens)
         try:
-            drawn = await self.engine.generate(place.context.ids, sampling, episode=named, drawn=spans, heard=heard)
+            drawn = await self.engine.generate(request)
         except PromptTooLong as error:
             raise RefusedError(str(error), param="messages", code="context_length_exceeded") from None
         finally:

@@ -282,7 +282,7 @@ class Columns:
         if self._last_values is None:
             cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and len(held)]
             length = self._model.policy.context_length
-            probes = [probe(behind(self.held[i]).ids[: length - 1], (0,)) for i in cut]
+            probes = [probe(behind(self.held[i]).sequence[: length - 1], (0,)) for i in cut]
             said = self._model.values(probes, temperature=self.temperature)
             zeros = torch.zeros(len(self.held), dtype=torch.float64)
             self._last_values = {head: zeros.clone() for head in self._model.heads}

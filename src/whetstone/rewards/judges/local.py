@@ -14,10 +14,11 @@ from typing import Any
 from whetstone.chat import Chat, system, user
 from whetstone.chat.formats.hermes import Hermes
 from whetstone.errors import InfrastructureError, RecipeError
-from whetstone.inference import Engine, LocalEngine, Sampling
+from whetstone.inference import Engine, GenerateRequest, LocalEngine, Sampling
 from whetstone.policies import find_device, load_policy
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
+from whetstone.tokens import TokenSequence
 
 _MOST_CHOICES = 101
 
@@ -110,7 +111,7 @@ class LocalJudge:
         sampling = Sampling(
             max_new_tokens=self.reason_tokens, temperature=0.0, stop_strings=('"',), stop_ids=self._chat.stop_ids
         )
-        drawn = await engine.generate(opened, sampling, episode=episode)
+        drawn = await engine.generate(GenerateRequest(TokenSequence(opened), sampling, episode))
         self.meter.completion_tokens += len(drawn.tokens)
         text = self._policy.tokenizer.decode(drawn.tokens, skip_special_tokens=True).partition('"')[0]
         return text, self._encoded(json.dumps(text))
@@ -118,7 +119,8 @@ class LocalJudge:
     async def _likeliest(self, engine: Engine, ids: Sequence[int], choices: Sequence[Any]) -> tuple[Any, list[int]]:
         """Of the choices the one that is likeliest as a whole, what closes it included."""
         written = [self._encoded(json.dumps(choice) + ",") for choice in choices]
-        scores = await asyncio.gather(*(engine.score([*ids, *tokens], start=len(ids)) for tokens in written))
+        sequences = [TokenSequence([*ids, *tokens]) for tokens in written]
+        scores = await asyncio.gather(*(engine.score(each, start=len(ids)) for each in sequences))
         sums = [sum(each.logprobs) for each in scores]
         best = max(range(len(choices)), key=lambda k: sums[k])
         return choices[best], self._encoded(json.dumps(choices[best]))
