@@ -15,7 +15,15 @@ from typing import Any, Literal, get_type_hints
 from docstring_parser import parse
 from pydantic import BaseModel
 
-from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CORRECTIONS, CREDIT_FILTERS, OBJECTIVES, SHAPING
+from whetstone.algorithms import (
+    ADVANTAGE_TRANSFORMS,
+    ADVANTAGES,
+    CORRECTIONS,
+    CREDIT_FILTERS,
+    LOSS_TERMS,
+    OBJECTIVES,
+    SHAPING,
+)
 from whetstone.environments import ENVIRONMENTS
 from whetstone.inference import ENGINES
 from whetstone.plugins import options_of
@@ -88,6 +96,7 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("advantage_transforms", ADVANTAGE_TRANSFORMS),
     ("credit_filters", CREDIT_FILTERS),
     ("objective", OBJECTIVES),
+    ("loss_terms", LOSS_TERMS),
     ("importance_correction", CORRECTIONS),
     ("engine", ENGINES),
     ("trackers", TRACKERS),

@@ -15,6 +15,7 @@ from whetstone.environments import ToolEnvironment
 from whetstone.inference import LocalEngine, Sampling, publish
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.learner import LocalLearner
+from whetstone.learning.loss_terms import expand_loss_terms
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import LearningSpec, UpdateBatch
 from whetstone.policies import build_tiny
@@ -39,7 +40,8 @@ async def main(steps: int = 20, tasks_per_step: int = 4) -> list[float]:
     chat = Chat(policy.tokenizer, Compact())
     engine = LocalEngine(policy.model, context_length=policy.context_length, detokenize=policy.tokenizer.decode)
     settings = ReinforcementSettings(steps=steps, tasks_per_step=tasks_per_step, learning_rate=1e-2)
-    spec = LearningSpec(settings, CreditParts(ADVANTAGES["group_relative"]), OBJECTIVES["clipped"])
+    terms = expand_loss_terms(settings, OBJECTIVES["clipped"])
+    spec = LearningSpec(settings, CreditParts(ADVANTAGES["group_relative"]), terms)
     learner = LocalLearner(ModelTrainer(policy, settings), spec)
     collector = Collector(
         environment=ToolEnvironment,

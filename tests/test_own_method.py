@@ -18,14 +18,15 @@ from whetstone.algorithms.advantages import leave_one_out
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
 README = (ROOT / "README.md").read_text()
-CODE, TEST, LOSS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CODE, TEST, LOSS, TERM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (KEYS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line.removeprefix("$ whetstone ") for line in re.findall(r"^\$ whetstone (?:train|recipes) .*", PAGE, re.M)]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, text in (("rloo.py", CODE), ("test_rloo.py", TEST), ("rloo.yaml", KEYS), ("rloo_loss.py", LOSS)):
+    files = {"rloo.py": CODE, "test_rloo.py": TEST, "rloo.yaml": KEYS, "rloo_loss.py": LOSS, "unlikely.py": TERM}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     for name, language in (("shop.py", "python"), ("shop.jsonl", "json"), ("shop.yaml", "yaml")):
         (tmp_path / name).write_text(re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)[1])
@@ -37,6 +38,15 @@ def test_it_is_thirty_lines_and_what_comes_along_by_that_name(folder, monkeypatc
     monkeypatch.syspath_prepend(folder)
     rewards, group = torch.rand(12, dtype=torch.float64), torch.arange(12) % 4
     assert torch.allclose(importlib.import_module("rloo").rloo(rewards, group), leave_one_out(rewards, group))
+
+
+def test_its_loss_term_lowers_the_probability_of_tokens_of_failed_episodes(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    logprobs = torch.tensor([0.5, 0.5]).log().requires_grad_()
+    found = importlib.import_module("unlikely").unlikelihood(logprobs, torch.tensor([0.0, 1.0]))
+    # -ln(1 - 0.5) = 0.693147; its derivative by the log-prob is p / (1 - p) = 1
+    assert found.loss.tolist() == pytest.approx([0.693147, 0.0])
+    assert torch.autograd.grad(found.loss.sum(), logprobs)[0].tolist() == pytest.approx([1.0, 0.0])
 
 
 @pytest.mark.slow

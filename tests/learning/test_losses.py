@@ -7,16 +7,17 @@ import pytest
 import torch
 
 from tests_segments import segment
-from whetstone.algorithms import clipped
-from whetstone.algorithms.objectives import aggregated
+from whetstone.algorithms import LossTerm, clipped, reference_kl, squared_value, supervised
+from whetstone.algorithms.objectives import aggregated, first_attempt_kl
 from whetstone.learning.credit import CreditedSegment
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, _lengths, _weights
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import build_tiny
-from whetstone.recipe import CriticSettings, OptimizerSettings, load_recipe
+from whetstone.recipe import OptimizerSettings, load_recipe
 from whetstone.trajectory import Author
 
+POLICY = LossTerm("policy", clipped)
 EXPERT = [Author.ENVIRONMENT, *[Author.EXPERT] * 3]
 OWN = [
     CreditedSegment(segment([1, 2, 3, 4], [0, 1, 1, 1], 0.5), torch.tensor([[0.25], [math.nan], [1.0]])),
@@ -47,16 +48,14 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
     batch.divisor = 5
     old = [logprobs - 0.1 for logprobs in learner.logprobs(batch.segments)]
     reference = [logprobs - 0.3 for logprobs in learner.logprobs(batch.segments)]
-    loss = UpdateLoss(
-        clipped,
-        old,
-        reference=reference,
-        reference_weight=0.2,
-        targets=batch._with_shown([each.target for each in OWN], math.nan),
-        critic=CriticSettings(),
-        value_weight=0.7 * batch.per(batch.predictions),
-        imitation_weight=0.4 * batch.per(batch.imitated),
-    )
+    batch.add_critic_columns()
+    terms = [
+        POLICY,
+        LossTerm("reference_kl", reference_kl, 0.2),
+        LossTerm("value", squared_value, 0.7 * batch.per(batch.predictions), "critic"),
+        LossTerm("imitation", supervised, 0.4 * batch.per(batch.imitated), "expert"),
+    ]
+    loss = UpdateLoss(terms, old, columns={**batch.columns, "reference_logprobs": reference})
     total = learner.step(batch.segments, loss, divisor=batch.divisor)["loss/total"]
     ratio = math.exp(0.1)
     policy_part = (3 * -0.5 * ratio + 2 * 1.0 * ratio) / 5
@@ -74,8 +73,9 @@ def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens
     reference = [logprobs - 0.3 for logprobs in old]
     # the first attempt is the first two tokens of the first segment: 0.1 there, 0.01 everywhere
     first = [torch.tensor([0.1, 0.1, 0.0]), torch.zeros(2)]
-    held = UpdateLoss(clipped, old, reference=reference, reference_weight=0.01, first_attempt=first)
-    alone = learner.step(segments, UpdateLoss(clipped, old))["loss/total"]
+    terms = [POLICY, LossTerm("reference_kl", reference_kl, 0.01), LossTerm("first_attempt_kl", first_attempt_kl)]
+    held = UpdateLoss(terms, old, columns={"reference_logprobs": reference, "first_attempt": first})
+    alone = learner.step(segments, UpdateLoss([POLICY], old))["loss/total"]
     pull = 0.5 * 0.3**2
     with_pull = learner.step(segments, held)["loss/total"]
     assert with_pull - alone == pytest.approx((5 * 0.01 + 2 * 0.1) * pull / 5, rel=1e-4)
@@ -86,7 +86,7 @@ def test_the_first_update_finds_the_old_log_probs_itself():
     learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=4))
     segments = [each.segment for each in OWN]
     old = [torch.empty(0)] * 2
-    metrics = learner.step(segments, UpdateLoss(clipped, old, first=True))
+    metrics = learner.step(segments, UpdateLoss([POLICY], old, first=True))
     assert metrics["policy/ratio"] == pytest.approx(1.0)
     for found, expected in zip(old, learner.logprobs(segments), strict=True):
         assert torch.allclose(found, expected, atol=1e-6)
@@ -104,7 +104,7 @@ def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget
     lengths = _lengths(share)
     divisor = sum(lengths.values())
     batch = Minibatch.of(share, [], _weights(recipe.aggregation, lengths, divisor))
-    loss = UpdateLoss(clipped, list(learner.logprobs(segments)), weights=batch.weights)
+    loss = UpdateLoss([POLICY], list(learner.logprobs(segments)), weights=batch.weights)
     total = learner.step(segments, loss, divisor=divisor)["loss/total"]
     per_token = torch.tensor([-0.5] * 3 + [1.0] * 2, dtype=torch.float64)
     expected = aggregated(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)

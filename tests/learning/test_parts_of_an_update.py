@@ -2,7 +2,7 @@
 
 import torch
 
-from whetstone.algorithms import TokenLoss
+from whetstone.algorithms import LossTerm, TokenLoss
 from whetstone.learning.losses import LossFindings, UpdateLoss, WholeBatch
 from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenOutputs
@@ -40,24 +40,25 @@ def test_a_mean_is_over_the_tokens_of_all_however_they_were_shared_out():
 
 
 def of_three(**fields):
-    return UpdateLoss(lambda learner_logprobs: None, [torch.empty(0)] * 3, **fields)
+    return UpdateLoss([LossTerm("policy", lambda learner_logprobs: None)], [torch.empty(0)] * 3, **fields)
 
 
 def test_a_part_has_its_own_segments_in_its_own_order():
     per_segment = [torch.tensor([float(i)]) for i in range(3)]
     whole = of_three(
         weights=[1.0, 2.0, 3.0],
-        extra={"teacher_logprobs": per_segment},
-        reference=per_segment,
-        whole=WholeBatch(per_segment, per_segment, None, {"policy/ratio": per_segment}),
+        columns={"teacher_logprobs": per_segment},
+        kept=per_segment,
+        whole={"policy": WholeBatch(per_segment, per_segment, None, {"policy/ratio": per_segment})},
     )
     part = whole.part([2, 0])
     assert part.weights == [3.0, 1.0]
-    assert [x.item() for x in part.extra["teacher_logprobs"]] == [2.0, 0.0]
-    assert [x.item() for x in part.reference] == [2.0, 0.0]
-    assert [x.item() for x in part.whole.losses] == [2.0, 0.0]
-    assert [x.item() for x in part.whole.metrics["policy/ratio"]] == [2.0, 0.0]
-    assert part.whole.by_entropy is part.kept is part.targets is None
+    assert [x.item() for x in part.columns["teacher_logprobs"]] == [2.0, 0.0]
+    assert [x.item() for x in part.kept] == [2.0, 0.0]
+    whole = part.whole["policy"]
+    assert [x.item() for x in whole.losses] == [2.0, 0.0]
+    assert [x.item() for x in whole.metrics["policy/ratio"]] == [2.0, 0.0]
+    assert whole.by_entropy is part.critic_weights is None
 
 
 def test_what_parts_find_out_the_whole_hears_once():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from whetstone.algorithms import LossTerm
 from whetstone.algorithms.objectives import dpo, refuel, step_dpo
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.chat import assistant, user
@@ -74,7 +75,8 @@ def by_learner(objective, level, budget):
     )
     tokens = sum(map(len, now))
     shares = [torch.full((len(of),), 5 * value / tokens) for of in now]
-    loss = UpdateLoss(_by_coefficients, now, extra={"coefficients": [5 * of for of in per_token], "shares": shares})
+    of_tokens = {"coefficients": [5 * of for of in per_token], "shares": shares}
+    loss = UpdateLoss([LossTerm("policy", _by_coefficients)], now, columns=of_tokens)
     assert learner.step(segments, loss, divisor=5)["loss/total"] == pytest.approx(value)
     return value, learner.kept, columns, segments, before
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests_small import SMALL
-from whetstone.algorithms import columns_of, token_weights
+from whetstone.algorithms import LossTerm, columns_of, token_weights
 from whetstone.algorithms.corrections import geometric, sequence_masked, sequence_truncated
 from whetstone.algorithms.objectives import clipped, gmpo, gspo
 from whetstone.assembly.assembly import assemble
@@ -64,8 +64,8 @@ def by_learner(objective, correction, budget, mode=None):
     """(loss, gradients, metrics) as an update of the learner has them."""
     learner = Recorder(tiny(), OptimizerSettings(micro_batch_tokens=budget))
     old = [now - torch.tensor(gaps) for now, gaps in zip(learner.logprobs(SEGMENTS), APART, strict=True)]
-    loss = UpdateLoss(objective, old, correction=correction, weights=weights_of(mode))
-    loss.whole = loss.over_whole_batch(SEGMENTS, lambda to: learner.show(SEGMENTS, to))
+    loss = UpdateLoss([LossTerm("policy", objective, correction=correction)], old, weights=weights_of(mode))
+    loss.compute_whole(SEGMENTS, lambda to: learner.show(SEGMENTS, to))
     metrics = learner.step(SEGMENTS, loss)
     return metrics["loss/total"], learner.kept, metrics
 

@@ -38,7 +38,7 @@ def estimator(values):
 )
 def test_wrong_objective_is_reported(function, message):
     with pytest.raises(CreditError) as error:
-        trial.try_objective(function)
+        trial.try_loss(function)
     assert message in str(error.value)
 
 
@@ -58,7 +58,7 @@ def test_wrong_estimator_is_reported(values, message):
 
 
 def test_right_functions_pass_and_unknown_columns_are_not_tried():
-    trial.try_objective(objective(lambda logprobs, advantages: -logprobs * advantages))
+    trial.try_loss(objective(lambda logprobs, advantages: -logprobs * advantages))
     trial.try_estimator(estimator(lambda rewards: rewards - rewards.mean()))
 
     def needs_more(rewards: PerTrajectory, novelty: PerTrajectory) -> PerTrajectory:
@@ -73,6 +73,6 @@ def test_batch_of_the_trial_suits_every_built_in_function_that_reads_its_columns
     tried = [each for each in OBJECTIVES.values() if set(trial.columns_of(each)) <= trial._columns_of_loss().keys()]
     assert len(tried) > 5
     for each in tried:
-        trial.try_objective(each)
+        trial.try_loss(each)
     for each in ADVANTAGES.values():
         trial.try_estimator(each)

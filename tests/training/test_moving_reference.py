@@ -50,7 +50,7 @@ def test_worked_numbers():
 def test_it_moves_at_every_nth_step_alone():
     made = trainer()
     settings = ReinforcementSettings(reference_kl=0.1, reference_sync_steps=3, reference_mixup_alpha=1.0)
-    learner = LocalLearner(made, LearningSpec(settings, credit=None, objective=None))
+    learner = LocalLearner(made, LearningSpec(settings, credit=None, terms=()))
     filled(made.reference, 0.0)
     moved = []
     for step in range(1, 7):

@@ -16,6 +16,7 @@ from whetstone.algorithms.levels import (
     level_of,
     removal_scope_of,
 )
+from whetstone.algorithms.loss_terms import LOSS_TERMS, LossTerm, Over, Schedule
 from whetstone.algorithms.mismatch import mismatch
 from whetstone.algorithms.objectives import (
     OBJECTIVES,
@@ -40,14 +41,18 @@ __all__ = [
     "ADVANTAGE_TRANSFORMS",
     "CORRECTIONS",
     "CREDIT_FILTERS",
+    "LOSS_TERMS",
     "OBJECTIVES",
     "SHAPING",
     "AdvantageLoss",
     "Credit",
     "Level",
+    "LossTerm",
+    "Over",
     "PerToken",
     "PerTrajectory",
     "PerTurn",
+    "Schedule",
     "SumLoss",
     "TokenLoss",
     "clipped",

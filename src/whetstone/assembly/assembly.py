@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from whetstone.algorithms import columns_of
+from whetstone.algorithms import LossTerm, columns_of
 from whetstone.assembly.column_requirements import added_columns
 from whetstone.assembly.compatibility import check_critic
 from whetstone.assembly.component_checks import check_components
@@ -22,6 +22,7 @@ from whetstone.assembly.credit import correction_of, credit_of, objective_of
 from whetstone.assembly.environment import environment_of
 from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import part_of
+from whetstone.assembly.loss_terms import added_loss_terms
 from whetstone.assembly.methods import method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
 from whetstone.assembly.stored_data import StoredReader
@@ -34,7 +35,8 @@ from whetstone.errors import PolicyError, RecipeError
 from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
 from whetstone.learning.columns import critic_heads
 from whetstone.learning.credit import CreditParts
-from whetstone.learning.spec import LearningSpec
+from whetstone.learning.loss_terms import expand_loss_terms
+from whetstone.learning.spec import ColumnSources, LearningSpec
 from whetstone.policies import (
     Policy,
     clone_trainable,
@@ -223,6 +225,11 @@ class Assembly:
         return correction_of(self.resolved)
 
     @cached_property
+    def loss_terms(self) -> tuple[LossTerm, ...]:
+        """Terms that are added to the objective."""
+        return added_loss_terms(self.resolved, self.objective)
+
+    @cached_property
     def columns(self) -> tuple[Callable[..., Any], ...]:
         """Columns that the recipe adds to the built-in ones."""
         return added_columns(self.resolved, provided_by(self.reward))
@@ -339,21 +346,19 @@ class Assembly:
         return LearningSpec(
             settings=settings,
             credit=self.credit,
-            objective=self.objective,
-            correction=self.correction,
+            terms=expand_loss_terms(
+                settings, self.objective, correction=self.correction, critic=recipe.critic, added=self.loss_terms
+            ),
             aggregation=recipe.aggregation,
             critic=recipe.critic,
             temperature=recipe.rollout.temperature,
             seed=recipe.seed,
-            roles=recipe.role_tag,
-            chat=self.chat,
-            teacher_reads=self.teacher_reads,
-            columns=self.columns,
+            column_sources=ColumnSources(recipe.role_tag, self.chat, self.teacher_reads, self.columns),
         )
 
     def reads(self, *names: str) -> bool:
-        """Whether credit or objective read any of these columns."""
-        functions = [*(function for _, function in self.credit.every()), self.objective]
+        """Return True if credit, objective or a loss term reads any of these columns."""
+        functions = [*(each for _, each in self.credit.every()), self.objective, *(t.function for t in self.loss_terms)]
         return any(name in columns_of(function) for function in functions for name in names)
 
     def collector(

@@ -14,11 +14,11 @@ from typing import Any
 from whetstone.assembly.instantiate import function_of
 from whetstone.learning.columns import COLUMN_BUILDERS, Column, RunCapabilities, declaration_of
 from whetstone.learning.columns.rewards import from_reward
-from whetstone.learning.losses import FORWARD_COLUMNS
+from whetstone.learning.losses import CRITIC_COLUMNS, FORWARD_COLUMNS, PERTURBED_COLUMNS
 from whetstone.learning.sequence_logprobs import OF_SUMS
 from whetstone.recipe import Resolved
 
-_TAKEN = COLUMN_BUILDERS.keys() | FORWARD_COLUMNS | OF_SUMS | {"advantage"}
+_TAKEN = COLUMN_BUILDERS.keys() | FORWARD_COLUMNS | CRITIC_COLUMNS | PERTURBED_COLUMNS | OF_SUMS | {"advantage"}
 """Names that mean something already; `advantage` is the part of a score in which recorded advantages come."""
 
 
@@ -32,9 +32,24 @@ def unmet(
     """
     known = {**COLUMN_BUILDERS, **(added or {})}
     for name in columns:
-        said = known[name].missing(run) if name in known else _unknown(name, run)
+        if name in CRITIC_COLUMNS | PERTURBED_COLUMNS:
+            said = _of_passes(name, run)
+        else:
+            said = known[name].missing(run) if name in known else _unknown(name, run)
         if said is not None:
             yield name, said
+
+
+def _of_passes(name: str, run: RunCapabilities) -> str | None:
+    """Return what provides a column of the forward pass of critics, or of the pass with noise, if the run does not."""
+    settings = run.recipe.reinforcement
+    if ("critic" in name and run.recipe.critic is None) or name == "value_slopes":
+        return (
+            "critics provide it: set critic: {}" if name != "value_slopes" else "it is internal to simulation_penalty"
+        )
+    if name in PERTURBED_COLUMNS and settings is not None and settings.consistency_regularization is None:
+        return "a second forward pass provides it: set reinforcement.consistency_regularization: {}"
+    return None
 
 
 def _unknown(name: str, run: RunCapabilities) -> str | None:

@@ -21,7 +21,7 @@ from whetstone.learning.columns import STATE_VALUES, Column, RunCapabilities, em
 from whetstone.learning.credit import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
 from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
-from whetstone.learning.trial import try_estimator, try_objective
+from whetstone.learning.trial import try_estimator, try_loss
 from whetstone.plugins import unbound
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
@@ -41,33 +41,38 @@ _PEER_COLUMNS = {
 def check_needs(
     resolved: Resolved,
     credit: CreditParts,
-    objective: Callable[..., Any],
+    losses: Mapping[str, Callable[..., Any]],
     run: RunCapabilities,
     columns: Mapping[str, Column],
 ) -> None:
-    """Refuse a recipe whose estimators read what the run does not produce.
+    """Refuse a recipe whose estimators or losses read what the run does not produce.
 
     Args:
+        losses: The objective and the functions of `loss_terms`, by the recipe key.
         columns: Those it adds to ours, by name.
 
     Raises:
         RecipeError: Says what is read, by whom, and what would provide it.
     """
-    given = {"advantage_transforms": {"advantages"}, "objective": FORWARD_COLUMNS | OF_SUMS}
-    for key, function in (*credit.every(), ("objective", objective)):
+    given = {
+        "advantage_transforms": {"advantages"},
+        "objective": FORWARD_COLUMNS | OF_SUMS,
+        "loss_terms": FORWARD_COLUMNS,
+    }
+    for key, function in (*credit.every(), *losses.items()):
         section = key.partition(".")[0]
         asked = [name for name in columns_of(function) if name not in given.get(section, ())]
         for column, who in unmet(asked, run, columns):
             name = getattr(unbound(function), "__name__", section)
             if inspect.signature(function).parameters[column].default is not inspect.Parameter.empty:
                 who = f"it has a default value: make it an option by a * before it, `{name}(…, *, {column}=…)`"
-            other = did_you_mean(_PEER_COLUMNS.get(column, column), FORWARD_COLUMNS if section == "objective" else ())
+            other = did_you_mean(_PEER_COLUMNS.get(column, column), FORWARD_COLUMNS if key in losses else ())
             raise resolved.error(key, f"{name} reads {column}{other}, which this run does not produce; {who}")
         for added in (columns[name] for name in asked if name in columns):
-            wanted = level_of(function, added.name) if section != "objective" else "token"
-            if wanted != added.level:
+            wanted = level_of(function, added.name)
+            if key not in losses and wanted != added.level:
                 said = f"reads {added.name} as one number a {wanted}, and it is one a {added.level}"
-                raise resolved.error(key, said if section == "objective" else f"{said}: Per{added.level.capitalize()}")
+                raise resolved.error(key, f"{said}: Per{added.level.capitalize()}")
         try_on_nothing(resolved, key, function)
     level = level_of(credit.advantage)
     for k, modulate in enumerate(credit.advantage_transforms):
@@ -98,12 +103,13 @@ def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[.
     Raises:
         RecipeError: One returns anything other than it must.
     """
-    attempts = {"advantage": (try_estimator, credit.advantage), "objective": (try_objective, objective)}
-    for key, (attempt, function) in attempts.items():
-        try:
-            attempt(function)
-        except CreditError as error:
-            raise resolved.error(key, str(error)) from None
+    try:
+        key = "advantage"
+        try_estimator(credit.advantage)
+        key = "objective"
+        try_loss(objective)
+    except CreditError as error:
+        raise resolved.error(key, str(error)) from None
 
 
 def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> None:

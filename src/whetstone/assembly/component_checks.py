@@ -68,12 +68,13 @@ def check_components(assembly: Assembly) -> None:
     if assembly.correction is not None:
         try_on_nothing(resolved, "importance_correction", assembly.correction)
     try_functions(resolved, credit, objective)
+    losses = {"objective": objective, **{f"loss_terms.{k}": t.function for k, t in enumerate(assembly.loss_terms)}}
     added = by_name(assembly.columns)
     if recipe.reinforcement is not None:
         task = functools.partial(source.task, 0)
         run = RunCapabilities(recipe, task, provided_by(reward), provided(assembly.strategy))
-        check_needs(resolved, credit, objective, run, added)
-    check_use(resolved, {name for _, each in (*credit.every(), ("", objective)) for name in columns_of(each)}, added)
+        check_needs(resolved, credit, losses, run, added)
+    check_use(resolved, {name for _, each in (*credit.every(), *losses.items()) for name in columns_of(each)}, added)
     check_objective(resolved, objective)
     check_observations(resolved, credit)
     check_group(resolved, credit, objective)

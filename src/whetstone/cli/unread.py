@@ -8,9 +8,8 @@ import click
 
 LEARNING = (
     "reinforcement", "supervised", "ablations", "curriculum", "advantage", "reward_shaping", "advantage_transforms",
-    "credit_filters", "custom_columns", "role_tag", "objective", "aggregation", "importance_correction", "critic",
-    "teacher",
-    "implicit_prm",
+    "credit_filters", "custom_columns", "role_tag", "objective", "loss_terms", "aggregation", "importance_correction",
+    "critic", "teacher", "implicit_prm",
 )  # fmt: skip
 """Keys that decide what is learned, and nothing of how the policy acts."""
 

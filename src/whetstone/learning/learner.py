@@ -122,7 +122,7 @@ class LocalLearner:
             for i, each in enumerate(minibatches):
                 first = epoch == i == 0
                 loss = each.loss(spec, trainer, first=first, critic_only=warming)
-                said = {} if warming else self._with_objective(spec, given, each, loss)
+                said = {} if warming else self._with_batch(spec, given, each, loss)
                 agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
                 noise = next(noises)
                 measured = first and not warming and self._measures_noise(spec, batch, len(groups))
@@ -151,7 +151,7 @@ class LocalLearner:
         given = give_credit(spec.credit, held, len(batch.groups), columns)
         (whole,) = minibatches_of(spec, trainer, given, (), 1)
         loss = whole.loss(spec, trainer, first=True)
-        said = self._with_objective(spec, given, whole, loss)
+        said = self._with_batch(spec, given, whole, loss)
         found = trainer.look(whole.segments, loss, temperature=spec.temperature, divisor=whole.divisor)
         whole.before = whole.before or list(loss.old)
         return found | said | disagreement([whole], batch.version)
@@ -218,34 +218,33 @@ class LocalLearner:
             batch.segments, loss, temperature=self.spec.temperature, divisor=batch.divisor, **options
         )
 
-    def _with_objective(
+    def _with_batch(
         self, spec: LearningSpec, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
     ) -> dict[str, float]:
-        """Give a loss the spec's objective. Returns what to report of it."""
-        loss.correction = spec.correction
+        """Add to a loss what is computed over the whole update first. Returns metrics."""
         loss.usual_entropies = self.trainer.entropies.usual()
+        metrics = {}
         if sums_level(spec.objective) is not None:
-            return _of_sums(spec, self.trainer, given, batch, loss)
-        loss.objective = spec.objective
+            metrics = _of_sums(spec, self.trainer, given, batch, loss)
         if spans_passes(spec, batch):
             show = partial(self.trainer.show, batch.segments, temperature=spec.temperature)
-            loss.whole = loss.over_whole_batch(batch.segments, show)
-        return {}
+            loss.compute_whole(batch.segments, show)
+        return metrics
 
 
 def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequence[IndexedTrajectory]) -> Columns:
     """The columns of trajectories in this run."""
-    step = trainer.optimizers.done if trainer is not None else 0
+    step, sources = trainer.optimizers.done if trainer is not None else 0, spec.column_sources
     return Columns(
         held,
         learner=trainer,
         scorer=trainer.process.learner if trainer is not None and trainer.process is not None else None,
         temperature=spec.temperature,
-        chat=spec.chat,
-        roles=spec.roles,
-        teacher_reads=spec.teacher_reads,
+        chat=sources.chat,
+        roles=sources.roles,
+        teacher_reads=sources.teacher_reads,
         draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
-        added=by_name(spec.columns),
+        added=by_name(sources.added),
         believed=_believed(spec.critic),
     )
 
@@ -306,21 +305,21 @@ def _of_sums(
 ) -> dict[str, float]:
     """Make an objective on sums one on tokens, at the present weights. Returns what to report."""
     now = trainer.logprobs(batch.segments, temperature=spec.temperature)
-    count = len(batch.placed)
+    count = len(batch.credited)
     logprobs = {"learner": now[:count], "old": batch.old[:count]}
-    if batch.reference is not None:
-        logprobs["reference"] = batch.reference[:count]
+    if "reference_logprobs" in batch.columns:
+        logprobs["reference"] = batch.columns["reference_logprobs"][:count]
     level = sums_level(spec.objective)
     per_token, value, metrics = coefficients(spec.objective, sums_of(given.columns, batch.placed, level), logprobs)
     nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
     of_each = value * batch.divisor / max(1, sum(map(len, per_token)))
     shares = [torch.full((len(of),), of_each) for of in per_token]
-    loss.extra = {
-        **loss.extra,
+    loss.columns = {
+        **loss.columns,
         "coefficients": [*(of * batch.divisor for of in per_token), *nothing],
         "shares": [*shares, *nothing],
     }
-    loss.objective = _by_coefficients
+    loss.terms = [replace(loss.terms[0], function=_by_coefficients), *loss.terms[1:]]
     return metrics
 
 

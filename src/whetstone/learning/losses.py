@@ -1,16 +1,16 @@
-"""What is an update of reinforcement made of? The objective, and beside it what the recipe asks for.
+"""The loss of one update: the sum of its loss terms over a micro-batch.
 
-    loss = w · objective  +  β · pull to the reference  −  e · entropy  +  s · smoothness  +  w · critic's error
-         + v · imitation
+Every term is a mean over the tokens that it is about, and all terms go through one backward pass with one divisor.
+Weights are therefore scaled to the divisor, with counts over the whole update (`minibatch.py`).
 
-Easy to get wrong: the objective is a mean over the policy's tokens, the critic's error one over its predictions, and
-imitation one over the expert's tokens. All go through one backward pass with one divisor, so the others are scaled to
-it, with counts over the whole update. And a trajectory whose context was rewritten lies in several segments, in as many
-passes: what is one number for all of it is computed over the whole batch first (`WholeBatch`).
+Note:
+    The segments of a trajectory can be in several forward passes. A term that computes one number per trajectory is
+    computed over the whole update first (`WholeBatch`), and differentiated pass by pass.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -18,51 +18,46 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import (
-    TokenLoss,
-    clipped_value,
-    columns_of,
-    entropy_bonus,
-    entropy_smoothing,
-    importance_weights,
-    reference_kl,
-    squared_value,
-    success_value,
-    supervised,
-)
-from whetstone.algorithms.objectives import consistency
+from whetstone.algorithms import LossTerm, TokenLoss, columns_of, importance_weights
 from whetstone.errors import CreditError
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.plugins import unbound
-from whetstone.recipe import CriticSettings, EntropySettings, SmoothnessSettings
 from whetstone.trajectory import Segment
 
 T = TypeVar("T")
 PerSegment = Sequence[Tensor]
-"""[A] of each segment, in the order of the segments that are updated on."""
+"""[A] of each segment, in the order of the segments of the update."""
+POLICY = "policy"
+"""Name of the term of the objective."""
+CRITIC_COLUMNS = frozenset({"critic_values", "critic_targets", "old_critic_values", "value_slopes"})
+"""[A, heads] columns that exist with a critic."""
+PERTURBED_COLUMNS = frozenset({"perturbed_logprobs", "perturbed_critic_values"})
+"""Columns of a second forward pass with noisy embeddings."""
 FORWARD_COLUMNS = frozenset({
     "learner_logprobs", "old_logprobs", "sampler_logprobs", "advantages", "entropies", "sequence", "turn",
+    "usual_entropies",
 })  # fmt: skip
-"""Columns an objective may read that the pass itself gives; a trajectory is a sequence."""
+"""Columns of a loss term that every forward pass provides; `sequence` is the index of the trajectory."""
+WITH_GRADIENT = ("learner_logprobs", "entropies")
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBatch:
-    """The policy's part of an update's loss, taken over all of its tokens at once: its value at each token, and its
-    slopes there at the present weights, by which it is differentiated pass by pass.
+    """A term over all tokens of an update: its losses, and their derivatives at the current weights, by which the term
+    is differentiated pass by pass.
 
-    Each is [A] per segment; weights, corrections and aggregation are in them.
+    Each is [A] per segment and includes weights, corrections and aggregation.
     """
 
     losses: PerSegment
     by_logprob: PerSegment
     by_entropy: PerSegment | None = None
-    """None where the loss does not depend on entropies."""
+    """None if the loss does not depend on entropies."""
     metrics: Mapping[str, PerSegment] = field(default_factory=dict)
 
     def of(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        """Its part in a micro-batch: that value, with that gradient."""
+        """Return the term in a micro-batch: those losses, with those derivatives."""
         logprobs, entropies = outputs.logprobs, outputs.entropies
         loss = _of(self.losses, micro).to(logprobs)
         loss = loss + _of(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
@@ -71,7 +66,7 @@ class WholeBatch:
         return TokenLoss(loss, {name: _of(values, micro).to(logprobs) for name, values in self.metrics.items()})
 
     def part(self, places: Sequence[int]) -> WholeBatch:
-        """The same of some of the segments, in this order."""
+        """Return the term of some of the segments, in this order."""
         return WholeBatch(
             [self.losses[i] for i in places],
             [self.by_logprob[i] for i in places],
@@ -82,10 +77,10 @@ class WholeBatch:
 
 @dataclass(frozen=True, slots=True)
 class LossFindings:
-    """What a pass over segments finds out beside their loss."""
+    """Results of forward passes over segments in addition to their loss."""
 
     old: list[Tensor] | None
-    """Per segment, [A] log-probs before the step; None where they were known."""
+    """Per segment, [A] log-probs before the step; None if they were known."""
     entropy_by_turn: Mapping[int, tuple[float, int]]
     """(sum, tokens) at each turn."""
 
@@ -94,210 +89,129 @@ class LossFindings:
 class UpdateLoss:
     """The loss of one update."""
 
-    objective: Callable[..., Any]
-    """Columns, each [T], by the names of its parameters → TokenLoss"""
+    terms: Sequence[LossTerm]
+    """With numbers as weights, which include what turns a sum over the divisor into the term's mean."""
     old: list[Tensor]
     """Per segment, [A] log-probs before this step's updates."""
     first: bool = False
-    """Nothing was updated since: `old` is what the pass itself finds, and is written here."""
-    weights: Sequence[float] | None = None
-    """Per segment, what its tokens' losses are multiplied by, so that divided by the update's divisor they are
-    aggregated as the recipe says; None: all the same."""
-    extra: Mapping[str, PerSegment] = field(default_factory=dict)
-    """More columns the objective reads."""
-    policy_weight: float = 1.0
-    reference: PerSegment | None = None
-    """Log-probs under the reference."""
+    """Whether this is the first update of a step: `old` is then a result of the forward passes, and is written here."""
+    columns: Mapping[str, PerSegment] = field(default_factory=dict)
+    """Columns that terms read, in addition to those of the forward passes."""
     kept: PerSegment | None = None
-    """[A] where the log-probs kept from when tokens were drawn take the place of the old policy's; None: nowhere."""
-    reference_weight: float = 0.0
-    first_attempt: PerSegment | None = None
-    """Weight of the pull to the reference beside that one, token by token; None: none."""
-    reference_estimator: Any = "k2"
-    smoothness: SmoothnessSettings | None = None
-    entropy: EntropySettings | None = None
+    """[A] whether the sampler's log-probs are used instead of the old policy's; None: nowhere."""
+    weights: Sequence[float] | None = None
+    """Per segment, the weight by `aggregation` of its tokens in terms over `sampled` and `all`; None: 1. Tokens of
+    weight 0 are in no metric."""
+    critic_weights: Sequence[float] | None = None
+    """Per segment, the weight of its tokens in terms over `critic`; None: 1."""
     usual_entropies: Tensor | None = None
-    """[turns] of recent updates, NaN where there was none; read with a band."""
-    band_strength: float = 0.0
-    targets: PerSegment | None = None
-    """[A, heads] what critics should say, NaN where one is not asked."""
-    values: PerSegment | None = None
-    """[A, heads] what they said before this step's updates."""
-    critic: CriticSettings | None = None
-    value_weight: float = 0.0
-    """For each prediction, over the update's divisor."""
-    value_shares: Sequence[float] | None = None
-    """Per segment, what that is multiplied by; None: by 1. Where it is set, tokens of weight 0 are critics' alone, and
-    the policy reports nothing of them."""
-    value_slopes: PerSegment | None = None
-    """[A, heads] by how much a penalty grows with each value; None: there is none."""
-    slope_weight: float = 0.0
-    """Of that penalty, over the update's divisor."""
-    correction: Callable[..., Any] | None = None
-    """Columns → [T] what each token's objective counts for, where another policy may have drawn it."""
-    imitation_weight: float = 0.0
-    """For each of the expert's tokens, over the update's divisor."""
+    """[turns] of recent updates, NaN if there was none; None: no past."""
     entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """(sum, tokens) of entropy at each turn, as the update found it."""
-    whole: WholeBatch | None = None
-    """The policy's part where it was computed over the whole batch; then neither objective nor correction is asked."""
+    """(sum, tokens) of entropy at each turn, written by the forward passes if a term reads `usual_entropies`."""
+    whole: Mapping[str, WholeBatch] = field(default_factory=dict)
+    """Terms that were computed over the whole update, by name."""
 
     def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        """The loss of each action token of a micro-batch."""
-        logprobs = outputs.logprobs
+        """Return the loss of each action token of a micro-batch."""
         self.note_old(outputs, micro)
-        of_policy = self.whole.of(outputs, micro) if self.whole is not None else self._of_policy(outputs, micro)
-        loss, metrics = of_policy.loss, dict(of_policy.metrics)
-        policy_loss = loss.detach()
-        beside: list[Tensor] = []
-        if self.reference is not None and (self.reference_weight > 0 or self.first_attempt is not None):
-            pull = reference_kl(logprobs, _of(self.reference, micro), estimator=self.reference_estimator)
-            beside.append(self.reference_weight * pull.loss)
-            if self.first_attempt is not None:
-                beside.append(_of(self.first_attempt, micro).to(pull.loss) * pull.loss)
-            metrics |= pull.metrics
-        if self.entropy is not None:
-            bonus = self._bonus(outputs.entropies, micro)
-            beside.append(self.entropy.weight * bonus.loss)
-            metrics |= bonus.metrics
-        if self.smoothness is not None and outputs.perturbed is not None:
-            apart = consistency(logprobs, outputs.perturbed.logprobs)
-            beside.append(self.smoothness.policy * apart.loss)
-            metrics["consistency/policy"] = apart.loss.detach()
-        weight = self._weight_of(micro)
-        for part in beside:
-            loss = loss + (part if weight is None else weight.to(part) * part)
-        if self.value_shares is not None and weight is not None:
-            metrics = {name: values.masked_fill(weight == 0, torch.nan) for name, values in metrics.items()}
-        if self.targets is not None and self.critic is not None:
-            error = self._error(outputs, micro)
-            weighted = self.value_weight * error.loss
-            if self.value_shares is not None:
-                weighted = _per_token(self.value_shares, micro).to(weighted) * weighted
-            if self.value_slopes is not None and outputs.values is not None:
-                slopes = _of(self.value_slopes, micro).to(outputs.values)
-                weighted = weighted + self.slope_weight * (slopes * outputs.values[:, : slopes.shape[1]]).sum(1)
-            loss, metrics = loss + weighted, metrics | error.metrics
-            metrics["loss/value"] = weighted.detach()
-        if self.imitation_weight > 0:
-            shown = supervised(logprobs)
-            imitated = torch.where(micro.expert, self.imitation_weight * shown.loss, 0.0)
-            loss = torch.where(micro.expert, imitated, loss)
-            metrics["loss/imitation"] = imitated.detach()
-        metrics["loss/policy"] = torch.where(micro.expert, 0.0, policy_loss)
-        return TokenLoss(loss, metrics)
+        columns = self.read_columns(outputs, micro)
+        if "usual_entropies" in columns:
+            self._note_entropies(outputs.entropies.detach(), micro)
+        imitates = any(term.over == "expert" for term in self.terms)
+        absent = PERTURBED_COLUMNS - columns.keys()  # a loss that is only measured has one forward pass
+        parts: list[Tensor] = []
+        metrics: dict[str, Tensor] = {}
+        for term in self.terms:
+            if absent.intersection(term.columns):
+                continue
+            scale = self._scale_of(term, micro)
+            whole = self.whole.get(term.name)
+            found = whole.of(outputs, micro) if whole is not None else compute_term(term, columns, scale)
+            part, reported = found.loss, found.metrics
+            if term.over == "expert":
+                part = torch.where(micro.expert, part, 0.0)
+                reported = {name: values.masked_fill(~micro.expert, torch.nan) for name, values in reported.items()}
+            elif imitates and term.over != "all":
+                part = torch.where(micro.expert, 0.0, part)
+            if self.critic_weights is not None and term.over != "critic" and scale is not None:
+                reported = {name: values.masked_fill(scale == 0, torch.nan) for name, values in reported.items()}
+            parts.append(part)
+            for name, values in reported.items():
+                metrics.setdefault(name, values)
+            of_term = part.detach()
+            metrics[f"loss/{term.name}"] = torch.where(micro.expert, 0.0, of_term) if term.name == POLICY else of_term
+        return TokenLoss(functools.reduce(torch.add, parts), metrics)
 
     def part(self, places: Sequence[int]) -> UpdateLoss:
-        """The same loss of some of the segments, in this order, for whoever else computes those; it finds out of its
-        own what the pass finds."""
+        """Return the loss of some of the segments, in this order, for another process; its findings are its own."""
         wanted = list(places)
         return replace(
             self,
             old=_some(self.old, wanted) or [],
-            weights=_some(self.weights, wanted),
-            extra={name: [of[i] for i in wanted] for name, of in self.extra.items()},
-            reference=_some(self.reference, wanted),
+            columns={name: [of[i] for i in wanted] for name, of in self.columns.items()},
             kept=_some(self.kept, wanted),
-            first_attempt=_some(self.first_attempt, wanted),
-            targets=_some(self.targets, wanted),
-            values=_some(self.values, wanted),
-            value_shares=_some(self.value_shares, wanted),
-            value_slopes=_some(self.value_slopes, wanted),
+            weights=_some(self.weights, wanted),
+            critic_weights=_some(self.critic_weights, wanted),
             entropy_by_turn={},
-            whole=self.whole.part(wanted) if self.whole is not None else None,
+            whole={name: of.part(wanted) for name, of in self.whole.items()},
         )
 
     def found(self) -> LossFindings:
-        """What a part found out of its own."""
+        """Return the findings of a part."""
         return LossFindings([old.cpu() for old in self.old] if self.first else None, self.entropy_by_turn)
 
     def take(self, places: Sequence[int], found: LossFindings) -> None:
-        """What the part of these segments found out."""
+        """Add the findings of the part of these segments."""
         for place, old in zip(places, found.old or (), strict=False):
             if len(old):  # else another part has it
                 self.old[place] = old
         for turn, (total, count) in found.entropy_by_turn.items():
-            before = self.entropy_by_turn.get(turn, (0.0, 0))
-            self.entropy_by_turn[turn] = (before[0] + total, before[1] + count)
+            self._add_entropy(turn, total, count)
 
     def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
-        """Keep the log-probs before this step's updates, where this pass is what finds them."""
+        """Store the log-probs before this step's updates, if this pass computes them."""
         if self.first:
             for i, part in micro.by_segment(outputs.logprobs.detach()):
                 self.old[i] = part
 
-    def over_whole_batch(
-        self, segments: Sequence[Segment], read: Callable[[Callable[[TokenOutputs, MicroBatch], None]], None]
-    ) -> WholeBatch:
-        """The policy's part over all tokens of the update, for what compares tokens of different passes.
+    def compute_whole(
+        self, segments: Sequence[Segment], show: Callable[[Callable[[TokenOutputs, MicroBatch], None]], None]
+    ) -> None:
+        """Compute the terms that read `sequence` over all tokens of the update.
 
         Args:
             segments: Of the update.
-            read: Hands every micro-batch of them, as the weights have it now, to what it is given.
+            show: Passes every micro-batch of them, at the current weights, to the function it receives.
         """
         parts: dict[str, list[Tensor]] = {}
-        weights = [torch.empty(0)] * len(segments)
+        spanning = [term for term in self.terms if "sequence" in term.columns]
 
         def keep(outputs: TokenOutputs, micro: MicroBatch) -> None:
             self.note_old(outputs, micro)
-            weight = self._weight_of(micro)
-            columns = self.columns(outputs, micro)
-            if weight is not None:
-                columns["weight"] = weight
+            columns = self.read_columns(outputs, micro)
+            for term in spanning:
+                scale = self._scale_of(term, micro)
+                if scale is not None:
+                    columns[f"scale of {term.name}"] = scale
             for name, column in columns.items():
                 for i, part in micro.by_segment(column.detach()):
-                    parts.setdefault(name, [column.new_empty(0)] * len(segments))[i] = part
+                    parts.setdefault(name, [column.new_empty(0, *column.shape[1:])] * len(segments))[i] = part
 
-        read(keep)
-        counts = [len(part) for part in parts.get("learner_logprobs", weights)]
+        show(keep)
+        counts = [len(part) for part in parts.get("learner_logprobs", [torch.empty(0)] * len(segments))]
         columns = {name: torch.cat(of) for name, of in parts.items()}
         numbers: dict[str, int] = {}
         owner = torch.tensor([numbers.setdefault(s.trajectory_id, len(numbers)) for s in segments], dtype=torch.long)
         columns["sequence"] = owner.repeat_interleave(torch.tensor(counts)).to(columns["sequence"])
-        leaves = {name: columns[name].requires_grad_() for name in ("learner_logprobs", "entropies")}
-        with torch.enable_grad():
-            found = self._weighted(columns, columns.pop("weight", None))
-            by_logprob, by_entropy = torch.autograd.grad(
-                found.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-            )
-        return WholeBatch(
-            losses=torch.split(found.loss.detach(), counts),
-            by_logprob=torch.split(by_logprob, counts),
-            by_entropy=torch.split(by_entropy, counts) if bool(by_entropy.any()) else None,
-            metrics={name: torch.split(values.detach(), counts) for name, values in found.metrics.items()},
-        )
+        self.whole = {
+            term.name: _whole_of(term, columns, columns.get(f"scale of {term.name}"), counts) for term in spanning
+        }
 
-    def _of_policy(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        """Objective, correction and weights, of a micro-batch whose trajectories lie in no other."""
-        return self._weighted(self.columns(outputs, micro), self._weight_of(micro))
-
-    def _weighted(self, columns: Mapping[str, Tensor], weight: Tensor | None) -> TokenLoss:
-        of_policy = _ask(self.objective, columns)
-        check_loss(of_policy, self.objective, columns["learner_logprobs"])
-        loss, metrics = of_policy.loss, dict(of_policy.metrics)
-        if self.correction is not None:
-            weights = _ask(self.correction, columns)
-            loss = weights * loss
-            plain = importance_weights(columns["old_logprobs"], columns["sampler_logprobs"])
-            metrics |= {
-                "importance/weight_mean": weights,
-                "importance/weight_squared": weights.square(),
-                "importance/truncated_fraction": (weights != plain).float(),
-            }
-        loss = self.policy_weight * loss
-        return TokenLoss(loss if weight is None else weight.to(loss) * loss, metrics)
-
-    def _weight_of(self, micro: MicroBatch) -> Tensor | None:
-        """[A] what aggregation multiplies each token by; None: all by 1."""
-        if self.weights is None:
-            return None
-        return _per_token(self.weights, micro).to(micro.advantages)
-
-    def columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
-        """[A] each, what objective and correction may read of a micro-batch."""
+    def read_columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
+        """Return the columns, [A] each, that terms can read of a micro-batch."""
         count = torch.tensor(micro.counts, device=outputs.logprobs.device)
         old, drawn = _of(self.old, micro), micro.sampler_logprobs
-        drawn = torch.where(drawn.isnan(), old, drawn)  # what nobody drew has no ratio to whoever drew it
+        drawn = torch.where(drawn.isnan(), old, drawn)  # a token that was not sampled has no ratio to a sampler
         if self.kept is not None:
             old = torch.where(_of(self.kept, micro).to(old.device), drawn, old)
         columns = {
@@ -309,57 +223,84 @@ class UpdateLoss:
             "sequence": torch.arange(len(count), device=count.device).repeat_interleave(count),
             "turn": micro.turns,
         }
-        for name, per_segment in self.extra.items():
-            columns[name] = _of(per_segment, micro).to(outputs.logprobs)
+        for name, per_segment in self.columns.items():
+            like = outputs.values if name in CRITIC_COLUMNS and outputs.values is not None else outputs.logprobs
+            columns[name] = _of(per_segment, micro).to(like)
+        if outputs.perturbed is not None:
+            columns["perturbed_logprobs"] = outputs.perturbed.logprobs
+        if outputs.values is not None and "critic_targets" in columns:
+            heads = columns["critic_targets"].shape[1]  # slow copies, which are not trained, follow
+            columns["critic_values"] = outputs.values[:, :heads]
+            if outputs.perturbed is not None and outputs.perturbed.values is not None:
+                columns["perturbed_critic_values"] = outputs.perturbed.values[:, :heads]
+        if any("usual_entropies" in term.columns for term in self.terms):
+            columns["usual_entropies"] = self._usual_entropies(outputs.entropies, micro)
         return columns
 
-    def _bonus(self, entropies: Tensor, micro: MicroBatch) -> TokenLoss:
-        assert self.entropy is not None
-        found = entropies.detach()
+    def _scale_of(self, term: LossTerm, micro: MicroBatch) -> Tensor | None:
+        """Return [A] the weight of each token in the mean of a term; None: 1."""
+        if "value_slopes" in term.columns:  # of a penalty that weighs all tokens equally
+            return None
+        per_segment = {"critic": self.critic_weights, "expert": None}.get(term.over, self.weights)
+        return None if per_segment is None else _per_token(per_segment, micro).to(micro.advantages)
+
+    def _usual_entropies(self, entropies: Tensor, micro: MicroBatch) -> Tensor:
+        usual = self.usual_entropies if self.usual_entropies is not None else torch.empty(0)
+        known = torch.cat([usual, torch.tensor([torch.nan])])  # a turn that no update had before
+        return known.to(entropies.detach())[micro.turns.clamp(max=len(known) - 1)]
+
+    def _note_entropies(self, entropies: Tensor, micro: MicroBatch) -> None:
         for turn in torch.unique(micro.turns).tolist():
-            of_turn = found[micro.turns == turn]
-            total, count = self.entropy_by_turn.get(turn, (0.0, 0))
-            self.entropy_by_turn[turn] = (total + of_turn.sum().item(), count + len(of_turn))
-        if self.entropy.band is None or self.usual_entropies is None:
-            return entropy_bonus(entropies)
-        known = torch.cat([self.usual_entropies, torch.tensor([torch.nan])])  # a turn no update had before
-        usual = known.to(found)[micro.turns.clamp(max=len(known) - 1)]
-        low, high = 1 - self.entropy.band, 1 + self.entropy.band
-        return entropy_smoothing(entropies, usual, low=low, high=high, size=1.0, strength=self.band_strength)
+            of_turn = entropies[micro.turns == turn]
+            self._add_entropy(turn, of_turn.sum().item(), len(of_turn))
 
-    def _error(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
-        assert outputs.values is not None  # a critic is there where targets are
-        assert self.targets is not None
-        assert self.critic is not None
-        targets = _of(self.targets, micro).to(outputs.values)
-        values = outputs.values[:, : targets.shape[1]]  # behind them stand slow copies, which are not trained
-        if self.critic.loss == "success":
-            error = success_value(values, targets)
-        elif self.critic.clip is not None and self.values is not None:
-            error = clipped_value(values, _of(self.values, micro).to(values), targets, clip=self.critic.clip)
-        else:
-            error = squared_value(values, targets)
-        if self.smoothness is None or outputs.perturbed is None or outputs.perturbed.values is None:
-            return error
-        beside = outputs.perturbed.values[:, : targets.shape[1]].masked_fill(targets.isnan(), 0.0)
-        apart = consistency(values.masked_fill(targets.isnan(), 0.0), beside)
-        said = apart.loss.detach().masked_fill(targets.isnan().all(1), torch.nan)
-        return TokenLoss(error.loss + self.smoothness.value * apart.loss, {**error.metrics, "consistency/value": said})
+    def _add_entropy(self, turn: int, total: float, count: int) -> None:
+        before = self.entropy_by_turn.get(turn, (0.0, 0))
+        self.entropy_by_turn[turn] = (before[0] + total, before[1] + count)
 
 
-def name_of_objective(objective: Callable[..., Any]) -> str:
-    """Return an objective as messages name it."""
-    inner = unbound(objective)
-    return f"objective ({getattr(inner, '__name__', type(inner).__name__)})"
+def compute_term(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None) -> TokenLoss:
+    """Compute a term: weight · scale · importance weight · loss of each token.
+
+    Args:
+        scale: [A] weight of each token; None: 1.
+
+    Raises:
+        CreditError: The function did not return one loss per token.
+    """
+    found = _call(term.function, columns)
+    check_loss(found, describe_term(term.name, term.function), columns["learner_logprobs"])
+    loss, metrics = found.loss, dict(found.metrics)
+    if term.correction is not None:
+        weights = _call(term.correction, columns)
+        loss = weights * loss
+        plain = importance_weights(columns["old_logprobs"], columns["sampler_logprobs"])
+        metrics |= {
+            "importance/weight_mean": weights,
+            "importance/weight_squared": weights.square(),
+            "importance/truncated_fraction": (weights != plain).float(),
+        }
+    assert not callable(term.weight)  # see `LossTerm.resolve`
+    loss = term.weight * loss
+    return TokenLoss(loss if scale is None else scale.to(loss) * loss, metrics)
 
 
-def check_loss(found: Any, objective: Callable[..., Any], logprobs: Tensor) -> None:
-    """Check that an objective returned a TokenLoss with one loss per token.
+def describe_term(name: str, function: Callable[..., Any]) -> str:
+    """Return the function of a term as messages name it."""
+    inner = unbound(function)
+    kind = "objective" if name == POLICY else "loss term"
+    return f"{kind} ({getattr(inner, '__name__', type(inner).__name__)})"
+
+
+def check_loss(found: Any, who: str, logprobs: Tensor) -> None:
+    """Check that a function returned a TokenLoss with one loss per token.
+
+    Args:
+        who: Its name in messages; see `describe_term`.
 
     Raises:
         CreditError: It returned anything else.
     """
-    who = name_of_objective(objective)
     if not isinstance(found, TokenLoss):
         remedy = "a loss per token and metrics: from whetstone.algorithms import TokenLoss"
         raise CreditError(f"{who} returned {type(found).__name__}, not TokenLoss(loss, metrics), {remedy}")
@@ -371,12 +312,27 @@ def check_loss(found: Any, objective: Callable[..., Any], logprobs: Tensor) -> N
             raise CreditError(f"{who}: {len(logprobs)} {what} are expected, one per token, got {shape}{mean}")
 
 
-def _ask(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
+def _whole_of(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None, counts: Sequence[int]) -> WholeBatch:
+    leaves = {name: columns[name].detach().requires_grad_() for name in WITH_GRADIENT}
+    with torch.enable_grad():
+        found = compute_term(term, {**columns, **leaves}, scale)
+        by_logprob, by_entropy = torch.autograd.grad(
+            found.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+    return WholeBatch(
+        losses=torch.split(found.loss.detach(), counts),
+        by_logprob=torch.split(by_logprob, counts),
+        by_entropy=torch.split(by_entropy, counts) if bool(by_entropy.any()) else None,
+        metrics={name: torch.split(values.detach(), counts) for name, values in found.metrics.items()},
+    )
+
+
+def _call(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
     return function(*(columns[name] for name in columns_of(function)))
 
 
 def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
-    """[A] a number of each segment at its tokens."""
+    """Return [A] the number of each segment at its tokens."""
     of_each = _of([torch.tensor([number]) for number in numbers], micro)
     return of_each.repeat_interleave(torch.tensor(micro.counts))
 

@@ -1,28 +1,36 @@
-"""What does one update learn from? A share of the step's groups, with log-probs, weights and columns.
+"""One update's share of the groups of a step, with log-probs, weights and columns for the loss terms.
 
-Easy to get wrong: what a trajectory counts for is counted over all its segments, and the divisor over the whole update.
+Note:
+    The weight of a trajectory is counted over all its segments, and the divisor over the whole update.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import TokenLoss, columns_of, is_flat_without_advantage, token_weights
+from whetstone.algorithms import LossTerm, TokenLoss, is_flat_without_advantage, token_weights
 from whetstone.algorithms.objectives import hybrid_weight, simulation_penalty
-from whetstone.algorithms.schedules import mixing_weight, phase_weight
 from whetstone.errors import CreditError
 from whetstone.learning.credit import BatchCredit, CreditedSegment
-from whetstone.learning.losses import FORWARD_COLUMNS, UpdateLoss
+from whetstone.learning.losses import (
+    CRITIC_COLUMNS,
+    FORWARD_COLUMNS,
+    PERTURBED_COLUMNS,
+    POLICY,
+    UpdateLoss,
+)
 from whetstone.learning.model_trainer import ModelTrainer, action_places, action_tokens
-from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
+from whetstone.learning.sequence_logprobs import sums_level
 from whetstone.learning.spec import LearningSpec
-from whetstone.recipe import AggregationSettings, ImitationSettings, StoredMixtureSettings
+from whetstone.recipe import AggregationSettings, StoredMixtureSettings
 from whetstone.trajectory import Author, OffPolicy, Segment, Trajectory
+
+_OF_PASSES = FORWARD_COLUMNS | CRITIC_COLUMNS | PERTURBED_COLUMNS
 
 
 def minibatches_of(
@@ -34,16 +42,18 @@ def minibatches_of(
     taught: Sequence[Sequence[CreditedSegment]] = (),
     gaps: Tensor | None = None,
 ) -> list[Minibatch]:
-    """The minibatches of a step: the groups dealt out in turn, each with what its update reads beside its segments.
+    """Return the minibatches of a step: the groups dealt out in turn, each with the columns that its terms read.
 
     Args:
         shown: Demonstrations.
-        count: How many.
-        taught: What critics alone learn from, group by group.
-        gaps: [M] how far the world of the policy's own turns is off that of what is taught; None: it is the same.
+        count: Number of minibatches.
+        taught: Segments that only critics are trained on, group by group.
+        gaps: [M] dynamics gap of the policy's own turns to those of `taught`; None: 0.
     """
-    settings, temperature = spec.settings, spec.temperature
-    asked = set(columns_of(spec.objective))
+    temperature = spec.temperature
+    asked = {name for term in spec.terms for name in term.columns}
+    of_tokens = [term for term in spec.terms if sums_level(term.function) is None]
+    per_token = {name for term in of_tokens for name in term.columns} - _OF_PASSES
     shares = [[each for group in given.by_group[i::count] for each in group] for i in range(count)]
     batches = []
     for i, share in enumerate(shares):
@@ -66,34 +76,27 @@ def minibatches_of(
     for i, batch in enumerate(batches):
         if i > 0 or sums_level(spec.objective) is not None:
             # the first update's old policy is the one being differentiated: the pass itself finds its log-probs
-            batch.old, batch.old_known = trainer.logprobs(batch.segments, temperature=temperature), True
-            batch.before = batch.old
-        if settings.first_attempt_kl > 0:
-            first = given.columns.spread(given.columns["first_attempt"], "turn", "token")
-            batch.first_attempt = batch.placed_as(given, settings.first_attempt_kl * first)
-        if settings.holds_on or asked & {"reference_logprobs", "reference_sums"}:
-            batch.reference = trainer.logprobs(batch.segments, temperature=temperature, of="reference")
-            batch.extra["reference_logprobs"] = batch.reference
-        if "teacher_logprobs" in asked:
-            hinted = spec.teacher_reads is not None
-            batch.extra["teacher_logprobs"] = (
-                batch.column(given, "teacher_logprobs")
-                if hinted
-                else trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
-            )
+            batch.old = batch.before = trainer.logprobs(batch.segments, temperature=temperature)
+        if asked & {"reference_logprobs", "reference_sums"}:
+            reference = trainer.logprobs(batch.segments, temperature=temperature, of="reference")
+            batch.columns["reference_logprobs"] = reference
+        if "teacher_logprobs" in asked and spec.column_sources.teacher_reads is None:
+            teacher = trainer.logprobs(batch.segments, temperature=temperature, of="teacher")
+            batch.columns["teacher_logprobs"] = teacher
+        batch.add_critic_columns()
         if gaps is not None:
             apart = given.columns.at_actions(given.columns.spread(gaps, "turn", "token"))
-            batch.value_slopes = _simulation_slopes(batch, [apart[i][k] for i, k in batch.placed])
+            batch.add_value_slopes([apart[i][k] for i, k in batch.placed])
         of = [given.columns.held[i].trajectory for i, _ in batch.placed]
         batch.of_others = [_drawn_otherwise(trajectory) for trajectory in of]
         batch.kept = _kept(given, batch)
-        if batch.kept is not None and batch.old_known:
+        if batch.kept is not None and batch.before:
             drawn = batch.column(given, "sampler_logprobs")
             batch.old = [
                 torch.where(k.to(o.device), d.to(o), o) for k, d, o in zip(batch.kept, drawn, batch.old, strict=True)
             ]
-        for name in asked - FORWARD_COLUMNS - batch.extra.keys() - OF_SUMS:
-            batch.extra[name] = batch.column(given, name)
+        for name in per_token - batch.columns.keys():
+            batch.columns[name] = batch.column(given, name)
     return batches
 
 
@@ -129,11 +132,9 @@ def _kept(given: BatchCredit, batch: Minibatch) -> list[Tensor] | None:
 
 
 def _flat_without_credit(spec: LearningSpec) -> bool:
-    """Whether what has no credit has no gradient either."""
-    settings = spec.settings
-    others = (settings.entropy, settings.consistency_regularization, spec.critic)
-    beside = settings.holds_on or any(other is not None for other in others)
-    return not beside and is_flat_without_advantage(spec.objective)
+    """Return whether the loss of a segment without credit has no gradient."""
+    of_groups = [term for term in spec.terms if term.over != "expert"]
+    return spec.critic is None and all(is_flat_without_advantage(term.function) for term in of_groups)
 
 
 def _lengths(share: Sequence[CreditedSegment]) -> dict[str, int]:
@@ -155,34 +156,30 @@ def _weights(settings: AggregationSettings, lengths: Mapping[str, int], divisor:
 
 @dataclass(slots=True)
 class Minibatch:
-    """What one update learns from; lists are per segment."""
+    """Segments of one update; lists are per segment."""
 
     segments: list[Segment]
+    """Those of `credited`, of `taught`, then demonstrations."""
     credited: list[CreditedSegment]
-    """Of the policy's own segments, which stand first."""
+    """The policy's own."""
+    taught: list[CreditedSegment]
+    """Those that only critics are trained on."""
     old: list[Tensor]
+    """[A] log-probs that ratios compare with; empty tensors if the first forward pass of the step computes them."""
     weights: list[float] | None
-    placed: list[tuple[int, int]]
-    """Of the policy's own: (number of the trajectory, number of the segment there)."""
-    taught: list[CreditedSegment] = field(default_factory=list)
-    """Behind them, what critics alone learn from."""
-    old_known: bool = False
-    """Whether the log-probs before the step were computed by a pass of their own."""
-    value_slopes: list[Tensor] | None = None
-    """[A, heads] of each segment, by how much a penalty grows with its values; None: there is none."""
-    reference: list[Tensor] | None = None
-    first_attempt: list[Tensor] | None = None
-    """[A] weight of the pull to it, beside the one all tokens have."""
+    """By `aggregation`; None: 1."""
+    columns: dict[str, list[Tensor]] = field(default_factory=dict)
+    """[A] or [A, heads] columns of the loss terms."""
     kept: list[Tensor] | None = None
-    extra: dict[str, list[Tensor]] = field(default_factory=dict)
+    """[A] whether ratios compare with the log-probs that the sampler had; None: nowhere."""
     divisor: int = 1
-    """Tokens the loss is divided by."""
+    """Tokens that the loss is divided by."""
     flat: Collection[int] = ()
-    """Segments whose loss has no gradient: they are only computed for what is reported."""
+    """Segments whose loss has no gradient; they are computed for metrics only."""
     of_others: Sequence[bool] = ()
-    """Of the policy's own: whether it was drawn earlier, or under another view."""
+    """Of `credited`: whether the segment was sampled earlier, or in another context."""
     before: list[Tensor] = field(default_factory=list)
-    """Log-probs before any update of the step, whatever ratios compare with."""
+    """Log-probs before any update of the step, whatever ratios compare with; empty until they are known."""
 
     @classmethod
     def of(
@@ -192,92 +189,86 @@ class Minibatch:
         weights: Mapping[str, float] | None,
         taught: Sequence[CreditedSegment] = (),
     ) -> Minibatch:
-        """The policy's own segments, then those for critics alone, then demonstrations."""
+        """Return the minibatch of the policy's own segments, those for critics, and demonstrations."""
         segments = [*(each.segment for each in (*share, *taught)), *shown]
         of_each = None
         if weights is not None or taught:
             of_each = [(weights or {}).get(segment.trajectory_id, 1.0) for segment in segments]
             of_each[len(share) : len(share) + len(taught)] = [0.0] * len(taught)
-        placed = [each.placed for each in share]
-        return cls(segments, list(share), [torch.empty(0)] * len(segments), of_each, placed, list(taught))
+        return cls(segments, list(share), list(taught), [torch.empty(0)] * len(segments), of_each)
+
+    @property
+    def placed(self) -> list[tuple[int, int]]:
+        """Return of the policy's own: (number of the trajectory, number of the segment in it)."""
+        return [each.placed for each in self.credited]
 
     def loss(self, spec: LearningSpec, trainer: ModelTrainer, *, first: bool, critic_only: bool = False) -> UpdateLoss:
-        """All that the recipe asks for beside the objective; or what critics learn from alone."""
-        settings = spec.settings
-        step, place = trainer.optimizers.done, int(trainer.optimizers.place)
-        critic, entropy, imitation = spec.critic, settings.entropy, settings.imitation
-        shown = imitation_weight(imitation, step) if imitation is not None else 0.0
-        mixed = imitation is not None and imitation.mixed
-        learned = [*self.credited, *self.taught]
-        targets = self._with_shown([each.target for each in learned if each.target is not None], math.nan)
+        """Return the loss with the terms of a stage at its current step.
+
+        The objective is left out if only critics are trained (`critic_only`), and until `learner.py` adds it if it is
+        one on sums.
+        """
+        step, position = trainer.optimizers.done, int(trainer.optimizers.place)
+        means = {"expert": self.per(self.imitated), "critic": self.per(self.predictions)}
+        terms = [term.resolve(step, position, scale=means.get(term.over, 1.0)) for term in spec.terms]
+        if critic_only:
+            terms[0] = LossTerm(POLICY, _nothing, 0.0)
+        elif sums_level(spec.objective) is not None:
+            terms[0] = replace(terms[0], function=_nothing, correction=None)
         return UpdateLoss(
-            objective=_nothing,
+            terms=[term for term in terms if term.name == POLICY or (term.weight and self._can_compute(term))],
             old=self.old,
-            first=first and not self.old_known,
-            weights=self.weights,
-            extra=self.extra,
-            policy_weight=0.0 if critic_only else 1 - shown if mixed else 1.0,
-            reference=self.reference,
+            first=first and not self.before,
+            columns=self.columns,
             kept=self.kept,
-            reference_weight=settings.reference_kl,
-            first_attempt=self.first_attempt,
-            reference_estimator=settings.reference_estimator,
-            smoothness=settings.consistency_regularization,
-            entropy=entropy,
-            band_strength=entropy.strength * phase_weight(place, settings.steps, form=entropy.phase)
-            if entropy
-            else 0.0,
-            targets=targets,
-            values=self._with_shown([each.value for each in learned if each.value is not None], 0.0),
-            critic=critic,
-            value_weight=critic.weight * self.per(self.predictions) if critic is not None else 0.0,
-            value_shares=self._value_shares(settings.offline_mixture),
-            value_slopes=self.value_slopes,
-            slope_weight=self._slope_weight(spec),
-            imitation_weight=shown * self.per(self.imitated),
+            weights=self.weights,
+            critic_weights=self._critic_weights(spec.settings.offline_mixture),
         )
 
-    def column(self, given: BatchCredit, name: str) -> list[Tensor]:
-        """A column of the batch at the action tokens of each segment."""
-        return self.placed_as(given, given.columns[name])
+    def _can_compute(self, term: LossTerm) -> bool:
+        """Return whether the update has targets, and slopes, of critics if the term reads them."""
+        read = CRITIC_COLUMNS.intersection(term.columns) - {"critic_values"}
+        return read <= self.columns.keys()
 
-    def placed_as(self, given: BatchCredit, numbers: Tensor) -> list[Tensor]:
-        """[K] numbers of action tokens, at those of each segment; 0 at demonstrations."""
-        at_actions = given.columns.at_actions(numbers)
+    def column(self, given: BatchCredit, name: str) -> list[Tensor]:
+        """Return a column of the batch at the action tokens of each segment; 0 at demonstrations."""
+        at_actions = given.columns.at_actions(given.columns.per_token(name))
         found = [at_actions[i][k] for i, k in self.placed]
-        rest = self.segments[len(self.placed) :]
+        rest = self.segments[len(self.credited) :]
         return [*found, *(torch.zeros(action_tokens(segment)) for segment in rest)]
 
-    def _with_shown(self, of_own: Sequence[Tensor], nothing: float) -> list[Tensor] | None:
-        if not of_own:
-            return None
-        rest = self.segments[len(of_own) :]
-        return [*of_own, *(torch.full((action_tokens(s), of_own[0].shape[1]), nothing) for s in rest)]
+    def add_critic_columns(self) -> None:
+        """Add the targets of critics and their values before the update, if there are critics."""
+        learned = [*self.credited, *self.taught]
+        targets = [each.target for each in learned if each.target is not None]
+        values = [each.value for each in learned if each.value is not None]
+        for name, found, missing in (("critic_targets", targets, math.nan), ("old_critic_values", values, 0.0)):
+            if found:
+                rest = self.segments[len(found) :]
+                padding = (torch.full((action_tokens(s), found[0].shape[1]), missing) for s in rest)
+                self.columns[name] = [*found, *padding]
 
     @property
     def own_tokens(self) -> int:
-        """How many action tokens of the policy's own episodes there are."""
-        return sum(map(action_tokens, self.segments[: len(self.placed)]))
+        """Return the number of action tokens of the policy's own episodes."""
+        return sum(map(action_tokens, self.segments[: len(self.credited)]))
 
     @property
     def predictions(self) -> int:
         """How many values critics are to foretell of the policy's own episodes."""
         return _predictions(self.credited)
 
-    def _slope_weight(self, spec: LearningSpec) -> float:
-        """What a penalty on values counts for, beside being divided by the divisor."""
-        stored = spec.settings.offline_mixture
-        if stored is None or spec.critic is None:
-            return 0.0
-        return stored.simulation_weight * spec.critic.weight * self.divisor
+    def add_value_slopes(self, gaps: Sequence[Tensor]) -> None:
+        """Add the derivatives of `simulation_penalty` by each value, before the step, as of a mean over predictions."""
+        self.columns["value_slopes"] = [max(1, self.predictions) * slope for slope in _simulation_slopes(self, gaps)]
 
-    def _value_shares(self, settings: StoredMixtureSettings | None) -> list[float] | None:
-        """Per segment, what a critic's error there counts for beside one on the policy's own; None: all alike."""
+    def _critic_weights(self, settings: StoredMixtureSettings | None) -> list[float] | None:
+        """Return the weight of the critics' error per segment, 1 on the policy's own; None: 1 everywhere."""
         if not self.taught or settings is None:
             return None
         weight = hybrid_weight(self.predictions, _predictions(self.taught), offline_weight=settings.critic_weight)
-        rest = len(self.segments) - len(self.placed) - len(self.taught)
-        return [*[1.0] * len(self.placed), *[weight] * len(self.taught), *[1.0] * rest]
+        rest = len(self.segments) - len(self.credited) - len(self.taught)
+        return [*[1.0] * len(self.credited), *[weight] * len(self.taught), *[1.0] * rest]
 
     @property
     def imitated(self) -> int:
@@ -315,23 +306,15 @@ def _predictions(credited: Sequence[CreditedSegment]) -> int:
     return sum(int((~each.target.isnan()).sum()) for each in credited if each.target is not None)
 
 
-def imitation_weight(settings: ImitationSettings, step: int) -> float:
-    """What imitation counts for at a step of reinforcement."""
-    if settings.final_weight is None:
-        return settings.weight
-    return mixing_weight(step, start=settings.weight, end=settings.final_weight, decay=settings.decay_steps)
-
-
 def _nothing(learner_logprobs: Tensor) -> TokenLoss:
     return TokenLoss(0.0 * learner_logprobs, {})
 
 
 def spans_passes(spec: LearningSpec, batch: Minibatch) -> bool:
-    """Whether something is one number for a trajectory whose segments may lie in different passes."""
+    """Return whether a term is one number per trajectory, and the segments of one can be in several passes."""
     return reads_sequences(spec) and len({s.trajectory_id for s in batch.segments}) < len(batch.segments)
 
 
 def reads_sequences(spec: LearningSpec) -> bool:
-    """Whether objective or correction compare tokens of a whole trajectory."""
-    functions = [spec.objective, *([spec.correction] if spec.correction is not None else [])]
-    return any("sequence" in columns_of(function) for function in functions)
+    """Return whether a term compares tokens of a whole trajectory."""
+    return any("sequence" in term.columns for term in spec.terms)

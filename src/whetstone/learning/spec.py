@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from whetstone.algorithms import LossTerm
 from whetstone.chat import Chat
 from whetstone.learning.credit import CreditParts
 from whetstone.recipe import AggregationSettings, CriticSettings, ReinforcementSettings
@@ -16,30 +17,40 @@ from whetstone.trajectory import Group, Segment, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnSources:
+    """Sources of columns in addition to the trajectories and the models of the learner."""
+
+    roles: str | None = None
+    """Task tag with the role in which a trajectory is played; None: only the seat."""
+    chat: Chat | None = None
+    """Renders gold answers as tokens, for columns of their likelihood."""
+    teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None
+    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
+    added: tuple[Callable[..., Any], ...] = ()
+    """Functions that are declared as columns (`columns/declaration.py`), in addition to the built-in ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LearningSpec:
-    """How a policy learns from groups; the same for all updates of a stage."""
+    """How a policy is trained on groups; the same for all updates of a stage."""
 
     settings: ReinforcementSettings
-    """Optimiser, epochs, minibatches, and what is added to the objective."""
+    """Optimizer, epochs and minibatches."""
     credit: CreditParts
-    """What advantages are made of."""
-    objective: Callable[..., Any]
-    """Columns of its parameters' names, each [T] → TokenLoss; or sums [S] → SumLoss."""
-    correction: Callable[..., Any] | None = None
-    """Columns of its parameters' names, each [T] → [T] weights."""
+    """Functions that compute advantages."""
+    terms: tuple[LossTerm, ...]
+    """The loss, its objective first; see `loss_terms.py`."""
     aggregation: AggregationSettings = field(default_factory=AggregationSettings)
     critic: CriticSettings | None = None
     temperature: float = 1.0
-    """What the sampler divided its logits by."""
+    """Divisor of the logits in sampling."""
     seed: int = 0
-    roles: str | None = None
-    """The task tag that names the role a trajectory is played in; None: the seat alone."""
-    chat: Chat | None = None
-    """Writes gold answers as tokens, for columns that ask how likely they are."""
-    teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None
-    """An episode as the teacher reads it, the same actions in other contexts; None: as the policy did."""
-    columns: tuple[Callable[..., Any], ...] = ()
-    """Functions declared as columns (`columns/declaration.py`), beside the built-in ones."""
+    column_sources: ColumnSources = field(default_factory=ColumnSources)
+
+    @property
+    def objective(self) -> Callable[..., Any]:
+        """Return the function of the first term: columns → TokenLoss, or sums → SumLoss."""
+        return self.terms[0].function
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from whetstone.algorithms import Credit, columns_of, level_of
 from whetstone.errors import CreditError
 from whetstone.learning.credit import check_finite
-from whetstone.learning.losses import check_loss, name_of_objective
+from whetstone.learning.losses import POLICY, check_loss, describe_term
 from whetstone.plugins import unbound
 
 COUNTS = {"trajectory": 4, "turn": 4, "token": 8}
@@ -37,18 +37,18 @@ def try_estimator(estimator: Callable[..., Any]) -> None:
     check_finite("advantage", estimator, advantages, COUNTS[level], level)
 
 
-def try_objective(objective: Callable[..., Any]) -> None:
-    """Check that a custom objective returns one finite loss per token, with a gradient.
+def try_loss(function: Callable[..., Any], name: str = POLICY) -> None:
+    """Check that a custom objective or loss term returns one finite loss per token, with a gradient.
 
     Raises:
         CreditError: It returns anything else.
     """
     columns = _columns_of_loss()
-    if not _is_custom(objective) or not set(columns_of(objective)) <= columns.keys():
+    if not _is_custom(function) or not set(columns_of(function)) <= columns.keys():
         return
-    result = objective(*(columns[name] for name in columns_of(objective)))
-    who, logprobs = name_of_objective(objective), columns["learner_logprobs"]
-    check_loss(result, objective, logprobs)
+    result = function(*(columns[name] for name in columns_of(function)))
+    who, logprobs = describe_term(name, function), columns["learner_logprobs"]
+    check_loss(result, who, logprobs)
     wrong = int((~result.loss.isfinite()).sum())
     if wrong:
         raise CreditError(f"{who}: {wrong} of {len(logprobs)} losses are not finite on a trial batch")
@@ -101,4 +101,7 @@ def _columns_of_loss() -> dict[str, Tensor]:
         "entropies": (-old).requires_grad_(),
         "sequence": owner,
         "turn": owner.clone(),
+        "reference_logprobs": old - 0.1,
+        "teacher_logprobs": old + 0.1,
+        "usual_entropies": -old,
     }

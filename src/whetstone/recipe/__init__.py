@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from whetstone.recipe.live_settings import LiveSettings
     from whetstone.recipe.methods import Method, read_method
     from whetstone.recipe.origins import origins, with_origins
-    from whetstone.recipe.parts import Part
+    from whetstone.recipe.parts import LossTermPart, Part
     from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe, load_stored_recipe
     from whetstone.recipe.scale_settings import ScaleSettings
@@ -50,6 +50,7 @@ __all__ = [
     "EntropySettings",
     "ImitationSettings",
     "LiveSettings",
+    "LossTermPart",
     "Method",
     "ModelSettings",
     "NamedStage",

@@ -340,7 +340,7 @@ SAMPLING_KEYS = (
 """What only a stage reads that samples; the rest of `rollout` evaluations read as well."""
 CREDIT_KEYS = (
     "advantage", "reward_shaping", "advantage_transforms", "credit_filters", "custom_columns", "role_tag", "objective",
-    "aggregation", "importance_correction", "critic",
+    "loss_terms", "aggregation", "importance_correction", "critic",
 )  # fmt: skip
 """What only a stage reads that gives credit."""
 _RULES: tuple[Callable[[Recipe], Iterator[tuple[str, str]]], ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -33,10 +33,31 @@ class Part(BaseModel):
         return dict(self.model_extra or {})
 
 
+class WeightSettings(Settings):
+    """Weight that moves from `start` to `end` in half a cosine."""
+
+    start: float
+    """Weight at the first step of the stage."""
+    end: float = 0.0
+    """Weight after `steps`."""
+    steps: int = Field(ge=1)
+    """Steps until it is reached."""
+
+
+class LossTermPart(Part):
+    """A loss term by name, its weight, the tokens of its mean, and options of its function."""
+
+    weight: float | WeightSettings = 1.0
+    """A number, or `{start: 0.1, end: 0, steps: 100}`."""
+    over: Literal["sampled", "expert", "all", "critic"] = "sampled"
+    """`sampled`: action tokens of the policy's episodes, weighed by `aggregation`; `expert`: tokens that an expert
+    wrote; `all`: both; `critic`: tokens at which critics predict."""
+
+
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the settings class that a field holds, also inside a mapping or an optional; None: it holds a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return None if annotation is Part else annotation
+        return None if issubclass(annotation, Part) else annotation
     return next((section for inner in get_args(annotation) if (section := section_of(inner)) is not None), None)
 
 

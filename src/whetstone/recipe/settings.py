@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from whetstone.plugins import with_names
 from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
 from whetstone.recipe.live_settings import LiveSettings
-from whetstone.recipe.parts import Part, Seconds, Settings, changeable, listed, mode_alone, named
+from whetstone.recipe.parts import LossTermPart, Part, Seconds, Settings, changeable, listed, mode_alone, named
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
@@ -352,7 +352,8 @@ class Recipe(Settings):
     CHANGES: ClassVar = changeable(
         none="title paper trackers scale ablations store_code",
         update=(
-            "advantage reward_shaping advantage_transforms credit_filters objective aggregation importance_correction"
+            "advantage reward_shaping advantage_transforms credit_filters objective loss_terms aggregation "
+            "importance_correction"
         ),
         sampling="engine",
     )
@@ -467,6 +468,9 @@ class Recipe(Settings):
     need the tag: each seat is a role."""
     objective: Annotated[Part, named("clipped")] = Part(name="clipped")
     """The loss, such as `clipped`, `gspo`."""
+    loss_terms: Annotated[list[Annotated[LossTermPart, named()]], listed()] = []
+    """Terms that are added to the objective, such as `{name: entropy, weight: 0.001}` or `{name: "my_losses:brevity",
+    weight: 0.01, over: sampled}`; see `docs/own-method.md`."""
     aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
     """Weight of the loss of a token."""
     importance_correction: Annotated[Part | None, named()] = None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests_batches import of
-from whetstone.algorithms.objectives import consistency
+from whetstone.algorithms.objectives import consistency, policy_consistency, value_consistency
 
 
 def test_consistency_by_hand_with_gradient_through_both():
@@ -18,3 +18,19 @@ def test_consistency_by_hand_with_gradient_through_both():
 
 def test_heads_are_summed():
     assert consistency(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]])).loss.tolist() == [2.5]
+
+
+def test_policy_consistency_is_reported_under_its_own_name():
+    found = policy_consistency(of(0.5, -1), of(0.2, -1))
+    assert found.loss.tolist() == pytest.approx([0.045, 0])
+    assert found.metrics["consistency/policy"].tolist() == pytest.approx([0.045, 0])
+
+
+def test_value_consistency_leaves_out_values_without_a_target():
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    perturbed, nan = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), float("nan")
+    found = value_consistency(values, perturbed, torch.tensor([[0.5, nan], [nan, nan]]))
+    assert found.loss.tolist() == [0.5, 0.0]
+    assert found.metrics["consistency/value"].isnan().tolist() == [False, True]
+    found.loss.sum().backward()
+    assert values.grad.tolist() == [[1.0, 0.0], [0.0, 0.0]]

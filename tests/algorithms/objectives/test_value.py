@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whetstone.algorithms import clipped_value, squared_value, success_value
+from whetstone.algorithms.objectives import value_slope
 
 
 def test_worked_numbers():
@@ -125,3 +126,12 @@ def test_errors_of_heads_are_a_mean_over_those_that_foretell_something():
     found = squared_value(values, targets)
     assert found.loss.tolist() == [0.125, 0.5 + 4.5]
     assert found.metrics["value/loss"].tolist() == [0.5, 2.0]
+
+
+def test_value_slope_has_the_given_derivatives():
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    slopes = torch.tensor([[0.5, -1.0], [0.0, 2.0]])
+    found = value_slope(values, slopes)
+    assert found.loss.tolist() == [-1.5, 8.0]  # 0.5 - 2; 0 + 8
+    found.loss.sum().backward()
+    assert torch.equal(values.grad, slopes)

@@ -93,10 +93,6 @@ def test_an_objective_reads_one_of_tokens_and_one_that_costs_a_pass_is_given_it(
             ["advantage=tests_columns:by_unknown"],
             r"by_unknown reads unheard_of.*@provides\(\"unheard_of\"\); or add a column, custom_columns: \[",
         ),
-        (
-            ["custom_columns=['tests_columns:twice_rewarded']", "objective=tests_columns:on_turns"],
-            "objective: reads twice_rewarded as one number a token, and it is one a turn",
-        ),
         (["custom_columns=['tests_columns:bad_level']"], "no level 'step'"),
     ],
 )
@@ -154,6 +150,6 @@ def test_what_was_made_of_rewards_is_made_anew_once_those_are_made_over():
 def test_a_learner_in_another_process_can_be_told_of_one():
     assembly = assemble(small(*NOVEL))
     spec = assembly.learning_spec(ReinforcementSettings())
-    again = by_name(pickle.loads(pickle.dumps(spec.columns)))
+    again = by_name(pickle.loads(pickle.dumps(spec.column_sources.added)))
     assert again["novelty"].level == "turn"
     assert again["novelty"].build is yours.novelty

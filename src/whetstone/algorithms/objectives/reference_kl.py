@@ -33,3 +33,23 @@ def reference_kl(learner_logprobs: PerToken, reference_logprobs: PerToken, *, es
         raise ValueError(f"one reference log-prob per token: got {shapes}")
     d = (learner_logprobs - reference_logprobs.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return TokenLoss(kl_estimate(d, estimator), {"policy/reference_kl": kl_estimate(d.detach(), "k3")})
+
+
+def first_attempt_kl(
+    learner_logprobs: PerToken, reference_logprobs: PerToken, first_attempt: PerToken, *, estimator: Estimator = "k2"
+) -> TokenLoss:
+    """`reference_kl` on the tokens of a first attempt; the loss of all later tokens is 0.
+
+    Args:
+        learner_logprobs: [T] with gradient.
+        reference_logprobs: [T] under the frozen reference, at the same temperature.
+        first_attempt: [T] 1 up to the first answer of an episode, 0 after it.
+        estimator: See `kl_estimate`.
+
+    Raises:
+        ValueError: The tensors differ in shape.
+
+    Source: Kumar et al. 2024 (SCoRe), arXiv:2409.12917, §4.1.
+    """
+    found = reference_kl(learner_logprobs, reference_logprobs, estimator=estimator)
+    return TokenLoss(first_attempt * found.loss, found.metrics)

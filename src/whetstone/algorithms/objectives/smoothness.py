@@ -5,8 +5,10 @@ Easy to get wrong: both sides have gradient. With one of them fixed, the other o
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from whetstone.algorithms.levels import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss
 
 
@@ -31,3 +33,28 @@ def consistency(now: Tensor, perturbed: Tensor) -> TokenLoss:
     apart = 0.5 * (now - perturbed).square()
     loss = apart.sum(1) if apart.ndim == 2 else apart
     return TokenLoss(loss, {"consistency/apart": loss.detach()})
+
+
+def policy_consistency(learner_logprobs: PerToken, perturbed_logprobs: PerToken) -> TokenLoss:
+    """`consistency` of the log-probs of two forward passes, one of them with noisy embeddings.
+
+    Source: Wen et al. 2023 (RO2O), arXiv:2309.16973, eq. 9.
+    """
+    found = consistency(learner_logprobs, perturbed_logprobs)
+    return TokenLoss(found.loss, {"consistency/policy": found.loss.detach()})
+
+
+def value_consistency(critic_values: Tensor, perturbed_critic_values: Tensor, critic_targets: Tensor) -> TokenLoss:
+    """`consistency` of the values of two forward passes, where critics have a target.
+
+    Args:
+        critic_values: [T, heads] with gradient.
+        perturbed_critic_values: [T, heads] of the pass with noisy embeddings, with gradient.
+        critic_targets: [T, heads] NaN where nothing is predicted; the loss is 0 there.
+
+    Source: Wen et al. 2023 (RO2O), arXiv:2309.16973, eq. 7.
+    """
+    absent = critic_targets.isnan()
+    found = consistency(critic_values.masked_fill(absent, 0.0), perturbed_critic_values.masked_fill(absent, 0.0))
+    reported = found.loss.detach().masked_fill(absent.all(1), torch.nan)
+    return TokenLoss(found.loss, {"consistency/value": reported})

@@ -128,6 +128,18 @@ class Columns:
             return numbers[self["turn"]]
         raise ValueError(f"numbers of a {level} cannot become those of a {to}")
 
+    def per_token(self, name: str) -> Tensor:
+        """Return [K] a column at every action token: that of its turn or trajectory if it is not one per token."""
+        declared = self._declared.get(name)
+        if declared is not None:
+            return self.spread(self[name], declared.level, "token")
+        numbers = self[name]
+        if name == "advantages":
+            return numbers
+        scores = (held.trajectory.score for held in self.held)
+        of_turns = any(score is not None and name in score.signals for score in scores)
+        return self.spread(numbers, "turn" if of_turns else "trajectory", "token")
+
     def at_actions(self, numbers: Tensor) -> list[list[Tensor]]:
         """Per trajectory and segment, [A] numbers [K] of action tokens in the order they lie in it."""
         parts = torch.split(numbers, [len(held) for held in self.held])
