@@ -193,7 +193,7 @@ def small(*overrides):
 )
 def test_a_term_that_cannot_be_computed_is_refused_in_one_line(overrides, message):
     with pytest.raises(RecipeError) as failure:
-        assemble(small(*overrides))
+        assemble(small(*overrides)).check()
     line = str(failure.value)
     assert re.search(message, line), line
     assert "\n" not in line

@@ -312,7 +312,7 @@ def check_loss(found: Any, who: str, logprobs: Tensor) -> None:
             raise CreditError(f"{who}: {len(logprobs)} {what} are expected, one per token, got {shape}{mean}")
 
 
-def _whole_of(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None, counts: Sequence[int]) -> WholeBatch:
+def _whole_of(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None, counts: list[int]) -> WholeBatch:
     leaves = {name: columns[name].detach().requires_grad_() for name in WITH_GRADIENT}
     with torch.enable_grad():
         found = compute_term(term, {**columns, **leaves}, scale)
