@@ -43,10 +43,10 @@ def test_it_is_thirty_lines_and_what_comes_along_by_that_name(folder, monkeypatc
 def test_its_loss_term_lowers_the_probability_of_tokens_of_failed_episodes(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     logprobs = torch.tensor([0.5, 0.5]).log().requires_grad_()
-    found = importlib.import_module("unlikely").unlikelihood(logprobs, torch.tensor([0.0, 1.0]))
+    result = importlib.import_module("unlikely").unlikelihood(logprobs, torch.tensor([0.0, 1.0]))
     # -ln(1 - 0.5) = 0.693147; its derivative by the log-prob is p / (1 - p) = 1
-    assert found.loss.tolist() == pytest.approx([0.693147, 0.0])
-    assert torch.autograd.grad(found.loss.sum(), logprobs)[0].tolist() == pytest.approx([1.0, 0.0])
+    assert result.loss.tolist() == pytest.approx([0.693147, 0.0])
+    assert torch.autograd.grad(result.loss.sum(), logprobs)[0].tolist() == pytest.approx([1.0, 0.0])
 
 
 @pytest.mark.slow

@@ -68,21 +68,21 @@ def naive_update(c, weight, options):
         weight: By term, its weight.
         options: `clip`, `band`, `strength`, `cap`, `value_clip`, `power`.
     """
-    found = Naive()
+    update = Naive()
     for t, now in enumerate(c["now"]):
         expert, scale = c["expert"][t], c["scale"][t]
         if expert:
-            found.add("imitation", weight["imitation"], -now, t, logprobs=-1.0)
+            update.add("imitation", weight["imitation"], -now, t, logprobs=-1.0)
         else:
             importance = min(math.exp(c["old"][t] - c["sampler"][t]), options["cap"])
             rho, a = math.exp(now - c["old"][t]), c["advantage"][t]
             inside = min(max(rho, 1 - options["clip"]), 1 + options["clip"])
             slope = -a * rho if -a * rho >= -a * inside else 0.0
-            found.add("policy", scale * weight["policy"] * importance, max(-a * rho, -a * inside), t, logprobs=slope)
+            update.add("policy", scale * weight["policy"] * importance, max(-a * rho, -a * inside), t, logprobs=slope)
             d = now - c["reference"][t]
-            found.add("reference_kl", scale * weight["reference_kl"], d * d / 2, t, logprobs=d)
+            update.add("reference_kl", scale * weight["reference_kl"], d * d / 2, t, logprobs=d)
             first = c["first"][t] * weight["first_attempt_kl"]
-            found.add("first_attempt_kl", scale * first, d * d / 2, t, logprobs=d)
+            update.add("first_attempt_kl", scale * first, d * d / 2, t, logprobs=d)
             entropy, usual = c["entropy"][t], c["usual"][t]
             penalty, slope = 0.0, 0.0
             low, high = (1 - options["band"]) * usual, (1 + options["band"]) * usual  # NaN: neither is beyond
@@ -91,25 +91,25 @@ def naive_update(c, weight, options):
             elif entropy > high:
                 penalty, slope = entropy - high, 1.0
             strength, w = options["strength"], scale * weight["entropy"]
-            found.add("entropy", w, -(entropy - strength * penalty), t, entropies=-1 + strength * slope)
+            update.add("entropy", w, -(entropy - strength * penalty), t, entropies=-1 + strength * slope)
             gap, w = now - c["perturbed"][t], scale * weight["consistency"]
-            found.add("consistency", w, gap * gap / 2, t, logprobs=gap, perturbed=-gap)
+            update.add("consistency", w, gap * gap / 2, t, logprobs=gap, perturbed=-gap)
             for h, target in enumerate(c["targets"][t]):
                 if math.isnan(target):
                     continue
                 value, before = c["values"][t][h], c["old_values"][t][h]
                 near = min(max(value, before - options["value_clip"]), before + options["value_clip"])
-                plain, kept = (value - target) ** 2 / 2, (near - target) ** 2 / 2
-                slope = value - target if plain >= kept else 0.0
+                plain, clipped_loss = (value - target) ** 2 / 2, (near - target) ** 2 / 2
+                slope = value - target if plain >= clipped_loss else 0.0
                 w = c["critic_scale"][t] * weight["value"]
-                found.add("value", w, max(plain, kept), (t, h), values=slope)
-                beside = c["perturbed_values"][t][h]
+                update.add("value", w, max(plain, clipped_loss), (t, h), values=slope)
+                perturbed = c["perturbed_values"][t][h]
                 w = c["critic_scale"][t] * weight["value_consistency"]
-                found.add("value_consistency", w, (value - beside) ** 2 / 2, (t, h), values=value - beside)
+                update.add("value_consistency", w, (value - perturbed) ** 2 / 2, (t, h), values=value - perturbed)
         drift, power = now - c["sampler"][t], options["power"]
         slope = power * abs(drift) ** (power - 1) * (1 if drift > 0 else -1)
-        found.add("squared_drift", scale * weight["squared_drift"], abs(drift) ** power, t, logprobs=slope)
-    return found
+        update.add("squared_drift", scale * weight["squared_drift"], abs(drift) ** power, t, logprobs=slope)
+    return update
 
 
 class Micro:

@@ -69,7 +69,7 @@ def test_all_terms_have_the_value_and_gradient_of_loops_over_floats(seed, counts
     now, perturbed = (-numbers(total).abs() - 0.1 for _ in range(2))
     old, sampler, reference = (now + 0.3 * numbers(total) for _ in range(3))
     entropies, usual = (numbers(total).abs() + 0.1 for _ in range(2))
-    values, old_values, beside, targets = (numbers(total, 2) for _ in range(4))
+    values, old_values, perturbed_values, targets = (numbers(total, 2) for _ in range(4))
     targets[flags(0.3), 0] = math.nan
     turns, advantages, expert = torch.arange(total), numbers(total), flags(0.3)
     per_segment = (torch.rand(2, len(counts), generator=draw) + 0.1).double()
@@ -109,22 +109,22 @@ def test_all_terms_have_the_value_and_gradient_of_loops_over_floats(seed, counts
         usual_entropies=usual.detach(),
     )
     micro = custom.Micro(counts, sampler=sampler.detach(), advantages=advantages, expert=expert, turns=turns)
-    outputs = TokenOutputs(now, entropies, values, perturbed=TokenOutputs(perturbed, entropies, beside))
-    found = loss(outputs, micro)
-    gradients = torch.autograd.grad(found.loss.sum(), leaves, allow_unused=True, materialize_grads=True)
+    outputs = TokenOutputs(now, entropies, values, perturbed=TokenOutputs(perturbed, entropies, perturbed_values))
+    result = loss(outputs, micro)
+    gradients = torch.autograd.grad(result.loss.sum(), leaves, allow_unused=True, materialize_grads=True)
 
     owner = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     columns = {
         "now": now, "old": old, "sampler": sampler, "advantage": advantages, "reference": reference, "first": first,
         "entropy": entropies, "usual": usual, "perturbed": perturbed, "expert": expert, "scale": per_segment[0][owner],
         "critic_scale": per_segment[1][owner], "values": values, "targets": targets, "old_values": old_values,
-        "perturbed_values": beside,
+        "perturbed_values": perturbed_values,
     }  # fmt: skip
     naive = custom.naive_update({name: column.tolist() for name, column in columns.items()}, weights, options)
-    assert found.loss.sum().item() == pytest.approx(naive.loss, rel=1e-9, abs=1e-9)
+    assert result.loss.sum().item() == pytest.approx(naive.loss, rel=1e-9, abs=1e-9)
     for name in NAMES:
         expected = naive.by_term.get(name, 0.0)
-        assert found.metrics[f"loss/{name}"].sum().item() == pytest.approx(expected, rel=1e-9, abs=1e-9), name
+        assert result.metrics[f"loss/{name}"].sum().item() == pytest.approx(expected, rel=1e-9, abs=1e-9), name
     for gradient, kind in zip(gradients, ("logprobs", "perturbed", "entropies", "values"), strict=True):
         expected = torch.zeros_like(gradient)
         for place, slope in getattr(naive, kind).items():
@@ -137,11 +137,11 @@ def test_metrics_of_a_term_are_of_its_own_tokens():
     now = torch.tensor([-1.0, -2.0, -3.0])
     micro = custom.Micro([3], sampler=now, advantages=torch.ones(3), expert=torch.tensor([False, False, True]),
                          turns=torch.zeros(3, dtype=torch.long))  # fmt: skip
-    found = UpdateLoss(terms, [now])(TokenOutputs(now, now), micro)
-    assert found.metrics["loss/imitation"].tolist() == [0.0, 0.0, 1.5]
-    assert found.metrics["policy/token_probability"].isnan().tolist() == [True, True, False]
-    assert found.metrics["loss/policy"].tolist() == [-1.0, -1.0, 0.0]
-    assert found.loss.tolist() == [-1.0, -1.0, 1.5]
+    result = UpdateLoss(terms, [now])(TokenOutputs(now, now), micro)
+    assert result.metrics["loss/imitation"].tolist() == [0.0, 0.0, 1.5]
+    assert result.metrics["policy/token_probability"].isnan().tolist() == [True, True, False]
+    assert result.metrics["loss/policy"].tolist() == [-1.0, -1.0, 0.0]
+    assert result.loss.tolist() == [-1.0, -1.0, 1.5]
 
 
 def test_a_weight_can_follow_half_a_cosine_and_options_a_schedule():
@@ -153,12 +153,12 @@ def test_a_weight_can_follow_half_a_cosine_and_options_a_schedule():
 
 
 def test_settings_are_short_forms_of_terms():
-    made = ReinforcementSettings(
+    chosen = ReinforcementSettings(
         reference_kl=0.1, first_attempt_kl=0.2, entropy={"weight": 0.3, "band": 0.2},
         consistency_regularization={"policy": 0.4, "value": 0.5}, imitation={"weight": 0.25, "mixed": True},
     )  # fmt: skip
     added = LossTerm("mine", custom.squared_drift)
-    terms = expand_loss_terms(made, clipped, critic=CriticSettings(weight=2.0), added=[added])
+    terms = expand_loss_terms(chosen, clipped, critic=CriticSettings(weight=2.0), added=[added])
     resolved = {term.name: (term.resolve(0, 0).weight, term.over) for term in terms}
     assert resolved == {
         "policy": (0.75, "sampled"), "reference_kl": (0.1, "sampled"), "first_attempt_kl": (0.2, "sampled"),
@@ -208,7 +208,9 @@ def updated(*overrides):
         engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
         try:
             collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
-            return await collector.group(Plan(assembly.source.task(0), seed=3, name="group-0/"), Independent(group_size=3))
+            return await collector.group(
+                Plan(assembly.source.task(0), seed=3, name="group-0/"), Independent(group_size=3)
+            )
         finally:
             await engine.close()
 

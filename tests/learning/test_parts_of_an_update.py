@@ -55,10 +55,10 @@ def test_a_part_has_its_own_segments_in_its_own_order():
     assert part.weights == [3.0, 1.0]
     assert [x.item() for x in part.columns["teacher_logprobs"]] == [2.0, 0.0]
     assert [x.item() for x in part.kept] == [2.0, 0.0]
-    whole = part.whole["policy"]
-    assert [x.item() for x in whole.losses] == [2.0, 0.0]
-    assert [x.item() for x in whole.metrics["policy/ratio"]] == [2.0, 0.0]
-    assert whole.by_entropy is part.critic_weights is None
+    term = part.whole["policy"]
+    assert [x.item() for x in term.losses] == [2.0, 0.0]
+    assert [x.item() for x in term.metrics["policy/ratio"]] == [2.0, 0.0]
+    assert term.by_entropy is part.critic_weights is None
 
 
 def test_what_parts_find_out_the_whole_hears_once():

@@ -32,27 +32,24 @@ def unmet(
     """
     known = {**COLUMN_BUILDERS, **(added or {})}
     for name in columns:
-        if name in CRITIC_COLUMNS | PERTURBED_COLUMNS:
-            said = _of_passes(name, run)
-        else:
-            said = known[name].missing(run) if name in known else _unknown(name, run)
+        said = known[name].missing(run) if name in known else _unknown(name, run)
         if said is not None:
             yield name, said
 
 
 def _of_passes(name: str, run: RunCapabilities) -> str | None:
-    """Return what provides a column of the forward pass of critics, or of the pass with noise, if the run does not."""
+    """Return the provider of a column of critics, or of the pass with noise, if the run lacks it."""
     settings = run.recipe.reinforcement
-    if ("critic" in name and run.recipe.critic is None) or name == "value_slopes":
-        return (
-            "critics provide it: set critic: {}" if name != "value_slopes" else "it is internal to simulation_penalty"
-        )
+    if "critic" in name and run.recipe.critic is None:
+        return "critics provide it: set critic: {}"
     if name in PERTURBED_COLUMNS and settings is not None and settings.consistency_regularization is None:
         return "a second forward pass provides it: set reinforcement.consistency_regularization: {}"
-    return None
+    return "only the built-in simulation penalty reads it" if name == "value_slopes" else None
 
 
 def _unknown(name: str, run: RunCapabilities) -> str | None:
+    if name in CRITIC_COLUMNS | PERTURBED_COLUMNS:
+        return _of_passes(name, run)
     said = from_reward(name)(run)
     return None if said is None else f"{said}; or add a column, custom_columns: [my_package.my_module:{name}]"
 

@@ -24,7 +24,7 @@ def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple
     Raises:
         RecipeError: A name or option is wrong, two terms have one name, a term has no tokens or is not one per token.
     """
-    recipe, found = resolved.recipe, list[LossTerm]()
+    recipe, terms = resolved.recipe, list[LossTerm]()
     settings = recipe.reinforcement
     if not recipe.loss_terms or settings is None:
         return ()
@@ -32,7 +32,7 @@ def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple
     for k, part in enumerate(recipe.loss_terms):
         key, name = f"loss_terms.{k}", part.name.rpartition(":")[2]
         function = function_of(resolved, key, part, LOSS_TERMS, kind="loss term")
-        if name in {term.name for term in found}:
+        if name in {term.name for term in terms}:
             raise resolved.error(key, f'"{name}" is listed twice')
         if name in short_forms | _MEASURED:
             whose = "settings of the recipe add" if name in short_forms - {POLICY} else "there is"
@@ -48,8 +48,8 @@ def added_loss_terms(resolved: Resolved, objective: Callable[..., Any]) -> tuple
             try_loss(function, name)
         except CreditError as error:
             raise resolved.error(key, str(error)) from None
-        found.append(LossTerm(name, function, _weight_of(part), part.over))
-    return tuple(found)
+        terms.append(LossTerm(name, function, _weight_of(part), part.over))
+    return tuple(terms)
 
 
 def _weight_of(part: LossTermPart) -> Any:

@@ -221,7 +221,7 @@ class LocalLearner:
     def _with_batch(
         self, spec: LearningSpec, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
     ) -> dict[str, float]:
-        """Add to a loss what is computed over the whole update first. Returns metrics."""
+        """Add to a loss the terms that are computed over the whole update first. Returns metrics."""
         loss.usual_entropies = self.trainer.entropies.usual()
         metrics = {}
         if sums_level(spec.objective) is not None:

@@ -46,8 +46,8 @@ def test_neither_the_reference_nor_what_is_reported_has_a_gradient():
 
 def test_first_attempt_kl_is_the_divergence_of_the_first_attempt_only():
     now, reference = torch.tensor([-1.0, -2.0, -3.0]).double(), torch.tensor([-1.5, -1.0, -1.0]).double()
-    found = first_attempt_kl(now, reference, torch.tensor([1.0, 1.0, 0.0]).double())
-    assert found.loss.tolist() == [0.125, 0.5, 0.0]  # 0.5² / 2, 1² / 2
+    result = first_attempt_kl(now, reference, torch.tensor([1.0, 1.0, 0.0]).double())
+    assert result.loss.tolist() == [0.125, 0.5, 0.0]  # 0.5² / 2, 1² / 2
     assert torch.equal(
-        found.metrics["policy/reference_kl"], reference_kl(now, reference).metrics["policy/reference_kl"]
+        result.metrics["policy/reference_kl"], reference_kl(now, reference).metrics["policy/reference_kl"]
     )

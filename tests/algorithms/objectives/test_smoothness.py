@@ -21,16 +21,16 @@ def test_heads_are_summed():
 
 
 def test_policy_consistency_is_reported_under_its_own_name():
-    found = policy_consistency(of(0.5, -1), of(0.2, -1))
-    assert found.loss.tolist() == pytest.approx([0.045, 0])
-    assert found.metrics["consistency/policy"].tolist() == pytest.approx([0.045, 0])
+    result = policy_consistency(of(0.5, -1), of(0.2, -1))
+    assert result.loss.tolist() == pytest.approx([0.045, 0])
+    assert result.metrics["consistency/policy"].tolist() == pytest.approx([0.045, 0])
 
 
 def test_value_consistency_leaves_out_values_without_a_target():
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     perturbed, nan = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), float("nan")
-    found = value_consistency(values, perturbed, torch.tensor([[0.5, nan], [nan, nan]]))
-    assert found.loss.tolist() == [0.5, 0.0]
-    assert found.metrics["consistency/value"].isnan().tolist() == [False, True]
-    found.loss.sum().backward()
+    result = value_consistency(values, perturbed, torch.tensor([[0.5, nan], [nan, nan]]))
+    assert result.loss.tolist() == [0.5, 0.0]
+    assert result.metrics["consistency/value"].isnan().tolist() == [False, True]
+    result.loss.sum().backward()
     assert values.grad.tolist() == [[1.0, 0.0], [0.0, 0.0]]

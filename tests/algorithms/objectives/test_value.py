@@ -131,7 +131,7 @@ def test_errors_of_heads_are_a_mean_over_those_that_foretell_something():
 def test_value_slope_has_the_given_derivatives():
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     slopes = torch.tensor([[0.5, -1.0], [0.0, 2.0]])
-    found = value_slope(values, slopes)
-    assert found.loss.tolist() == [-1.5, 8.0]  # 0.5 - 2; 0 + 8
-    found.loss.sum().backward()
+    result = value_slope(values, slopes)
+    assert result.loss.tolist() == [-1.5, 8.0]  # 0.5 - 2; 0 + 8
+    result.loss.sum().backward()
     assert torch.equal(values.grad, slopes)

@@ -51,5 +51,5 @@ def first_attempt_kl(
 
     Source: Kumar et al. 2024 (SCoRe), arXiv:2409.12917, §4.1.
     """
-    found = reference_kl(learner_logprobs, reference_logprobs, estimator=estimator)
-    return TokenLoss(first_attempt * found.loss, found.metrics)
+    penalty = reference_kl(learner_logprobs, reference_logprobs, estimator=estimator)
+    return TokenLoss(first_attempt * penalty.loss, penalty.metrics)

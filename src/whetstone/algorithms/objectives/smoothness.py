@@ -40,21 +40,21 @@ def policy_consistency(learner_logprobs: PerToken, perturbed_logprobs: PerToken)
 
     Source: Wen et al. 2023 (RO2O), arXiv:2309.16973, eq. 9.
     """
-    found = consistency(learner_logprobs, perturbed_logprobs)
-    return TokenLoss(found.loss, {"consistency/policy": found.loss.detach()})
+    penalty = consistency(learner_logprobs, perturbed_logprobs)
+    return TokenLoss(penalty.loss, {"consistency/policy": penalty.loss.detach()})
 
 
 def value_consistency(critic_values: Tensor, perturbed_critic_values: Tensor, critic_targets: Tensor) -> TokenLoss:
-    """`consistency` of the values of two forward passes, where critics have a target.
+    """`consistency` of the values of two forward passes, at tokens with a target.
 
     Args:
         critic_values: [T, heads] with gradient.
         perturbed_critic_values: [T, heads] of the pass with noisy embeddings, with gradient.
-        critic_targets: [T, heads] NaN where nothing is predicted; the loss is 0 there.
+        critic_targets: [T, heads] NaN for a value without a target, whose loss is 0.
 
     Source: Wen et al. 2023 (RO2O), arXiv:2309.16973, eq. 7.
     """
     absent = critic_targets.isnan()
-    found = consistency(critic_values.masked_fill(absent, 0.0), perturbed_critic_values.masked_fill(absent, 0.0))
-    reported = found.loss.detach().masked_fill(absent.all(1), torch.nan)
-    return TokenLoss(found.loss, {"consistency/value": reported})
+    penalty = consistency(critic_values.masked_fill(absent, 0.0), perturbed_critic_values.masked_fill(absent, 0.0))
+    reported = penalty.loss.detach().masked_fill(absent.all(1), torch.nan)
+    return TokenLoss(penalty.loss, {"consistency/value": reported})

@@ -136,7 +136,7 @@ class Columns:
         numbers = self[name]
         if name == "advantages":
             return numbers
-        scores = (held.trajectory.score for held in self.held)
+        scores = (each.trajectory.score for each in self.held)
         of_turns = any(score is not None and name in score.signals for score in scores)
         return self.spread(numbers, "turn" if of_turns else "trajectory", "token")
 
