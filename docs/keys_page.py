@@ -96,7 +96,7 @@ KINDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("advantage_transforms", ADVANTAGE_TRANSFORMS),
     ("credit_filters", CREDIT_FILTERS),
     ("objective", OBJECTIVES),
-    ("loss_terms", LOSS_TERMS),
+    ("loss_terms", {name: term for name, term in LOSS_TERMS.items() if name not in OBJECTIVES}),
     ("importance_correction", CORRECTIONS),
     ("engine", ENGINES),
     ("trackers", TRACKERS),
