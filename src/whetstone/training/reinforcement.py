@@ -17,8 +17,9 @@ of its own, and takes the new ones whole, between two of its steps.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,8 @@ from whetstone.rollout.deadlines import deadline_metrics, step_deadline
 from whetstone.seeding import derive_random, derive_seed
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
-from whetstone.training.train_step import TrainStepResult, train_step
-from whetstone.trajectory import Group, Segment, Task
+from whetstone.training.train_step import train_step
+from whetstone.trajectory import Group, Task
 from whetstone.user_code import describe_exception
 
 _ATTEMPTS = 3
@@ -103,7 +104,7 @@ class Reinforcement:
         Raises:
             NonFiniteError, FaultBudgetError, SaveError, RunDirectoryError: It cannot go on.
         """
-        update = self.done
+        update, seed = self.done, self.assembly.resolved.recipe.seed
         self._quarantine_what_kills(update)
         again = update in self.store.consumed
         if self.by_recipe or not again:
@@ -120,8 +121,11 @@ class Reinforcement:
             metrics = describe_groups(played) | costs_of(played) | spent_on(played) | self._ages(groups)
             await self._make_room()
             try:
-                learning = run_in_compute_thread(self._learn, groups, passed_over, shown.segments, budget_share)
-                stepped = await self._within(_UPDATE, learning)
+                batch = UpdateBatch(tuple(groups), tuple(shown.segments), self.version, budget_share)
+                with self._waiting_for(_UPDATE), self._memory_reported():
+                    stepped = await run_in_compute_thread(
+                        train_step, self.assembly.method, self.learner, batch, passed_over, seed=seed, update=update
+                    )
                 break
             except WhetstoneError:
                 raise
@@ -168,7 +172,8 @@ class Reinforcement:
         """Come to where a checkpoint can be made: what it needs to go on is on record."""
         if self.by_recipe and self._sampling is not None:
             stream = self._sampling.stream
-            await self._within("groups under way", stream.idle())
+            with self._waiting_for("groups under way"):
+                await stream.idle()
         await self._observe()
 
     async def _observe(self) -> None:
@@ -274,7 +279,8 @@ class Reinforcement:
             return await self._sampling.stream.take(numbers), beside
         assert self._sampling is not None
         stream, timeout, started = self._sampling.stream, self._deadline.seconds, time.perf_counter()
-        groups: list[Group] = await self._within("groups", stream.batch(timeout_seconds=timeout))
+        with self._waiting_for("groups"):
+            groups: list[Group] = await stream.batch(timeout_seconds=timeout)
         waited = time.perf_counter() - started
         if timeout is None or waited < timeout:
             self._deadline.add([waited])
@@ -296,19 +302,6 @@ class Reinforcement:
 
     def _on_record(self, number: int) -> Group:
         return self.store.load(number, self._plan(number).task)
-
-    def _learn(
-        self, groups: list[Group], passed_over: list[Group], shown: list[Segment], budget_share: float
-    ) -> TrainStepResult:
-        before, seed = self.learner.token_budget, self.assembly.resolved.recipe.seed
-        batch = UpdateBatch(tuple(groups), tuple(shown), self.version, budget_share)
-        try:
-            return train_step(self.assembly.method, self.learner, batch, passed_over, seed=seed, update=self.done)
-        finally:
-            if self.learner.token_budget < before:
-                said = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
-                self.store.fault("out_of_memory", said)
-                self.store.say(said)
 
     async def _make_room(self) -> None:
         """Where engine and learner share a device and take turns, the engine's keys go: new weights make them void."""
@@ -336,7 +329,8 @@ class Reinforcement:
             return
         weights = self.learner.weights()
         in_flight = "drain" if self.by_recipe else self.settings.in_flight
-        await self._within("the engine to take new weights", publish(weights, self.engine, wanted, in_flight=in_flight))
+        with self._waiting_for("the engine to take new weights"):
+            await publish(weights, self.engine, wanted, in_flight=in_flight)
 
     def _ages(self, groups: list[Group]) -> dict[str, float]:
         """How many updates the tokens that are learned from lie back."""
@@ -373,10 +367,23 @@ class Reinforcement:
         if self._sampling is not None:
             self._sampling.stream.discard(numbers)
 
-    async def _within(self, what: str, work: Any) -> Any:
-        """Do the work, and say meanwhile what is waited for."""
+    @contextlib.contextmanager
+    def _waiting_for(self, what: str) -> Iterator[None]:
+        """Report `what` as the wait of the learner while the block lasts; see `waits`."""
         self._doing = (what, time.perf_counter())
         try:
-            return await work
+            yield
         finally:
             self._doing = ("nothing", time.perf_counter())
+
+    @contextlib.contextmanager
+    def _memory_reported(self) -> Iterator[None]:
+        """Report a smaller token budget if an update within the block did not fit into memory."""
+        before = self.learner.token_budget
+        try:
+            yield
+        finally:
+            if self.learner.token_budget < before:
+                line = f"memory did not suffice; a forward pass has {self.learner.token_budget} tokens from now on"
+                self.store.fault("out_of_memory", line)
+                self.store.say(line)

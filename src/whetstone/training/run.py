@@ -1,7 +1,9 @@
-"""What is a run? The stages of a recipe (`single_run.py`), of other and more stages a chain of such runs (`stages.py`),
-and its ablations; and a report of it.
+"""Runs a recipe: its stages (`single_run.py`, or `stages.py` for several), its ablations, and the report.
 
-Easy to get wrong: whoever is told of a run is told of the whole. A chain has one tracker, not one a stage.
+A `RunPlan` has all inputs of a run. Stages and ablations run by plans that are derived from the plan of the whole run.
+
+Note:
+    Trackers receive the metrics of the whole run: a run of several stages has one feed, and ablations have none.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from whetstone.recipe import (
     stages_of,
 )
 from whetstone.record.finding import is_run
-from whetstone.record.mirror import Mirror, mirror_of
+from whetstone.record.mirror import mirror_of
 from whetstone.record.run_directory import (
     ORIGIN,
     Differences,
@@ -49,6 +51,7 @@ from whetstone.training.own_loop import run_to_end
 from whetstone.training.permission import Ask, permit_run, training_parts
 from whetstone.training.pinned import pin_choices
 from whetstone.training.provenance import check_custom_code, record_environment
+from whetstone.training.run_plan import RunPlan
 from whetstone.training.single_run import SingleRun
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
@@ -97,21 +100,20 @@ def train(
     progress = progress or Progress()
     feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
     try:
-        mirror = mirror_of(resolved, run_dir, resume=resume, say=progress.say)
-        permit = partial(_permitted, ask=ask, say=progress.say)
-        summary = _trained(
+        plan = RunPlan(
             resolved,
             run_dir,
             progress,
             feed,
-            resume,
-            on_metrics,
-            reuse_from,
-            mirror,
-            permit,
-            accept_changes,
+            resume=resume,
+            on_metrics=on_metrics,
+            reuse_from=reuse_from,
             continues=own is not None,
+            mirror=mirror_of(resolved, run_dir, resume=resume, say=progress.say),
+            ask=ask,
+            accept_changes=accept_changes,
         )
+        summary = run_plan(plan)
     except Interrupted:
         feed.close(None, seconds=_SECONDS_WHEN_STOPPED)
         raise
@@ -145,120 +147,114 @@ def _recipe_of(
     return (resolved if (own / ORIGIN).is_file() else replace(resolved, name=own.resolve().name)), own
 
 
-def _trained(
-    resolved: Resolved,
-    run_dir: Path,
-    progress: Progress,
-    feed: Feed,
-    resume: bool,
-    on_metrics: Callable[[Mapping[str, Any]], None] | None,
-    reuse_from: Sequence[Path],
-    mirror: Mirror | None = None,
-    permit: Callable[[Resolved, Path], Resolved] | None = None,
-    accept_changes: bool | None = None,
-    *,
-    continues: bool = False,
-) -> RunSummary:
-    """Run the stages and ablations; `feed` passes metrics to the trackers of the whole.
+def run_plan(plan: RunPlan) -> RunSummary:
+    """Run the stages and the ablations of a plan, and write the report.
 
-    Args:
-        accept_changes: See `train`; None for a stage or an ablation, whose code is that of the whole run.
-        continues: Whether a resumed run whose recipe differs continues with the new one.
+    Raises:
+        Interrupted: If the process was asked to stop; the run is saved.
     """
-    for note in resolved.notes:
-        progress.say(note)
-    if resume and not (run_dir / "recipe.yaml").is_file():
-        progress.say(f"{run_dir}: no run is there to go on with; one is started")
-    resolved = pin_choices(resolved, run_dir, resume=resume)
-    is_over = (run_dir / ("summary.json" if resume else "recipe.yaml")).is_file()  # or is refused below
-    if permit is not None and not is_over:
-        resolved = permit(resolved, run_dir)
+    plan = _prepare(plan)
+    resolved, run_dir = plan.resolved, plan.run_dir
     stages = stages_of(resolved)
     if not stages and not resolved.recipe.own_stages:
         raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
-    if not stages and not (resume and (run_dir / "summary.json").is_file()):  # before all that it reads is read
+    if not stages and not (plan.resume and (run_dir / "summary.json").is_file()):  # before any data is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
-    keeping = mirror.kept() if mirror is not None else contextlib.nullcontext()
-
-    def change(stored: Resolved, different: Differences) -> None:
-        if accept_changes is False:
-            check_custom_code(run_dir, resolved)
-        change_run(run_dir, resolved, stored, different, log=progress.say)
-
-    with claimed(run_dir, resolved, resume=resume, change=change if continues else None), keeping:
-        summary = read_json(run_dir / "summary.json") if resume else None
-        is_finished = summary is not None and set(summary["ablations"]) >= set(resolved.recipe.ablations)
-        if summary is not None and is_finished:
-            progress.say(
-                f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume KEY.steps=N` adds steps"
-            )
-            for stage in summary.get("stages", [{}]):
-                feed.follow(run_dir / stage.get("folder", ""))
-        elif resume:
-            check_inputs(run_dir, resolved, say=progress.say)
-        if accept_changes is not None and not is_finished:
-            record_environment(run_dir, resolved, accept_changes=accept_changes, report=progress.say)
+    keeping = plan.mirror.kept() if plan.mirror is not None else contextlib.nullcontext()
+    change = partial(_change, plan) if plan.continues else None
+    with claimed(run_dir, resolved, resume=plan.resume, change=change), keeping:
+        summary = _read_summary(plan)
         if summary is None:
             try:
                 if stages:
-                    summary = _staged(resolved, stages, run_dir, progress, feed, on_metrics, reuse_from)
+                    summary = _run_stages(plan, stages)
                 else:
-                    take_warm_up(resolved, run_dir, reuse_from, say=progress.say)
-                    take_first_evaluation(resolved, run_dir, reuse_from, say=progress.say)
+                    take_warm_up(resolved, run_dir, plan.reuse_from, say=plan.progress.say)
+                    take_first_evaluation(resolved, run_dir, plan.reuse_from, say=plan.progress.say)
                     while summary is None:
-                        run = SingleRun(era_of(run_dir, resolved), run_dir, progress, on_metrics, feed)
+                        run = SingleRun(era_of(run_dir, resolved), plan)
                         summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
-                said = f"stopped; {run_dir} is saved, `whetstone train {run_dir} --resume` continues it"
-                raise Interrupted(said, signal=stop.signal) from None
+                message = f"stopped; {run_dir} is saved, `whetstone train {run_dir} --resume` continues it"
+                raise Interrupted(message, signal=stop.signal) from None
             write_json(run_dir / "summary.json", summary)
-        overrides = resolved.stored()["ablations"]
         for name, changes in resolved.recipe.ablations.items():
-            if name in summary["ablations"]:
-                continue
-            progress.say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides[name].items())})")
-            variant = resolved.with_changes({"ablations": None, **changes})
-            there = run_dir / "ablations" / name
-            resumed = (there / "recipe.yaml").is_file()
-            untold = Feed({}, there, {}, say=progress.say)
-            if not resumed and read_changes(run_dir):
-                progress.say(f"ablation {name}: has the current recipe from its first step on; that of the run changed")
-            outcome = _trained(variant, there, progress, untold, resumed, None, [run_dir], continues=True).written
-            seconds = sum(outcome["seconds"].values())
-            summary["ablations"][name] = {
-                "after": last_evaluation(outcome),
-                "overrides": overrides[name],
-                "seconds": seconds,
-            }
-            write_json(run_dir / "summary.json", summary)
+            if name not in summary["ablations"]:
+                summary["ablations"][name] = _run_ablation(plan, name, changes)
+                write_json(run_dir / "summary.json", summary)
         write_report(run_dir)
     return RunSummary.read(run_dir)
 
 
-def _permitted(resolved: Resolved, run_dir: Path, *, ask: Ask | None, say: Callable[[str], None]) -> Resolved:
-    """Return the recipe with permission for the real calls of all its stages and ablations.
+def _prepare(plan: RunPlan) -> RunPlan:
+    """Return the plan with measured choices pinned, and with permission for the real calls of a whole run.
 
     Raises:
-        RecipeError: Nothing permits them.
+        RecipeError: If nothing permits them.
     """
-    return permit_run(resolved, training_parts(resolved), ask=ask, log=say, measured=run_dir)
+    run_dir, say = plan.run_dir, plan.progress.say
+    for note in plan.resolved.notes:
+        say(note)
+    if plan.resume and not (run_dir / "recipe.yaml").is_file():
+        say(f"{run_dir}: no run is there to go on with; one is started")
+    resolved = pin_choices(plan.resolved, run_dir, resume=plan.resume)
+    # a directory that has a run already is refused when it is claimed
+    is_over = (run_dir / ("summary.json" if plan.resume else "recipe.yaml")).is_file()
+    if plan.is_whole and not is_over:
+        resolved = permit_run(resolved, training_parts(resolved), ask=plan.ask, log=say, measured=run_dir)
+    return replace(plan, resolved=resolved)
 
 
-def _staged(
-    resolved: Resolved,
-    stages: Sequence[NamedStage],
-    run_dir: Path,
-    progress: Progress,
-    feed: Feed,
-    on_metrics: Callable[[Mapping[str, Any]], None] | None,
-    reuse_from: Sequence[Path],
-) -> dict[str, Any]:
-    """The summary of a run of several stages."""
+def _change(plan: RunPlan, stored: Resolved, different: Differences) -> None:
+    """Continue a run with a recipe that differs from the stored one."""
+    if plan.accept_changes is False:
+        check_custom_code(plan.run_dir, plan.resolved)
+    change_run(plan.run_dir, plan.resolved, stored, different, log=plan.progress.say)
 
-    def one(stage: Resolved, there: Path, before: Sequence[Path]) -> object:
-        resumed = (there / "recipe.yaml").is_file()
-        return _trained(stage, there, progress, feed, resumed, on_metrics, before)
+
+def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
+    """Return the summary of a run whose stages are finished; check and record the inputs of another one."""
+    run_dir, say = plan.run_dir, plan.progress.say
+    summary = read_json(run_dir / "summary.json") if plan.resume else None
+    is_finished = summary is not None and set(summary["ablations"]) >= set(plan.resolved.recipe.ablations)
+    if summary is not None and is_finished:
+        say(f"{run_dir}: this run is finished; `whetstone train {run_dir} --resume KEY.steps=N` adds steps")
+        for stage in summary.get("stages", [{}]):
+            plan.feed.follow(run_dir / stage.get("folder", ""))
+    elif plan.resume:
+        check_inputs(run_dir, plan.resolved, say=say)
+    if plan.accept_changes is not None and not is_finished:
+        record_environment(run_dir, plan.resolved, accept_changes=plan.accept_changes, report=say)
+    return summary
+
+
+def _run_ablation(plan: RunPlan, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Run an ablation, and return its entry in `summary.json`."""
+    say = plan.progress.say
+    overrides = plan.resolved.stored()["ablations"][name]
+    say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides.items())})")
+    variant = plan.resolved.with_changes({"ablations": None, **changes})
+    folder = plan.run_dir / "ablations" / name
+    untracked = Feed({}, folder, {}, say=say)
+    ablation = plan.derive(variant, folder, feed=untracked, on_metrics=None, reuse_from=[plan.run_dir], continues=True)
+    if not ablation.resume and read_changes(plan.run_dir):
+        say(f"ablation {name}: has the current recipe from its first step on; that of the run changed")
+    summary = run_plan(ablation).written
+    return {
+        "after": last_evaluation(summary),
+        "overrides": overrides,
+        "seconds": sum(summary["seconds"].values()),
+    }
+
+
+def _run_stages(plan: RunPlan, stages: Sequence[NamedStage]) -> dict[str, Any]:
+    """Run the stages of a plan that has several, each in its own directory, and return their summary."""
+
+    def run_stage(stage: Resolved, folder: Path, before: Sequence[Path]) -> object:
+        return run_plan(plan.derive(stage, folder, reuse_from=before))
 
     check_stages(stages, assemble)
-    summary = run_stages(stages, run_dir, one, also=reuse_from, progress=progress, there=feed.follow)
-    return summary | {"recipe": resolved.name, "title": resolved.recipe.title or resolved.name}
+    summary = run_stages(
+        stages, plan.run_dir, run_stage, also=plan.reuse_from, progress=plan.progress, there=plan.feed.follow
+    )
+    return summary | {"recipe": plan.resolved.name, "title": plan.resolved.recipe.title or plan.resolved.name}

@@ -1,7 +1,8 @@
-"""What is a run of the stages that stand in a recipe itself? Evaluate, imitate, evaluate, reinforce, evaluate.
+"""Runs the stages of one recipe: evaluate, imitate, evaluate, reinforce, evaluate.
 
-Easy to get wrong: after a kill, what the last checkpoint does not know never happened. Metrics are rewound to
-it, and everything that comes next is a function of the recipe and the step, so the run goes on as it would have.
+Note:
+    After a kill, the run continues from the last checkpoint. Metrics are rewound to that checkpoint, and everything
+    after it is a function of the recipe and the step, so the result is the same as without the kill.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from whetstone.errors import (
     NonFiniteError,
     NothingScoredError,
     QuotaError,
+    WhetstoneError,
 )
 from whetstone.inference import publish
 from whetstone.learning.protocol import Closes, Learner
@@ -56,20 +58,15 @@ from whetstone.record.starting import load_start
 from whetstone.record.store import RunStore
 from whetstone.reporting import (
     Journal,
-    Progress,
     ProgressBar,
     find_alarms,
-    learned_from,
-    learning_rows,
     mismatch_limit,
     noise_advice,
     write_trajectories,
 )
-from whetstone.reporting.trackers import Feed
 from whetstone.rewards.protocol import let_go
 from whetstone.rollout import Collector
 from whetstone.scaling.beginning import cluster_of
-from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.training.background_evaluation import BackgroundEvaluations
 from whetstone.training.budget import share_spent
 from whetstone.training.ends import STEPS, end_of
@@ -80,14 +77,27 @@ from whetstone.training.kept import best_checkpoint, check_validation, keeps_bes
 from whetstone.training.made_already import copy_evaluation
 from whetstone.training.reinforcement import Reinforcement
 from whetstone.training.run_checks import check_ablations, report_precision, store_overlap, store_skipped_rows
+from whetstone.training.run_plan import RunPlan
 from whetstone.training.stage import Stage
 from whetstone.training.stored import Looks, Stored
 from whetstone.training.stream import discard_groups
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import WITHOUT_USE, headline, stage_results_of, summary_of
+from whetstone.training.telling import WITHOUT_USE, describe_unlearned, headline, stage_results_of, summary_of
 from whetstone.training.watchdog import Playing, Watchdog
 
 _REWRITTEN = "the chat template rewrites"
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenStage:
+    """A stage in progress."""
+
+    name: str
+    settings: OptimizerSettings
+    learner: Learner
+    work: Stage
+    evaluations: BackgroundEvaluations
+    """Evaluations that run during the stage."""
 
 
 class SingleRun:
@@ -95,23 +105,17 @@ class SingleRun:
 
     Args:
         era: The recipe, and the change that ends it.
-        feed: What its trackers are told through.
+        plan: Plan of the run.
     """
 
-    def __init__(
-        self,
-        era: Era,
-        run_dir: Path,
-        progress: Progress,
-        on_metrics: Callable[[Mapping[str, Any]], None] | None,
-        feed: Feed,
-    ) -> None:
+    def __init__(self, era: Era, plan: RunPlan) -> None:
         self.era, self.resolved = era, era.resolved
-        self.run_dir, self.progress, self.feed = run_dir, progress, feed
+        self.run_dir, self.progress, self.feed = plan.run_dir, plan.progress, plan.feed
+        run_dir, progress = plan.run_dir, plan.progress
         self.recipe = self.resolved.recipe
         self.learning = with_learning(self.resolved)
         """The recipe its parts are made from."""
-        listeners = [feed.row, *([on_metrics] if on_metrics is not None else [])]
+        listeners = [plan.feed.row, *([plan.on_metrics] if plan.on_metrics is not None else [])]
         self.journal = Journal(run_dir, heard=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
@@ -197,99 +201,114 @@ class SingleRun:
         return policy
 
     async def _stage(self, name: str, settings: OptimizerSettings) -> None:
-        """The steps of a stage that are not done, a checkpoint now and then, and an evaluation behind it."""
+        """Run the remaining steps of a stage, save checkpoints, and evaluate the result."""
         done = self.position.done.get(name, 0)
         if self.position.stage not in ("", name) and name in self.position.done:
-            return  # a later stage is under way
-        if self._standing(name, settings, done)[1] is None:
-            learner = await run_in_compute_thread(self._learner, settings)
-            with contextlib.ExitStack() as held:
-                if fulfils(learner, Closes):
-                    held.callback(learner.close)
-                if self.optimizer is not None and (done or not self.position.done):
-                    learner.load_state_dict(self.optimizer)
-                self.rows = [row for row in self.journal.read() if row["stage"] == name]
-                work = self._work(name, settings, learner, done, held)
-                self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
-                held.enter_context(Watchdog(work, say=self.progress.say))
-                beside = BackgroundEvaluations(
-                    self.assembly,
-                    self.run_dir,
-                    say=self.progress.say,
-                    heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
-                )
-                try:
-                    if keeps_best(settings) and not done:
-                        await self._save(settings, learner, work)
-                        await beside.begin(name, 0, validates=True)
-                    await self._steps(name, settings, learner, work, beside)
-                    if not self._changes_here(name, work.done):
-                        work.conclude()
-                finally:
-                    await beside.close()
-                    await work.close()
-            await self.checkpoints.written()
-            if self._changes_here(name, work.done):
-                return
-            await self._publish(work.version)
-            self._say_if_nothing_was_learned(name)
-            advice = noise_advice(self.journal.read()) if name == "reinforcement" else None
-            if advice is not None:
-                self.progress.say(f"{name}: {advice}")
-            _, ended = self._standing(name, settings, work.done)
-            if ended != STEPS:
-                self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
+            return  # a later stage is in progress
+        share, ended = self._standing(name, settings, done)
+        if ended is None:
+            async with self._open_stage(name, settings, done) as stage:
+                work = stage.work
+                while ended is None:
+                    began = time.perf_counter()
+                    try:
+                        metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.updating)
+                    except Interrupted:
+                        await self._park(stage)
+                        raise
+                    except (CreditError, NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
+                        raise await self._describe_failure(stage, error) from None
+                    self._record(name, work, metrics, time.perf_counter() - began)
+                    share, ended = await self._finish_step(stage, metrics)
+                    if self._changes_here(name, work.done):
+                        return
+                work.conclude()
+            await self._conclude_stage(name, settings, work)
         if keeps_best(settings):
             select = partial(select_checkpoint, self.run_dir, self.assembly, self.position, report=self.progress.say)
             if await run_in_compute_thread(select):
                 await self._publish(self.position.version + 1)
-        if isinstance(settings, SamplingSettings):  # the policy is what it was
+        if isinstance(settings, SamplingSettings):  # the policy is unchanged
             copy_evaluation(self.run_dir, "untrained", self.run_dir, name)
         else:
             await self._evaluate(name)
 
-    async def _steps(
-        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
-    ) -> None:
-        every = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
-        share, ended = self._standing(name, settings, work.done)
-        while ended is None:
-            began = time.perf_counter()
-            number = work.done + 1
+    @contextlib.asynccontextmanager
+    async def _open_stage(self, name: str, settings: OptimizerSettings, done: int) -> AsyncIterator[_OpenStage]:
+        """Create the learner and the work of a stage; when the block ends, all checkpoints are written."""
+        learner = await run_in_compute_thread(self._learner, settings)
+        with contextlib.ExitStack() as held:
+            if fulfils(learner, Closes):
+                held.callback(learner.close)
+            if self.optimizer is not None and (done or not self.position.done):
+                learner.load_state_dict(self.optimizer)
+            self.rows = [row for row in self.journal.read() if row["stage"] == name]
+            work = self._work(name, settings, learner, done, held)
+            self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
+            held.enter_context(Watchdog(work, say=self.progress.say))
+            evaluations = BackgroundEvaluations(
+                self.assembly,
+                self.run_dir,
+                say=self.progress.say,
+                heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
+            )
+            stage = _OpenStage(name, settings, learner, work, evaluations)
             try:
-                metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.updating)
+                if keeps_best(settings) and not done:
+                    await self._save(stage)
+                    await evaluations.begin(name, 0, validates=True)
+                yield stage
+            finally:
+                await evaluations.close()
+                await work.close()
+        await self.checkpoints.written()
+
+    async def _describe_failure(self, stage: _OpenStage, error: WhetstoneError) -> WhetstoneError:
+        """Save a stage that cannot continue, and return its error with the step and the checkpoint."""
+        place = f"step {stage.work.done + 1} of {stage.name}: {error}"
+        if not stage.work.done:  # no update exists that could be lost
+            return type(error)(place)
+        path = await self._save(stage)
+        await self.checkpoints.written()
+        return type(error)(f"{place}. The state is in {path}")
+
+    async def _finish_step(self, stage: _OpenStage, metrics: Mapping[str, float]) -> tuple[float, str | None]:
+        """Show a step, start evaluations, save a checkpoint when one is due; return the standing of the stage."""
+        name, settings, work = stage.name, stage.settings, stage.work
+        self._tell(name, work)
+        assert self.shown is not None
+        self.shown.advance(metrics)
+        if self.progress.is_lost:
+            self.interruption.ask(signal.SIGHUP)
+        self._watch(work.collector)
+        interval = self.recipe.evaluation.interval_steps if isinstance(settings, ReinforcementSettings) else None
+        if interval is not None and work.done % interval == 0:
+            await stage.evaluations.begin(name, work.done)
+        share, ended = self._standing(name, settings, work.done)
+        is_last = ended is not None or self._changes_here(name, work.done)
+        if work.done % settings.checkpoint_interval_steps == 0 or is_last:
+            if keeps_best(settings):
+                await stage.evaluations.begin(name, work.done, validates=True)
+            try:
+                await self.interruption.unless_asked(stage.evaluations.settle(), finish=lambda: True)
             except Interrupted:
-                await self._park(name, settings, learner, work, beside)
+                await self._park(stage)
                 raise
-            except (CreditError, NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
-                if not work.done:  # nothing was learned that could be lost
-                    raise type(error)(f"step {number} of {name}: {error}") from None
-                path = await self._save(settings, learner, work)
-                await self.checkpoints.written()
-                raise type(error)(f"step {number} of {name}: {error}. The state is in {path}") from None
-            self._record(name, work, metrics, time.perf_counter() - began)
-            self._tell(name, work)
-            assert self.shown is not None
-            self.shown.advance(metrics)
-            if self.progress.is_lost:
-                self.interruption.ask(signal.SIGHUP)
-            self._watch(work.collector)
-            if every is not None and work.done % every == 0:
-                await beside.begin(name, work.done)
-            share, ended = self._standing(name, settings, work.done)
-            changes = self._changes_here(name, work.done)
-            if work.done % settings.checkpoint_interval_steps == 0 or ended is not None or changes:
-                if keeps_best(settings):
-                    await beside.begin(name, work.done, validates=True)
-                try:
-                    await self.interruption.unless_asked(beside.settle(), finish=lambda: True)
-                except Interrupted:
-                    await self._park(name, settings, learner, work, beside)
-                    raise
-                await work.settle()
-                await self._save(settings, learner, work)
-            if changes:
-                return
+            await work.settle()
+            await self._save(stage)
+        return share, ended
+
+    async def _conclude_stage(self, name: str, settings: OptimizerSettings, work: Stage) -> None:
+        """Publish the weights of a finished stage, and report what ended it."""
+        await self._publish(work.version)
+        rows = self.journal.read()
+        lines = describe_unlearned(rows, name, self.run_dir, self.assembly.tool_watch.reported)
+        advice = noise_advice(rows) if name == "reinforcement" else None
+        for line in [*lines, *([advice] if advice is not None else [])]:
+            self.progress.say(f"{name}: {line}")
+        _, ended = self._standing(name, settings, work.done)
+        if ended != STEPS:
+            self.progress.say(f"{name} ended after step {work.done} of {settings.steps}, by {ended}")
 
     def _changes_here(self, stage: str, done: int) -> bool:
         """Return whether the recipe changes after this step."""
@@ -345,17 +364,16 @@ class SingleRun:
         finally:
             store.close()
 
-    async def _park(
-        self, name: str, settings: OptimizerSettings, learner: Learner, work: Stage, beside: BackgroundEvaluations
-    ) -> None:
-        """Somebody asked the run to stop: save, if that can be had within the time there is."""
-        self.progress.say(f"stopping after step {work.done} of {name}; a second signal stops at once")
+    async def _park(self, stage: _OpenStage) -> None:
+        """Save a run that was asked to stop, if the remaining time suffices."""
+        work = stage.work
+        self.progress.say(f"stopping after step {work.done} of {stage.name}; a second signal stops at once")
         try:
             async with asyncio.timeout(self.interruption.seconds_left):
-                await beside.settle()
+                await stage.evaluations.settle()
                 await work.settle()
                 if work.done:
-                    await self._save(settings, learner, work)
+                    await self._save(stage)
                     await self.checkpoints.written()
         except TimeoutError:
             self.progress.say("groups under way took too long to wait for; they are on record as far as they came")
@@ -396,40 +414,15 @@ class SingleRun:
             what = WITHOUT_USE.get(stage, "episodes have no score")
             self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
 
-    def _say_if_nothing_was_learned(self, stage: str) -> None:
-        rows = [row for row in self.journal.read() if row["stage"] == stage]
-        tools = describe_failing_tools(statistics_of_run(rows, self.run_dir))
-        for line in tools:
-            self.progress.say(f"{stage}: {line}")
-        tools = tools or self.assembly.tool_watch.reported
-        rows = [row for row in rows if "update/skipped_fraction" in row]
-        if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
-            return
-        if tools:
-            why = "tools fail in every call"
-        elif any(row.get("update/nonfinite_fraction") for row in rows):
-            why = "gradients were not finite"
-        elif stage == "reinforcement":
-            why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
-        else:
-            why = "the gradient was 0"
-        if (
-            stage == "reinforcement"
-            and not tools
-            and not any(row.get("episode/success") or row.get("reward/mean") for row in rows)
-        ):
-            why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
-        more = f"; `whetstone why {self.run_dir}` has each step" if stage == "reinforcement" else ""
-        self.progress.say(f"{stage}: nothing was learned, no update changed the weights: {why}{more}")
-
-    async def _save(self, settings: OptimizerSettings, learner: Learner, work: Stage) -> Path:
-        self.position = replace(self.position, sampling=work.state, memory=work.memory)
+    async def _save(self, stage: _OpenStage) -> Path:
+        settings = stage.settings
+        self.position = replace(self.position, sampling=stage.work.state, memory=stage.work.memory)
         if keeps_best(settings):
             always = {self.warmed_up} if self.warmed_up is not None else set()
             self.checkpoints.keep = always | best_checkpoint(self.run_dir, self.position)
         return await self.checkpoints.save(
             self.assembly.policy,
-            learner.state_dict(),
+            stage.learner.state_dict(),
             self.position,
             last=settings.keep_last,
             every=settings.keep_interval_steps,

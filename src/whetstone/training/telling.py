@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from whetstone.recipe import (
 from whetstone.record import RunRecord, read_json
 from whetstone.record.checkpoint import KEPT
 from whetstone.record.run_directory import OVERLAP
+from whetstone.reporting import learned_from, learning_rows
 from whetstone.reporting.trajectories import read_task_outcomes
+from whetstone.tool_calls import describe_failing_tools, statistics_of_run
 from whetstone.training.ends import STEPS, end_of
 
 SKIPPED_ROWS = "skipped_rows.json"
@@ -162,3 +164,36 @@ def _failed(run_dir: Path) -> dict[str, Any]:
     """What kept episodes of reinforcement from being scored."""
     causes = RunRecord(run_dir).causes
     return {"episodes": len(causes), "causes": counted_causes(causes)}
+
+
+def describe_unlearned(
+    rows: Sequence[Mapping[str, Any]], stage: str, run_dir: Path, failing_tools: Sequence[str]
+) -> list[str]:
+    """Return lines about tools that fail in every call, and the reason if no update of a stage changed the weights.
+
+    Args:
+        rows: Rows of `metrics.jsonl`.
+        failing_tools: Lines about failing tools that were reported during the stage.
+    """
+    rows = [row for row in rows if row["stage"] == stage]
+    lines = describe_failing_tools(statistics_of_run(rows, run_dir))
+    tools = lines or failing_tools
+    rows = [row for row in rows if "update/skipped_fraction" in row]
+    if not rows or any(row["update/skipped_fraction"] < 1 for row in rows):
+        return lines
+    if tools:
+        why = "tools fail in every call"
+    elif any(row.get("update/nonfinite_fraction") for row in rows):
+        why = "gradients were not finite"
+    elif stage == "reinforcement":
+        why = learned_from(learning_rows(rows, windows=1)[0]).removeprefix("nothing: ")
+    else:
+        why = "the gradient was 0"
+    if (
+        stage == "reinforcement"
+        and not tools
+        and not any(row.get("episode/success") or row.get("reward/mean") for row in rows)
+    ):
+        why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
+    more = f"; `whetstone why {run_dir}` has each step" if stage == "reinforcement" else ""
+    return [*lines, f"nothing was learned, no update changed the weights: {why}{more}"]

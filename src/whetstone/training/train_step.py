@@ -18,7 +18,7 @@ from statistics import fmean
 
 from whetstone.contracts import fulfils
 from whetstone.learning.protocol import Learner
-from whetstone.learning.spec import UpdateBatch, UpdateResult
+from whetstone.learning.spec import UpdateBatch
 from whetstone.renames import stored_name
 from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.optional import LearnsAgain
@@ -58,8 +58,8 @@ def train_step(
     """
     groups = _selected(method, batch.groups, seed=seed, update=update)
     stored = tuple(method.stored.groups(update)) if method.stored is not None else ()
-    learned, beside = _learned(method, learner, replace(batch, groups=tuple(groups)), stored)
-    metrics = learned.metrics | beside | _removed(batch.groups, groups)
+    learned = learner.update(_with_stored(method, replace(batch, groups=tuple(groups)), stored))
+    metrics = learned.metrics | _stored_pass(method, learner, batch, stored) | _removed(batch.groups, groups)
     trained = [*groups, *stored]
     for name, inject in (method.replay or {}).items():
         if fulfils(inject, LearnsAgain):
@@ -95,20 +95,27 @@ def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: i
     return [*groups, *method.stored.groups(update)]
 
 
-def _learned(
-    method: Method, learner: Learner, batch: UpdateBatch, stored: tuple[Group, ...]
-) -> tuple[UpdateResult, dict[str, float]]:
-    """What came of learning from a step's groups and from stored ones, and what to report of those."""
+def _with_stored(method: Method, batch: UpdateBatch, stored: tuple[Group, ...]) -> UpdateBatch:
+    """Return the batch of an update next to stored groups, as the `mode` of the stored data specifies."""
     if method.stored is None or not stored:
-        return learner.update(batch), {}
+        return batch
+    settings = method.stored.settings
+    if settings.mode == "joint":
+        return replace(batch, groups=(*batch.groups, *stored))
+    if settings.mode == "critic_only":
+        return replace(batch, for_critic=stored)
+    return replace(batch, outer_rate=settings.outer_rate)
+
+
+def _stored_pass(method: Method, learner: Learner, batch: UpdateBatch, stored: tuple[Group, ...]) -> dict[str, float]:
+    """Update on stored groups if they have updates of their own; return the metrics of stored groups."""
+    if method.stored is None or not stored:
+        return {}
     settings = method.stored.settings
     rewards = [reward for group in stored for reward in group.rewards]
     offline_metrics = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
-    if settings.mode == "joint":
-        return learner.update(replace(batch, groups=(*batch.groups, *stored))), offline_metrics
-    if settings.mode == "critic_only":
-        return learner.update(replace(batch, for_critic=stored)), offline_metrics
-    learned = learner.update(replace(batch, outer_rate=settings.outer_rate))
+    if settings.mode in ("joint", "critic_only"):
+        return offline_metrics
     inner = UpdateBatch(
         stored,
         version=batch.version,
@@ -117,7 +124,7 @@ def _learned(
         outer_rate=settings.outer_rate,
     )
     metrics = learner.update(inner).metrics
-    return learned, offline_metrics | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+    return offline_metrics | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
