@@ -9,6 +9,9 @@ import pytest
 from tests_foreign_servers import by, served
 from tests_worlds import contract, environment_of, source_of
 from whetstone.chat import ToolCall, assistant
+from whetstone.environments.multi_agent import Seat
+from whetstone.environments.native.dealing import Dealing
+from whetstone.environments.protocol import SeatRequest
 from whetstone.environments.remote.client import Remote, RemoteTasks
 from whetstone.environments.remote.http_client import Asking
 from whetstone.environments.remote.server import Episodes, application
@@ -59,6 +62,29 @@ def test_many_at_once_do_not_meet(household):
 
     assert all(asyncio.run(all_of_them()))
     assert episodes.open == {}
+
+
+def test_two_seats_of_a_served_game_play_each_other():
+    task = Task("d", "", {"worth": {"buyer": 40, "seller": 20}, "rounds": 3})
+    episodes = Episodes(lambda: Seat(Dealing, actions="text"), capacity=4)
+
+    async def play_seat(url, role, words):
+        remote = Remote(url=url)
+        remote.take_seat(SeatRequest(role, "one game", 7))
+        await remote.reset(task, seed=0)
+        result = await remote.step(assistant(words))
+        verdict = await remote.verdict()
+        await remote.close()
+        return result.terminated, verdict
+
+    async def both(url):
+        return await asyncio.gather(play_seat(url, "buyer", "accept"), play_seat(url, "seller", "offer 31"))
+
+    with served(application("bargaining", episodes, None)) as url:
+        buyer, seller = asyncio.run(both(url))
+    # of 20 to share the buyer has 9, the seller 11
+    assert buyer == (True, {"success": True, "score": 0.45, "deal": True})
+    assert seller == (True, {"success": True, "score": 0.55, "deal": True})
 
 
 async def ask(url, method, path, body=None):

@@ -8,9 +8,11 @@ import pytest
 from tests_episodes import CHAT, LIMITS, Says
 from tests_small import SMALL
 from whetstone.assembly import assemble
-from whetstone.chat import assistant
+from whetstone.chat import assistant, user
+from whetstone.environments import Observation, StepResult
 from whetstone.environments.multi_agent import Seat, _tables
 from whetstone.environments.native.dealing import Dealing, DealingTasks
+from whetstone.environments.protocol import SeatRequest
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.learning.columns import Columns
 from whetstone.learning.token_index import index_groups
@@ -186,3 +188,48 @@ def test_frozen_seats_are_the_others_actors():
     ):
         with pytest.raises(OptionError, match=said):
             SelfPlay(group_size=2, roles=["buyer", "seller"], train=trained, frozen=frozen)
+
+
+def test_the_seat_is_in_the_request_of_the_episode_and_the_task_is_unchanged():
+    received = []
+
+    class Recording(Seat):
+        def take_seat(self, seat):
+            received.append(seat)
+            super().take_seat(seat)
+
+        async def reset(self, task, *, seed):
+            received.append(task)
+            return await super().reset(task, seed=seed)
+
+    table = collector(bargaining)
+    table.environment = lambda: Recording(Dealing, actions="text")
+    asyncio.run(table.group(Plan(DEAL, seed=1), SelfPlay(group_size=2, roles=["buyer", "seller"])))
+    assert [each for each in received if isinstance(each, Task)] == [DEAL] * 4
+    seats = [each for each in received if isinstance(each, SeatRequest)]
+    games = {(seat.table, seat.seed) for seat in seats}
+    assert len(games) == len({seat.table for seat in seats}) == 2
+    assert {(*game, role) for game in games for role in ("buyer", "seller")} == {
+        (seat.table, seat.seed, seat.role) for seat in seats
+    }
+
+
+def test_a_strategy_with_seats_requires_an_environment_that_takes_them():
+    keys = {"extends": "bargaining", "environment": {"name": Standing, "max_turns": 6, "actions": None}}
+    with pytest.raises(RecipeError, match=r"Standing\S* has no method take_seat\(seat\)"):
+        assemble(load_recipe(keys).with_overrides(SMALL))
+
+
+class Standing:
+    """An environment of two roles without a way to choose one."""
+
+    roles = ("buyer", "seller")
+
+    async def reset(self, task, *, seed):
+        return Observation((user(task.prompt),))
+
+    async def step(self, action):
+        return StepResult(Observation(()), terminated=True)
+
+    async def close(self):
+        pass

@@ -16,7 +16,7 @@ from whetstone.assembly.stored_data import StoredReader
 from whetstone.contracts import fulfils
 from whetstone.data import StoredMixture
 from whetstone.environments import Environment
-from whetstone.environments.protocol import Seats, can_be_gone_back_to
+from whetstone.environments.protocol import Seats, TakesSeat, can_be_gone_back_to
 from whetstone.errors import TaskError
 from whetstone.recipe import Part, Resolved
 from whetstone.rollout import Method, Strategy
@@ -200,6 +200,9 @@ def _check_seats(resolved: Resolved, strategy: Strategy, environment: Environmen
         there = f"there are: {', '.join(seats)}" if seats else "it is played by one"
         said = f'environment "{name}" has no seat {", ".join(strange)}; {there}'
         raise resolved.error("rollout.strategy.roles", said)
+    if played and not fulfils(environment, TakesSeat):
+        problem = f'environment "{name}" has no method take_seat(seat), which sets the seat of an episode'
+        raise resolved.error("rollout.strategy.roles", problem)
 
 
 def _given(resolved: Resolved, source: Source, vocabulary: int) -> dict[str, Any]:

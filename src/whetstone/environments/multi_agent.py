@@ -4,9 +4,8 @@ An episode is one seat's. Two policies at one table are two episodes that wait f
 trajectory, its own tokens and its own reward, and nothing else has to know of it. Seats nobody takes are played by the
 game's script.
 
-Which table an episode sits at, and where, stands in the task's private data: `table` (a name all seats share, with the
-seed of the game) and `seat`; the strategy `self_play` writes them. Without, the episode has a table to itself and the
-first seat.
+The strategy `self_play` requests a seat for each episode (`SeatRequest`); all episodes of a game name the same table.
+Without a request, the episode has a table to itself and the first seat.
 
 Easy to get wrong: who waits for a player that has left waits for ever. A seat that is closed before the end ends the
 game for the others, who are told so.
@@ -22,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 from whetstone.chat import Message, user
 from whetstone.contracts import fulfils
 from whetstone.environments.commands import ODD, Actions, answered, command_of, tool_of, why_none
-from whetstone.environments.protocol import Observation, Seats, StepResult
+from whetstone.environments.protocol import Observation, SeatRequest, Seats, StepResult
 from whetstone.errors import EpisodeError, TaskError, did_you_mean
 from whetstone.trajectory import Author, Task
 
@@ -105,8 +104,13 @@ class Seat:
         self.raised: list[str] = []
         """Commands on which the game raised instead of answering, and what."""
         self._table: _Table | None = None
+        self._requested: SeatRequest | None = None
         self._name = ""
         self._over = True
+
+    def take_seat(self, seat: SeatRequest) -> None:
+        """Set the seat of the next episode; see `TakesSeat`."""
+        self._requested = seat
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Sit down, and wait for one's turn.
@@ -115,13 +119,13 @@ class Seat:
             TaskError: There is no such seat, or somebody sits there.
         """
         await self.close()
-        private = task.private
-        self._name = str(private.get("table", ""))
+        requested, self._requested = self._requested, None
+        self._name = requested.table if requested is not None else ""
         table = _tables.get(self._name) if self._name else None
         if table is None:
-            table = self._laid(task, int(private.get("table_seed", seed)))
+            table = self._laid(task, requested.seed if requested is not None else seed)
         roles = table.game.roles
-        self.role = str(private.get("seat", roles[0]))
+        self.role = requested.role if requested is not None else roles[0]
         if self.role not in roles:
             async with table.moved:  # who waits for this one waits in vain
                 table.left = self.role
@@ -186,8 +190,7 @@ class Seat:
         """A new table; on one with a name every seat is somebody's, else all but one are scripted."""
         game = self.made()
         game.begin(task, seed)
-        others = () if self._name else [r for r in game.roles if r != task.private.get("seat", game.roles[0])]
-        table = _Table(game, frozenset(others))
+        table = _Table(game, frozenset(() if self._name else game.roles[1:]))
         if self._name:
             _tables[self._name] = table
         return table

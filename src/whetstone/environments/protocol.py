@@ -157,6 +157,27 @@ class Seats(Protocol):
     """Names of the seats."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeatRequest:
+    """The seat of an episode in a game of several players."""
+
+    role: str
+    """Name of the seat."""
+    table: str
+    """Name of the game, the same in the episodes of all its players."""
+    seed: int
+    """Seed of the game."""
+
+
+@runtime_checkable
+class TakesSeat(Protocol):
+    """An environment of a game of several players, one episode per seat."""
+
+    def take_seat(self, seat: SeatRequest) -> None:
+        """Set the seat of the next episode; called before `reset`. Without it, the episode has a game to itself."""
+        ...
+
+
 @runtime_checkable
 class Speaks(Protocol):
     """It says whether there is more in it to read than its tasks; what says nothing has."""
@@ -195,8 +216,8 @@ class Needs(Protocol):
 
 
 OPTIONAL = (
-    Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, Speaks, Judges,
-    Checks, Needs, DeclaresEffects, DeclaresProvenance,
+    Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, TakesSeat, Speaks,
+    Judges, Checks, Needs, DeclaresEffects, DeclaresProvenance,
 )  # fmt: skip
 """What an environment may have."""
 

@@ -353,7 +353,7 @@ class Collector:
         """Play the episode, again where what failed was not its own."""
         id = request.id
         # who sits at a table cannot begin again by himself
-        retries, record = (0, None) if request.seat else (self.infrastructure_retries, self.record)
+        retries, record = (0, None) if request.seat is not None else (self.infrastructure_retries, self.record)
         limits = replace(self.limits, turn_timeout_seconds=self.turn_deadline.seconds)
         for attempt in range(retries + 1):
             if attempt:
@@ -367,7 +367,7 @@ class Collector:
                 trajectory = await run_episode(
                     request.task,
                     environment=await self._made(),
-                    actor=_WatchedActor(self.others.get(request.seat, self.actor), self._watch),
+                    actor=_WatchedActor(self.others.get(request.role, self.actor), self._watch),
                     chat=self.chat,
                     limits=clock.bound(replace(limits, max_turns=request.max_turns)),
                     id=id,
@@ -376,6 +376,7 @@ class Collector:
                     fork=fork,
                     greedy=request.greedy,
                     around=request.hooks,
+                    seat=request.seat,
                 )
             except BaseException:
                 self._watch.drop(running)

@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from whetstone.environments.protocol import SeatRequest
 from whetstone.rollout.episode_inputs import EpisodeHooks, Fork
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import (
@@ -86,7 +87,6 @@ class EpisodeRequest:
 
     id: str
     task: Task
-    """As this episode has it: at a table, it knows which and where."""
     seed: int
     hooks: EpisodeHooks
     begins: Callable[[], Awaitable[Fork | None]]
@@ -101,9 +101,15 @@ class EpisodeRequest:
     shared: tuple[Turn, ...] = ()
     """What it has in common with that."""
     greedy: bool = False
-    seat: str = ""
+    seat: SeatRequest | None = None
+    """Its seat in a game of several players; None: the policy is the only player."""
     hinted: bool = False
     """Whether it reads what its siblings do not."""
+
+    @property
+    def role(self) -> str:
+        """Name of its seat; empty if the policy is the only player."""
+        return self.seat.role if self.seat is not None else ""
 
     def only_pauses(self, trajectory: Trajectory) -> bool:
         """Whether its end is a pause: somebody goes on from there, so it is not scored."""
@@ -119,7 +125,7 @@ class EpisodeRequest:
             marks = (*marks, "started_later")
         if self.hinted:
             marks = (*marks, "hinted")
-        return replace(trajectory, marks=marks, role=self.seat)
+        return replace(trajectory, marks=marks, role=self.role)
 
 
 EpisodePlayer = Callable[[EpisodeRequest], Awaitable[Trajectory]]
@@ -230,7 +236,7 @@ class GroupSampler:
         running = RunningEpisode(f"{self.plan.name}{self.plan.task.id}#{index}")
         request = EpisodeRequest(
             running.id,
-            self._seated(seat, table),
+            self.plan.task,
             derive_seed(self.plan.seed, self.plan.task.id, index),
             self._hooks(running, index, view),
             partial(self._started, running, index)
@@ -241,7 +247,7 @@ class GroupSampler:
             parent=parent.id if parent is not None else None,
             shared=shared,
             greedy=greedy,
-            seat=seat,
+            seat=self._seat(seat, table) if seat else None,
             hinted=view is not None,
         )
         self._running[running.id] = running
@@ -270,14 +276,10 @@ class GroupSampler:
         """See `Demonstrator.demonstration`."""
         return await self._demonstrate(), self._world(0)
 
-    def _seated(self, seat: str, table: int) -> Task:
-        """The task as an episode has it that sits there."""
-        if not seat:
-            return self.plan.task
+    def _seat(self, role: str, table: int) -> SeatRequest:
+        """Return the seat of a role in one of the games of the group."""
         seed = derive_seed(self.plan.seed, self.plan.task.id, "table", table)
-        name = f"{self.plan.name}{self.plan.task.id}/{seed}"
-        seated = {"seat": seat, "table": name, "table_seed": seed}
-        return replace(self.plan.task, private={**self.plan.task.private, **seated})
+        return SeatRequest(role, f"{self.plan.name}{self.plan.task.id}/{seed}", seed)
 
     def _hooks(self, running: RunningEpisode, index: int, view: ContextTransform | None) -> EpisodeHooks:
         """What is done around an episode."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from whetstone.chat import Chat, Message, ToolSpec, user
 from whetstone.contracts import fulfils
-from whetstone.environments.protocol import Environment, Observation, Snapshots, StepResult
+from whetstone.environments.protocol import Environment, Observation, SeatRequest, Snapshots, StepResult, TakesSeat
 from whetstone.errors import EpisodeError, InfrastructureError, PromptTooLong
 from whetstone.plain_json import plain
 from whetstone.rollout.deadline_blame import Stage, TurnTooLong, blame
@@ -73,6 +73,7 @@ async def run_episode(
     fork: Fork | None = None,
     greedy: bool = False,
     around: EpisodeHooks | None = None,
+    seat: SeatRequest | None = None,
 ) -> Trajectory:
     """Play one episode and close its environment. Never raises for what happens inside.
 
@@ -83,13 +84,14 @@ async def run_episode(
         fork: The turns it begins with, of another episode in the same world; None begins anew.
         greedy: Whether the actor leaves nothing to chance.
         around: What a method does beside; None: nothing.
+        seat: Seat in a game of several players; None: the policy is the only player.
 
     Raises:
         PromptTooLong: The opening leaves no room for an answer: no sampling could help, so the task is at fault.
         asyncio.CancelledError: The caller gave up; the environment is closed all the same.
     """
     around = around if around is not None else EpisodeHooks(EpisodeKey(task, seed))
-    episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, around)
+    episode = _Episode(task, environment, actor, chat, limits, id, seed, record, fork, greedy, around, seat)
     with collect_waits():
         try:
             # one task for all of it: what an environment enters in `reset`, it can leave in `close` alone
@@ -120,12 +122,13 @@ class _Episode:
         fork: Fork | None,
         greedy: bool,
         around: EpisodeHooks,
+        seat: SeatRequest | None,
     ) -> None:
         self.task, self.environment, self.actor, self.chat = task, environment, actor, chat
         self.limits, self.id, self.seed = limits, id, seed
         # turns that are rewritten cannot be gone on behind: such an episode is played from its start
         self.record = record if not around.rewrites else None
-        self.fork, self.greedy, self.around = fork, greedy, around
+        self.fork, self.greedy, self.around, self.seat = fork, greedy, around, seat
         self.provenance = provenance_of(actor, environment)
         self.world = fork.world if fork is not None else derive_seed(seed, "environment")
         self.reading = Reading(
@@ -269,6 +272,8 @@ class _Episode:
         return turn, await self._step(turn) if self.asked is None else None
 
     async def _open(self) -> None:
+        if self.seat is not None and fulfils(self.environment, TakesSeat):
+            self.environment.take_seat(self.seat)
         reset = self.environment.reset
         first: Observation = await self._at(Stage.OPEN, "its environment (reset)", reset, self.task, seed=self.world)
         self.author, self.agent = first.author, first.agent

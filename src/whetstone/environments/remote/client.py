@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from whetstone.chat import Message
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import Observation, SeatRequest, StepResult
 from whetstone.environments.remote.guard import TOKEN
 from whetstone.environments.remote.http_client import Asking, UnknownThere
 from whetstone.environments.remote.wire import (
@@ -41,6 +42,11 @@ class Remote:
         self._asking = Asking(url, seconds=seconds, token=os.environ.get(TOKEN, ""))
         self._id = ""
         self._turn = 0
+        self._seat: SeatRequest | None = None
+
+    def take_seat(self, seat: SeatRequest) -> None:
+        """Set the seat of the next episode; see `TakesSeat`."""
+        self._seat = seat
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         """Begin there.
@@ -51,7 +57,9 @@ class Remote:
         if not self._id:
             self._id = self._read(_id_in, await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))
         self._turn = 0
-        body = {"task": task_to_wire(task), "seed": seed}
+        body: dict[str, Any] = {"task": task_to_wire(task), "seed": seed}
+        if self._seat is not None:
+            body["seat"], self._seat = asdict(self._seat), None
         return self._read(observation_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
 
     async def step(self, action: Message) -> StepResult:

@@ -30,13 +30,14 @@ from whetstone.chat import Message
 from whetstone.chat.api.asked import RefusedError
 from whetstone.chat.api.fields import read_body, receive_body, shortened, whole_number
 from whetstone.contracts import fulfils
-from whetstone.environments.protocol import Environment
+from whetstone.environments.protocol import Environment, TakesSeat
 from whetstone.environments.remote.guard import Guard
 from whetstone.environments.remote.wire import (
     PROTOCOL,
     field_of,
     observation_to_wire,
     result_to_wire,
+    seat_from_wire,
     task_from_wire,
     task_to_wire,
 )
@@ -65,6 +66,11 @@ _TASK = {
         "tags": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
+_SEAT = {
+    "type": "object",
+    "required": ["role", "table", "seed"],
+    "properties": {"role": {"type": "string"}, "table": {"type": "string"}, "seed": {"type": "integer"}},
+}
 _OPERATIONS = {
     "GET /tasks/{index}": Operation("A task of the source.", path={"index": {"type": "integer", "minimum": 0}}),
     "GET /held_out/{count}": Operation(
@@ -81,7 +87,7 @@ _OPERATIONS = {
         body={
             "type": "object",
             "required": ["task", "seed"],
-            "properties": {"task": _TASK, "seed": {"type": "integer"}},
+            "properties": {"task": _TASK, "seed": {"type": "integer"}, "seat": _SEAT},
         },
     ),
     "POST /episodes/{id}/step": Operation(
@@ -255,9 +261,12 @@ def application(name: str, episodes: Episodes, source: Any = None, *, token: str
     async def reset(request: Request) -> JSONResponse:
         body, episode = await body_of(request), episodes.get(request.path_params["id"])
         task, seed = task_from_wire(field_of(body, "task", dict)), field_of(body, "seed", int)
+        seat = seat_from_wire(field_of(body, "seat", dict)) if "seat" in body else None
         async with episode.lock:
             episode.turn, episode.answer, episode.begun = -1, None, False
             with _task_errors("the environment cannot start this task"):
+                if seat is not None and fulfils(episode.environment, TakesSeat):
+                    episode.environment.take_seat(seat)
                 first = await call_user_function(episode.environment.reset, task, seed=seed)
             episode.begun = True
         return JSONResponse(observation_to_wire(first))

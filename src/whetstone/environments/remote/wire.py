@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from whetstone.chat import Message, ToolSpec
-from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.protocol import Observation, SeatRequest, StepResult
 from whetstone.json_lines import writable
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
@@ -94,6 +94,15 @@ def result_from_wire(row: Mapping[str, Any]) -> StepResult:
         reason=None if reason is None else EndReason(field_of(row, "reason", str)),
         calls=tuple(map(_record, field_of(row, "calls", list, []))),
     )
+
+
+def seat_from_wire(row: Mapping[str, Any]) -> SeatRequest:
+    """Return the seat of an episode.
+
+    Raises:
+        ValueError: If a field is missing or has another type.
+    """
+    return SeatRequest(field_of(row, "role", str), field_of(row, "table", str), field_of(row, "seed", int))
 
 
 def field_of(row: Mapping[str, Any], name: str, kind: type[_Kind], default: Any = ...) -> _Kind:
