@@ -23,7 +23,7 @@ from whetstone.chat import ToolCall, assistant
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools import Toolset, backend_failures
-from whetstone.tools.backend_failures import find_backend_failure, pace_of, parse_retry_after
+from whetstone.tools.backend_failures import find_backend_error, pace_of, parse_retry_after
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.search import HttpSearch
 from whetstone.trajectory import Task
@@ -164,7 +164,7 @@ def test_a_status_that_the_request_caused_is_the_models_and_is_not_retried(clien
     ],
 )
 def test_an_error_of_the_arguments_is_no_failure_of_a_backend(error):
-    assert find_backend_failure(error, {}) is None
+    assert find_backend_error(error, {}) is None
 
 
 def test_a_tool_that_raises_a_value_error_is_answered_once_and_the_model_reads_it():
@@ -203,10 +203,10 @@ class Throttled(Exception):
 
 
 def test_attributes_that_raise_and_statuses_in_mappings_are_read():
-    assert find_backend_failure(Unsafe(), {}) is None
-    failure = find_backend_failure(Throttled(429), {})
+    assert find_backend_error(Unsafe(), {}) is None
+    failure = find_backend_error(Throttled(429), {})
     assert (failure.was_sent, failure.retry_after) == (False, 1.0)
-    assert find_backend_failure(Throttled(400), {}) is None
+    assert find_backend_error(Throttled(400), {}) is None
 
 
 @pytest.mark.parametrize("effect", ["write", "destructive"])
@@ -260,8 +260,8 @@ def test_a_server_that_the_model_chose_is_not_a_backend():
     with Server((500, {})) as server:
         answer = call(fetch, url=server.url)
         assert (answer.failure, answer.record.outcome, len(server.requests)) == (None, "tool_failed", 1)
-    assert find_backend_failure(ConnectionError("down"), {"url": "http://made.up"}) is None
-    assert find_backend_failure(ConnectionError("down"), {"id": "7"}) is not None
+    assert find_backend_error(ConnectionError("down"), {"url": "http://made.up"}) is None
+    assert find_backend_error(ConnectionError("down"), {"id": "7"}) is not None
 
 
 def test_a_request_that_fails_while_the_tool_answers_others_is_the_models():

@@ -1,6 +1,6 @@
 """Failures of a tool's backend: recognition, retries with backoff, and the rate limit of a tool.
 
-`find_backend_failure` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised,
+`find_backend_error` recognizes a connection error, a timeout, HTTP 429 and 5xx in the exception that a tool raised,
 by the names of its classes and by its status, as requests, httpx, aiohttp, urllib, urllib3, botocore, gRPC, openai and
 anthropic define them. None of these libraries is imported.
 
@@ -20,15 +20,16 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from whetstone.errors import InfrastructureError, ToolError, explained
 from whetstone.waiting import BACKEND, waiting_for
+
+T = TypeVar("T")
 
 MAX_PAUSE_SECONDS = 120.0
 """A longer `retry-after` is cut to this."""
@@ -60,29 +61,21 @@ _RESPONSES = ("response", "resp")
 _CAUSES = ("__cause__", "reason", "os_error")
 
 
-@dataclass(frozen=True, slots=True)
-class BackendFailure:
-    """A call whose backend failed."""
-
-    cause: str
-    """Type and text of the exception, in one line."""
-    was_sent: bool
-    """Whether the backend can have executed the request."""
-    retry_after: float = 0.0
-    """Seconds that the backend asks to wait; 0: none."""
-    blame: Callable[[], Awaitable[ToolError | InfrastructureError]] | None = None
-    """Decides whether the call or the backend is at fault, after the last attempt; None: by other calls of the tool."""
-
-
 class BackendError(Exception):
-    """Raised by the built-in tools for a failure that `find_backend_failure` then recognizes.
+    """Failure of the backend of a call: raised by built-in tools, and found by `find_backend_error` in others.
 
     Args:
-        message: What failed.
-        status: Of the HTTP response; None: there was none.
+        message: Type and text of the failure, in one line.
+        status: Status of the HTTP response; None: there was none.
         retry_after: Header of the response.
         was_sent: Whether the backend can have executed the request.
-        blame: See `BackendFailure`.
+        blame: Decides whether the call or the backend is at fault, after the last attempt; None: by other calls of
+            the tool.
+
+    Attributes:
+        retry_after: Seconds that the backend asks to wait; 0: none.
+        was_sent: Whether the backend can have executed the request.
+        blame: See above; None for status 429.
     """
 
     def __init__(
@@ -95,12 +88,9 @@ class BackendError(Exception):
         blame: Callable[[], Awaitable[ToolError | InfrastructureError]] | None = None,
     ) -> None:
         super().__init__(message)
-        self.failure = BackendFailure(
-            message,
-            was_sent and status != _RATE_LIMITED,
-            parse_retry_after(retry_after),
-            blame if status != _RATE_LIMITED else None,
-        )
+        self.was_sent = was_sent and status != _RATE_LIMITED
+        self.retry_after = parse_retry_after(retry_after)
+        self.blame = blame if status != _RATE_LIMITED else None
 
 
 def is_retryable(status: int) -> bool:
@@ -113,22 +103,22 @@ def is_sent(error: BaseException) -> bool:
     return not any(_NOT_SENT & _class_names(each) for each in _chain(error))
 
 
-def find_backend_failure(error: BaseException, arguments: Mapping[str, Any]) -> BackendFailure | None:
-    """Return the backend failure that an exception of a tool reports, or None.
+def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> BackendError | None:
+    """Return the failure of a backend that an exception of a tool reports, or None.
 
     Args:
         error: Raised by the tool's function.
         arguments: Of the call. If the model chose the server, its failures are not those of a backend.
     """
     if isinstance(error, BackendError):
-        return error.failure
+        return error
     if not isinstance(error, Exception) or isinstance(error, ToolError | InfrastructureError):
         return None
     status = _status_of(error)
     if not (_is_of_connection(error) if status is None else is_retryable(status)) or _is_chosen(error, arguments):
         return None
-    was_sent = status != _RATE_LIMITED if status is not None else is_sent(error)
-    return BackendFailure(explained(error), was_sent, parse_retry_after(_header_of(error)))
+    was_sent = status is not None or is_sent(error)
+    return BackendError(explained(error), status=status, retry_after=_header_of(error), was_sent=was_sent)
 
 
 def parse_retry_after(header: str | None) -> float:
@@ -182,51 +172,51 @@ def pace_of(tool: str) -> Pace:
 
 
 async def call_with_retries(
-    call: Callable[[], Awaitable[Any]],
+    call: Callable[[], Awaitable[T]],
     *,
     pace: Pace,
     calls_per_second: float | None,
     attempts: int,
     effects: str | None,
-) -> Any:
-    """Call a tool until its backend answers; return the result, or the `BackendFailure` of the last attempt.
+) -> T:
+    """Call a tool until its backend answers.
 
     A tool that declares the effect `write` or `destructive` is called again only if the backend cannot have executed
     the request: the connection could not be made, or the status is 429.
 
     Args:
-        call: Returns a result or a `BackendFailure`.
+        call: One attempt.
         attempts: Maximum number of calls.
         effects: Declared effect of the tool.
+
+    Raises:
+        BackendError: If the last attempt fails.
     """
 
-    def can_repeat(came: Any) -> bool:
-        return isinstance(came, BackendFailure) and not (came.was_sent and effects in ("write", "destructive"))
+    def can_repeat(error: BaseException) -> bool:
+        return isinstance(error, BackendError) and not (error.was_sent and effects in ("write", "destructive"))
 
-    async def attempt() -> Any:
+    async def attempt() -> T:
         await pace.wait(calls_per_second)
-        came = await call()
-        if isinstance(came, BackendFailure) and came.retry_after:
-            pace.hold(came.retry_after)
-        return came
+        try:
+            return await call()
+        except BackendError as error:
+            if error.retry_after:
+                pace.hold(error.retry_after)
+            raise
 
     async def pause(seconds: float) -> None:
         with waiting_for(f"retry {BACKEND}"):
             await asyncio.sleep(seconds)
 
     retrying = AsyncRetrying(
-        retry=retry_if_result(can_repeat),
+        retry=retry_if_exception(can_repeat),
         stop=stop_after_attempt(attempts),
         wait=wait_exponential(multiplier=_PAUSE_SECONDS, max=_MAX_BACKOFF_SECONDS) + wait_random(0, _PAUSE_SECONDS),
         sleep=pause,
-        retry_error_callback=_last_result,
+        reraise=True,
     )
     return await retrying(attempt)
-
-
-def _last_result(state: RetryCallState) -> Any:
-    assert state.outcome is not None
-    return state.outcome.result()
 
 
 def _class_names(error: BaseException) -> frozenset[str]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -19,7 +20,7 @@ from whetstone.plain_json import MAX_VALUES
 from whetstone.plain_json import plain as json_value
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.stopping import pressed
-from whetstone.tools.backend_failures import BackendFailure, find_backend_failure
+from whetstone.tools.backend_failures import find_backend_error
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
 from whetstone.tools.threads import call_user_function, is_async, run_in_thread
@@ -57,12 +58,13 @@ def _described(value: Any) -> str:
     return text
 
 
-CallOutcome = Result | InfrastructureError
-"""Result of a call, or the failure that ends its episode."""
+async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
+    """Return the result of a tool's function; an exception is a result, too.
 
-
-async def execute(tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
-    """Return the result of a tool's function, or its failure. Raises only for a second Ctrl-C."""
+    Raises:
+        BackendError: If the backend failed. The call can be repeated.
+        BaseException: For a second Ctrl-C.
+    """
     try:
         if is_async(tool.function):
             value = await tool.function(**arguments)
@@ -75,7 +77,10 @@ async def execute(tool: Tool, arguments: dict[str, Any]) -> CallOutcome | Backen
     except BaseException as error:  # a tool may raise anything
         if pressed(error):
             raise
-        return find_backend_failure(innermost(error), arguments) or attribute_failure(error)
+        failure = find_backend_error(innermost(error), arguments)
+        if failure is not None:
+            raise failure from None
+        return attribute_failure(error)
 
 
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -98,11 +103,11 @@ async def _take(values: AsyncIterator[Any]) -> list[Any]:
     return taken
 
 
-def attribute_failure(error: BaseException) -> CallOutcome:
-    """Whose failure an exception is; see the head of this file."""
+def attribute_failure(error: BaseException) -> Result:
+    """Return an exception as the result of its call; see `toolset.py` for whose failure it is."""
     error = innermost(error)
     if isinstance(error, InfrastructureError):
-        return error
+        return replace(failed_result("unavailable", said_by(error)), failure=error)
     if isinstance(error, ToolStop):
         return Result((Text(said_by(error)),), "stopped")
     if isinstance(error, ToolError):
@@ -118,10 +123,10 @@ def waiting_for_tool(owner: str) -> Iterator[None]:
         with waiting_for(owner):
             yield
     except Exception as error:
-        failure = find_backend_failure(innermost(error), {})
+        failure = find_backend_error(innermost(error), {})
         if failure is None:
             raise
-        raise InfrastructureError(f"{owner}: {failure.cause}") from error
+        raise InfrastructureError(f"{owner}: {failure}") from error
 
 
 def error_line(result: Result, content: tuple[Text | Image, ...]) -> str:

@@ -30,12 +30,14 @@ Outcome = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool gives back where a value or a text alone does not say it."""
+    """Result of a call. A tool returns one if its content or outcome is not that of a plain value."""
 
     content: tuple[Text | Image, ...]
     outcome: Outcome = "ok"
     place: str = ""
     """File, line and function of the user's code that raised, for people; the model does not read it."""
+    failure: InfrastructureError | None = None
+    """Failure of the infrastructure, which ends the episode whatever was called."""
 
 
 class ToolUnavailable(InfrastructureError):

@@ -92,7 +92,7 @@ class Simulated:
         if answer.status >= 300:
             after = answer.headers.get("retry-after")
             failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
-            blame = failed.failure.blame
+            blame = failed.blame
             raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
             said = str(answer.json()["choices"][0]["message"]["content"])

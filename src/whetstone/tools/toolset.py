@@ -36,9 +36,8 @@ from whetstone.masking import mask_secrets
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.shortening import shortened
 from whetstone.stopping import asked_to_stop, pressed
-from whetstone.tools.backend_failures import BackendFailure, call_with_retries, pace_of
+from whetstone.tools.backend_failures import BackendError, call_with_retries, pace_of
 from whetstone.tools.execution import (
-    CallOutcome,
     attribute_failure,
     error_line,
     execute,
@@ -84,16 +83,16 @@ MIN_CLOSE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came back with."""
+    """Result of a call as the model reads it, and its record."""
 
     content: tuple[Text | Image, ...]
     record: CallRecord
     failure: InfrastructureError | None = None
-    """What the tool stands on has failed, whatever was asked: the episode it happened in says nothing."""
+    """See `Result.failure`."""
 
     @property
     def text(self) -> str:
-        """The text of it."""
+        """The text of the content."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
 
@@ -292,11 +291,11 @@ class Toolset:
                 if said:
                     return self._answer(call, failed_result("budget_exhausted", said))
         started = time.perf_counter()
-        came = await self._run(tool, arguments)
+        result = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
         if self._changing():
             await self._list_again()
-        return self._answer(call, came, seconds=seconds, cost=cost)
+        return self._answer(call, result, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
         """What became of what tools hold; a success where all of them call it one, and the least of their scores."""
@@ -355,28 +354,30 @@ class Toolset:
         if any(fulfils(holder, OffersTools) for holder in self.holders):
             await self._call_plainly(self._list)
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome:
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
         """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
         name = tool.spec.name
         pace = pace_of(name)
         num_answered, started = pace.num_answered, time.monotonic()
-        came: CallOutcome | BackendFailure = await call_with_retries(
-            functools.partial(self._run_once, tool, arguments),
-            pace=pace,
-            calls_per_second=self.max_calls_per_second.get(name),
-            attempts=self.attempts,
-            effects=self.calls.effect_of(name, tool.effects),
-        )
-        if not isinstance(came, BackendFailure):
-            pace.num_answered += isinstance(came, Result) and came.outcome == "ok"
-            return came
-        if came.blame is not None:
-            return attribute_failure(await came.blame())
-        if came.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
-            return failed_result("tool_failed", remove_host_paths(came.cause, user_folders=True))
-        return InfrastructureError(f"{name}: {came.cause} (after {time.monotonic() - started:.1f} s of attempts)")
+        try:
+            result = await call_with_retries(
+                functools.partial(self._run_once, tool, arguments),
+                pace=pace,
+                calls_per_second=self.max_calls_per_second.get(name),
+                attempts=self.attempts,
+                effects=self.calls.effect_of(name, tool.effects),
+            )
+        except BackendError as error:
+            if error.blame is not None:
+                return attribute_failure(await error.blame())
+            if error.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
+                return failed_result("tool_failed", remove_host_paths(str(error), user_folders=True))
+            seconds = time.monotonic() - started
+            return attribute_failure(InfrastructureError(f"{name}: {error} (after {seconds:.1f} s of attempts)"))
+        pace.num_answered += result.outcome == "ok"
+        return result
 
-    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> CallOutcome | BackendFailure:
+    async def _run_once(self, tool: Tool, arguments: dict[str, Any]) -> Result:
         seconds = None if tool.keeps_time else self.timeout_seconds
         async with turn_of_single_thread(self.single_thread and not is_async(tool.function)):
             try:
@@ -384,10 +385,9 @@ class Toolset:
             except DeadlinePassed:
                 return failed_result("timeout", f"{tool.spec.name} did not answer within {self.timeout_seconds:g} s")
 
-    def _answer(self, call: ToolCall, came: CallOutcome, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
-        """What came of a call, as it is shown and recorded."""
-        failure = came if isinstance(came, InfrastructureError) else None
-        result = failed_result("unavailable", said_by(came)) if isinstance(came, InfrastructureError) else came
+    def _answer(self, call: ToolCall, result: Result, *, seconds: float = 0.0, cost: float = 0.0) -> Answer:
+        """Return the result of a call as it is shown and recorded."""
+        failure = result.failure
         try:
             content, truncated = self._within(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
