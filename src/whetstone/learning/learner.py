@@ -69,18 +69,8 @@ class LocalLearner:
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
         """One update per minibatch and epoch, each with its share of the groups; see `protocol.Learner`."""
-        if batch.outer_rate == 1:
-            return self._update(batch)
-        trained = self.trainer.policy.trained()
-        before = [parameter.detach().clone() for parameter in trained]
-        result = self._update(batch)
-        with torch.no_grad():
-            for parameter, was in zip(trained, before, strict=True):
-                parameter.copy_(interpolated(was, parameter, rate=batch.outer_rate))
-        self.trainer.optimizers.refresh()
-        return result
-
-    def _update(self, batch: UpdateBatch) -> UpdateResult:
+        outer = batch.outer_rate != 1
+        before = [parameter.detach().clone() for parameter in self.trainer.policy.trained()] if outer else []
         spec, trainer = self._spec_of(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
@@ -105,7 +95,7 @@ class LocalLearner:
         for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
             for each in minibatches:
                 loss = each.loss(spec, trainer, first=True, critic_only=True)
-                self._step(each, loss, critic_only=True, noise=next(noises))
+                trainer.step(each.segments, loss, **self._scale_of(each), critic_only=True, noise=next(noises))
                 _follow(critic, spec.critic)
             given, minibatches = credit()
         metrics = dict(given.metrics)
@@ -128,8 +118,8 @@ class LocalLearner:
                 measured = first and not warming and self._measures_noise(spec, batch, len(groups))
                 part = sample_part(len(groups), seed=spec.seed, step=trainer.optimizers.done) if measured else []
                 small = self._part_norm(each, loss, groups, part, noise)
-                options = {"critic_only": warming, "agreed": agreed, "noise": noise}
-                update = self._step(each, loss, flat=each.flat, **options)
+                options = {"critic_only": warming, "agreed": agreed, "noise": noise, **self._scale_of(each)}
+                update = trainer.step(each.segments, loss, flat=each.flat, **options)
                 _follow(critic, spec.critic)
                 _add(entropies, loss.entropy_by_turn)
                 if part and "update/grad_norm" in update and math.isfinite(small):
@@ -142,6 +132,8 @@ class LocalLearner:
         squared = metrics.pop("importance/weight_squared", 0.0)
         if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
             metrics["importance/effective_sample_fraction"] = metrics["importance/weight_mean"] ** 2 / squared
+        if outer:
+            self._interpolate(before, batch.outer_rate)
         return UpdateResult(metrics, given.sizes)
 
     def look(self, batch: UpdateBatch) -> dict[str, float]:
@@ -213,10 +205,16 @@ class LocalLearner:
             segments, loss.part(places), temperature=self.spec.temperature, divisor=divisor, noise=noise
         )
 
-    def _step(self, batch: Minibatch, loss: UpdateLoss, **options: Any) -> dict[str, float]:
-        return self.trainer.step(
-            batch.segments, loss, temperature=self.spec.temperature, divisor=batch.divisor, **options
-        )
+    def _scale_of(self, batch: Minibatch) -> dict[str, Any]:
+        """Return the temperature and the divisor of a step on a minibatch."""
+        return {"temperature": self.spec.temperature, "divisor": batch.divisor}
+
+    def _interpolate(self, before: Sequence[Tensor], rate: float) -> None:
+        """Move the weights only by a fraction of an update; see `UpdateBatch.outer_rate`."""
+        with torch.no_grad():
+            for parameter, was in zip(self.trainer.policy.trained(), before, strict=True):
+                parameter.copy_(interpolated(was, parameter, rate=rate))
+        self.trainer.optimizers.refresh()
 
     def _with_batch(
         self, spec: LearningSpec, given: BatchCredit, batch: Minibatch, loss: UpdateLoss

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -182,7 +183,10 @@ class ModelTrainer:
             return {"update/skipped_fraction": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
-        tally = self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, flat, noise))
+        tally: Tally | None = None
+        while tally is None:
+            with self._smaller_if_full():
+                tally = self._gradient(segments, loss_of, temperature, divisor, flat, noise)
         metrics = tally.metrics()
         self.optimizers.critic_only = critic_only
         try:
@@ -214,14 +218,10 @@ class ModelTrainer:
         watch, self.watch = self.watch, None
         try:
             self._within_memory(lambda: self._gradient(segments, loss_of, temperature, divisor, (), noise))
-            return self._norm() / self._scale
+            return self._clipped_norm(self.policy.trained(), math.inf) / self._scale
         finally:
             self.watch = watch
             self._forget_gradient()
-
-    def _norm(self) -> float:
-        """Return the norm of the accumulated gradient."""
-        return self._clipped_norm(self.policy.trained(), math.inf)
 
     def _gradient(
         self,
@@ -418,16 +418,22 @@ class ModelTrainer:
         return self._within_memory(whole)
 
     def _within_memory(self, work: Callable[[], T]) -> T:
-        """What `work` returns; again with half the tokens in a forward pass as often as memory does not suffice."""
+        """Return the result of `work`, repeated with fewer tokens per forward pass until it fits into memory."""
         while True:
-            try:
+            with self._smaller_if_full():
                 return work()
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                self._forget_gradient()
-                if not is_out_of_memory(error) or self.token_budget <= SMALLEST_BUDGET:
-                    raise
-                self.token_budget //= 2
-                self.out_of_memory += 1
+
+    @contextmanager
+    def _smaller_if_full(self) -> Iterator[None]:
+        """Halve the tokens of a forward pass, and suppress the error, if memory does not suffice for the block."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            self._forget_gradient()
+            if not is_out_of_memory(error) or self.token_budget <= SMALLEST_BUDGET:
+                raise
+            self.token_budget //= 2
+            self.out_of_memory += 1
 
     def _forget_gradient(self) -> None:
         for parameter in self.policy.trained():

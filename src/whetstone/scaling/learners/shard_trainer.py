@@ -7,6 +7,7 @@ somebody else's for show, through the same loss, and adds nothing of it.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -229,7 +230,7 @@ class ShardTrainer(ModelTrainer):
 
     def norm(self) -> float:
         """Return the norm of the gradient of all ranks."""
-        return self._norm()
+        return self._clipped_norm(self.policy.trained(), math.inf)
 
     def forget(self) -> None:
         """Let go of a gradient that is not applied."""
