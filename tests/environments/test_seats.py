@@ -217,7 +217,7 @@ def test_the_seat_is_in_the_request_of_the_episode_and_the_task_is_unchanged():
 def test_a_strategy_with_seats_requires_an_environment_that_takes_them():
     keys = {"extends": "bargaining", "environment": {"name": Standing, "max_turns": 6, "actions": None}}
     with pytest.raises(RecipeError, match=r"Standing\S* has no method take_seat\(seat\)"):
-        assemble(load_recipe(keys).with_overrides(SMALL))
+        assemble(load_recipe(keys).with_overrides(SMALL)).check()
 
 
 class Standing:
