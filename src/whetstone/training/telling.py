@@ -194,6 +194,6 @@ def describe_unlearned(
         and not tools
         and not any(row.get("episode/success") or row.get("reward/mean") for row in rows)
     ):
-        why += ", no episode earned anything: begin with demonstrations (supervised), easier tasks, reward in parts"
+        why += ", no episode earned anything: start with demonstrations (supervised), easier tasks, reward in parts"
     more = f"; `whetstone why {run_dir}` has each step" if stage == "reinforcement" else ""
     return [*lines, f"nothing was learned, no update changed the weights: {why}{more}"]
