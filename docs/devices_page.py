@@ -6,8 +6,10 @@ import ast
 import inspect
 import textwrap
 from itertools import pairwise
+from typing import Any
 
 from docstring_parser import parse
+from measured import stored
 from pydantic import BaseModel
 
 from whetstone.inference import ENGINES
@@ -54,6 +56,7 @@ functions of ours in C++ between products, 1.5 times as quick with SmolLM2. They
 machine, and kept in the user's cache folder (`XDG_CACHE_HOME`). Where there is no compiler, PyTorch's own operations do
 the same; `whetstone doctor` says which of the two it is here.
 
+{measured}
 ## PEFT, bitsandbytes, Liger
 
 - **PEFT** makes the adapters of `policy.lora` and opens those that were saved; without it, the message has the command.
@@ -78,7 +81,62 @@ def devices_page() -> str:
             rows.append(f"| `{section}.{key}` | `{shown}` | {said[key]} |")
     cache = parse(inspect.getdoc(ENGINES["local"]) or "").params
     rows += [f"| `engine.{each.arg_name}` | `null` | {' '.join((each.description or '').split())} |" for each in cache]
-    return TOP + "\n".join(rows) + "\n" + BEHIND
+    return TOP + "\n".join(rows) + "\n" + BEHIND.replace("{measured}\n", measured_on_gpu(stored("gpu")))
+
+
+MEASURED = """## Measured on a GPU
+
+`benchmarks/gpu/run.sh` measures on one GPU, in at most ten minutes and without network: the tests of devices, whole
+training steps, the log-probs of sampler and learner, the same step in TRL, and the demo. Each part has a time limit. A
+part that fails does not stop the next, and an interrupted run keeps its measurements.
+
+"""
+NOT_RUN = """Last run: not run. The tests execute the same paths on a device in the CPU's memory that refuses tensors of
+two devices, except compiled attention kernels, pinned memory, 8-bit states and learner processes with NCCL.
+
+"""
+COLUMNS = {
+    "seconds_per_step": "s per step", "sampled_tokens_per_second": "sampled tokens/s",
+    "update_tokens_per_second": "trained tokens/s", "mfu": "MFU", "peak_gib": "peak GiB",
+    "mismatch_mean": "sampler − learner (nats)",
+}  # fmt: skip
+
+
+def measured_on_gpu(result: dict[str, Any]) -> str:
+    """The section with the table of the last run of `benchmarks/gpu/run.sh`.
+
+    Args:
+        result: Its stored result; empty if there is none.
+    """
+    if not result:
+        return MEASURED + NOT_RUN
+    machine: dict[str, Any] = next((part for part in result["parts"] if part["name"] == "machine"), {})
+    card = machine.get("card") or machine.get("device") or result["device"]
+    packages = machine.get("packages", {})
+    facts = [str(card), f"commit `{result['commit']}`", result["date"]]
+    facts += [f"{name} {packages[name]}" for name in ("torch", "transformers", "trl") if packages.get(name)]
+    lines = [
+        f"Last run: {', '.join(facts)}, {result['seconds']:.0f} s.",
+        "",
+        "| part | " + " | ".join(COLUMNS.values()) + " | |",
+        "| --- |" + " --- |" * (len(COLUMNS) + 1),
+    ]
+    for part in result["parts"]:
+        numbers = part.get("measured", {})
+        cells = [f"{numbers[name]:.3g}" if name in numbers else "" for name in COLUMNS]
+        lines.append(f"| `{part['name']}` | " + " | ".join(cells) + f" | {_remark(part)} |")
+    return MEASURED + "\n".join(lines) + "\n\n"
+
+
+def _remark(part: dict[str, Any]) -> str:
+    """State, origin of the weights, numbers without a column, and the reason of a part that is not done."""
+    others = {name: value for name, value in part.get("measured", {}).items() if name not in COLUMNS}
+    facts = [f"{name.replace('_', ' ')} {value:.3g}" for name, value in others.items()
+             if name.startswith(("passed", "failed", "skipped", "success_", "tflops", "copy", "memory"))]  # fmt: skip
+    facts += [f"{part['weights']} weights"] if "weights" in part else []
+    facts += part.get("warnings", [])
+    state = [] if part["state"] == "done" else [f"{part['state']}: {part.get('why', '')}"]
+    return "; ".join([*state, *facts]).replace("|", "/")
 
 
 def documented(settings: type[BaseModel]) -> dict[str, str]:

@@ -99,6 +99,20 @@ def test_a_machine_that_fails_ends_the_run(run, gpu):
     assert stored(run)["three"]["why"] == "the machine part failed: RuntimeError: No CUDA GPUs are available"
 
 
+def test_the_page_of_devices_shows_the_last_run_or_that_there_is_none(run, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER.parents[1] / "docs")
+    devices_page = importlib.import_module("devices_page")
+    assert "not run" in devices_page.measured_on_gpu({})
+    machine = {"name": "machine", "state": "done", "card": "NVIDIA H100", "packages": {"torch": "2.11.0"}}
+    step = {"name": "two", "state": "cut", "why": "its limit of 60 s was reached", "measured": {"mfu": 0.25}}
+    run.result["parts"] = [machine, step | {"weights": "random", "warnings": ["computed slower"]}]
+    lines = devices_page.measured_on_gpu(run.result).splitlines()
+    assert any(all(fact in line for fact in ("NVIDIA H100", "`abc`", "torch 2.11.0")) for line in lines)
+    (row,) = [line for line in lines if line.startswith("| `two` |")]
+    assert "| 0.25 |" in row
+    assert row.endswith("| cut: its limit of 60 s was reached; random weights; computed slower |")
+
+
 @pytest.mark.slow
 def test_a_signal_ends_the_run_with_a_result(tmp_path):
     command = [SCRIPT, "--device", "cpu", "--small", "--out", tmp_path, "--only", "machine", "demo"]

@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("part")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--model")
+    for unused in ("--model", "--wheels"):
+        parser.add_argument(unused)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)

