@@ -48,6 +48,18 @@ def test_as_json_it_is_one_object(run):
     assert list(told["evaluations"]) == ["untrained", "supervised", "reinforcement"]
 
 
+def test_a_turn_is_shown_with_its_agent_and_conversation(copied):
+    path, id = copied / "trajectories" / "step-000002.jsonl", an_id(copied)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    row = next(row for row in rows if row["id"] == id)
+    row["turns"][0] |= {"agent": "planner", "conversation": 1}
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    shown = whetstone("show", copied, "--trajectory", id, "--no-credit")
+    first, *others = [line for line in shown.stdout.splitlines() if line.startswith("turn ")]
+    assert first.startswith("turn 0  agent planner, conversation 1, ")
+    assert all("agent" not in line for line in others)
+
+
 def test_a_run_that_goes_on_is_shown_as_far_as_it_is_written(copied):
     (copied / "summary.json").unlink()
     with open(copied / "metrics.jsonl", "a") as file:

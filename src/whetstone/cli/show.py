@@ -141,14 +141,17 @@ def _show_trajectory(trajectory: Trajectory, credit: Mapping[str, Any], unknown:
         click.echo(_within(shown(message), full))
     score = trajectory.score
     for number, turn in enumerate(trajectory.turns):
-        notes = [f"{len(turn.action.ids)} tokens", f"{turn.generation_seconds:.2f} s"]
+        notes = [f"agent {turn.agent}"] if turn.agent else []
+        if turn.conversation:
+            notes.append(f"conversation {turn.conversation}")
+        notes += [f"{len(turn.action.ids)} tokens", f"{turn.generation_seconds:.2f} s"]
         if turn.reward is not None:
             notes.append(f"reward {turn.reward:+.4g}")
         if score is not None and score.turns is not None and number < len(score.turns):
             notes.append(f"process reward {score.turns[number]:+.4g}")
         if number in credit.get("turns", {}):
             notes.append(f"advantage {credit['turns'][number]:+.4g}")
-        click.secho(f"turn {number}  {', '.join(notes)}", fg="cyan")
+        click.secho(plain(f"turn {number}  {', '.join(notes)}"), fg="cyan")
         click.echo(_within(shown(turn.message), full))
         for message in turn.observation:
             click.echo(_within(shown(message), full))
