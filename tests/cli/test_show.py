@@ -54,8 +54,8 @@ def test_a_turn_is_shown_with_its_agent_and_conversation(copied):
     row = next(row for row in rows if row["id"] == id)
     row["turns"][0] |= {"agent": "planner", "conversation": 1}
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    shown = whetstone("show", copied, "--trajectory", id, "--no-credit")
-    first, *others = [line for line in shown.stdout.splitlines() if line.startswith("turn ")]
+    done = whetstone("show", copied, "--trajectory", id, "--no-credit")
+    first, *others = [line for line in done.stdout.splitlines() if line.startswith("turn ")]
     assert first.startswith("turn 0  agent planner, conversation 1, ")
     assert all("agent" not in line for line in others)
 
