@@ -1,5 +1,6 @@
 """What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
 
+import atexit
 import collections
 import gc
 import os
@@ -56,6 +57,5 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.line(f"{count:5}  {reason}")
 
 
-def pytest_unconfigure():
-    """Some libraries complain of what is still there when Python ends."""
-    gc.unfreeze()
+# some libraries complain of what is still there when Python ends; pytest itself collects garbage several times before
+atexit.register(gc.unfreeze)

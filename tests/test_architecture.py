@@ -5,10 +5,13 @@ Each test gathers every violation as `file:line: what` and shows them all.
 
 import ast
 import functools
+import gc
 import importlib
 import re
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "whetstone"
@@ -44,26 +47,37 @@ def room_of(module):
 
 @functools.cache
 def tree_of(path):
-    return ast.parse(path.read_text())
+    was_enabled = gc.isenabled()
+    gc.disable()  # the collector would search all trees again and again
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees():
+    """Release the trees, which the collector would search in all later tests of the process."""
+    yield
+    tree_of.cache_clear()
 
 
 @functools.cache
 def imports(path):
     """(line, module, whether inside a function) of every import; a relative one starts with a dot."""
-    tree = tree_of(path)
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-    }
-    found = []
-    for node in ast.walk(tree):
+    found: list[tuple[int, str, bool]] = []
+    waiting = [(tree_of(path), False)]
+    while waiting:  # only statements contain imports
+        node, is_inside = waiting.pop()
         if isinstance(node, ast.ImportFrom):
-            found.append((node.lineno, "." * node.level + (node.module or ""), id(node) in inside))
+            found.append((node.lineno, "." * node.level + (node.module or ""), is_inside))
         elif isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name, id(node) in inside) for alias in node.names]
-    return found
+            found += [(node.lineno, alias.name, is_inside) for alias in node.names]
+        is_inside = is_inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            waiting += [(each, is_inside) for each in getattr(node, field, ()) if isinstance(each, ast.AST)]
+    return sorted(found)
 
 
 def told(violations):

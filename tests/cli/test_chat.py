@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import crash
 from tests_cli import whetstone
 from tests_small import SMALL
 from whetstone.assembly import assemble
@@ -17,7 +18,10 @@ from whetstone.cli.shown import shown
 from whetstone.errors import PromptTooLong
 from whetstone.inference import Generation, Sampling
 from whetstone.recipe import load_recipe
+from whetstone.record import latest_checkpoint
+from whetstone.reporting import Progress
 from whetstone.rollout import Conversation, Limits
+from whetstone.training import train
 
 
 class Scripted:
@@ -79,6 +83,16 @@ def test_a_conversation_that_fills_the_context_says_so():
         asyncio.run(said(talk, "Hello", "And?"))
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The model of a run of one step."""
+    changes = [*SMALL, "ablations=null", "supervised.steps=1", "evaluation.episodes=2", "reinforcement=null"]
+    changes += [*crash.TALK, "rollout=null", "objective=null", "advantage=null"]
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(load_recipe("demo", changes), folder, progress=Progress(quiet=True))
+    return latest_checkpoint(folder)
+
+
 @pytest.fixture
 def typed(monkeypatch):
     """Lines that come through a pipe."""
@@ -89,17 +103,17 @@ def typed(monkeypatch):
     return lines
 
 
-def test_lines_from_a_pipe_are_answered(speaking_policy, typed, tmp_path):
-    model = shutil.copytree(speaking_policy, tmp_path / "model")  # in its run it has the environment of the run
+def test_lines_from_a_pipe_are_answered(trained, typed, tmp_path):
+    model = shutil.copytree(trained, tmp_path / "model")  # in its run it has the environment of the run
     typed(b"Compute 1+1\n\n\xff\xfe half a letter\n")
     done = whetstone("chat", model)
     assert done.returncode == 0, done.stderr
     assert "  assistant " in done.stdout
 
 
-def test_an_environment_that_is_no_set_of_tools_is_not_spoken_with(speaking_policy, typed):
+def test_an_environment_that_is_no_set_of_tools_is_not_spoken_with(trained, typed):
     typed(b"hello\n")
-    refused = whetstone("chat", speaking_policy.parents[1])
+    refused = whetstone("chat", trained.parents[1])
     assert refused.returncode == 2
     assert "is no set of tools, and only those can be spoken with" in refused.stderr
 
