@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -183,9 +183,12 @@ class Tokens:
     """[T] entropy in nats of the full sampling distribution at that token; NaN if not measured."""
     media: tuple[Media, ...] = ()
     """Images that placeholder tokens represent, in order."""
+    measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name, [T] further numbers that were measured while sampling; NaN if not measured."""
 
     def __post_init__(self) -> None:
-        lengths = {len(column) for column in self._columns}
+        columns = [*(getattr(self, name) for name in _COLUMNS), *self.measured.values()]
+        lengths = {len(column) for column in columns}
         if len(lengths) != 1:
             raise ValueError(f"token columns differ in length: {sorted(lengths)}")
 
@@ -199,12 +202,9 @@ class Tokens:
             ValueError: The span cuts a medium.
         """
         start, end, _ = span.indices(len(self.ids))
-        columns = (column[start:end] for column in self._columns)
-        return Tokens(*columns, media=media_within(self.media, start, end))  # type: ignore[misc]
-
-    @property
-    def _columns(self) -> Any:
-        return self.ids, self.authors, self.logprobs, self.versions, self.entropies
+        columns: dict[str, Any] = {name: getattr(self, name)[start:end] for name in _COLUMNS}
+        measured = {name: column[start:end] for name, column in self.measured.items()}
+        return Tokens(**columns, media=media_within(self.media, start, end), measured=measured)
 
     @property
     def sequence(self) -> TokenSequence:
@@ -220,21 +220,35 @@ class Tokens:
 
     @classmethod
     def sampled(
-        cls, ids: Sequence[int], *, logprobs: Sequence[float], versions: Sequence[int], entropies: Sequence[float]
+        cls,
+        ids: Sequence[int],
+        *,
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        entropies: Sequence[float],
+        measured: Mapping[str, tuple[float, ...]] | None = None,
     ) -> Tokens:
         """Return tokens that were sampled from the policy in training."""
         authors = (Author.POLICY,) * len(ids)
-        return cls(tuple(ids), authors, tuple(logprobs), tuple(versions), tuple(entropies))
+        return cls(tuple(ids), authors, tuple(logprobs), tuple(versions), tuple(entropies), measured=measured or {})
 
     @classmethod
     def joined(cls, pieces: Iterable[Tokens]) -> Tokens:
         """Concatenate pieces."""
         parts = list(pieces)
         starts = accumulate((len(p) for p in parts), initial=0)
-        columns = zip(*(p._columns for p in parts), strict=True) if parts else ((),) * 5
+        columns: dict[str, Any] = {
+            name: tuple(chain.from_iterable(getattr(p, name) for p in parts)) for name in _COLUMNS
+        }
         media = chain.from_iterable(shift_media(p.media, start) for p, start in zip(parts, starts, strict=False))
-        joined = (tuple(chain.from_iterable(column)) for column in columns)
-        return cls(*joined, media=tuple(media))  # type: ignore[misc]
+        measured = {
+            name: tuple(chain.from_iterable(p.measured.get(name) or (math.nan,) * len(p) for p in parts))
+            for name in sorted({name for p in parts for name in p.measured})
+        }
+        return cls(**columns, media=tuple(media), measured=measured)
+
+
+_COLUMNS = ("ids", "authors", "logprobs", "versions", "entropies")
 
 
 @lru_cache(maxsize=1024)

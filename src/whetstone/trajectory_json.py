@@ -47,6 +47,7 @@ class _TokensRow(TypedDict):
     entropies: NotRequired[list[float | None]]
     media: NotRequired[list[tuple[_Count, Annotated[int, Field(ge=1)], str]]]
     """[start, length, digest] per image; the content itself is not stored."""
+    measured: NotRequired[dict[str, list[float | None]]]
 
 
 class _TurnRow(TypedDict):
@@ -243,14 +244,19 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
     }
     if any(version != -1 for version in tokens.versions):
         written["versions"] = list(tokens.versions)
-    for name in ("logprobs", "entropies"):
-        column: Sequence[float] = getattr(tokens, name)
+    for name, column in (("logprobs", tokens.logprobs), ("entropies", tokens.entropies)):
         if not all(map(math.isnan, column)):
-            # JSON has no numbers that are not finite: NaN is written as null, infinity as a word
-            written[name] = [str(v) if math.isinf(v) else v for v in column] if any(map(math.isinf, column)) else column
+            written[name] = _numbers(column)
+    if tokens.measured:
+        written["measured"] = {name: _numbers(column) for name, column in tokens.measured.items()}
     if tokens.media:
         written["media"] = [[each.start, each.length, each.digest] for each in tokens.media]
     return written
+
+
+def _numbers(column: Sequence[float]) -> Sequence[float | str]:
+    """Return a column as JSON, which has no infinity: it is written as a word, and NaN as null."""
+    return [str(v) if math.isinf(v) else v for v in column] if any(map(math.isinf, column)) else column
 
 
 def check_row(written: dict[str, Any]) -> dict[str, Any]:
@@ -359,10 +365,13 @@ def _read_tokens(row: _TokensRow) -> Tokens:
         raise ValueError(f"authors: their runs are not as long as the {len(ids)} ids")
     authors = tuple(author for author, count in row["authors"] for _ in range(count))
     nothing = [None] * len(ids)
-    logprobs, entropies = (
-        tuple(math.nan if value is None else value for value in column)
-        for column in (row.get("logprobs", nothing), row.get("entropies", nothing))
-    )
+    logprobs, entropies = (_read_numbers(row.get(name, nothing)) for name in ("logprobs", "entropies"))
+    measured = {name: _read_numbers(column) for name, column in row.get("measured", {}).items()}
     media = tuple(Media(*each) for each in row.get("media", ()))
     check_media(media, len(ids))
-    return Tokens(ids, authors, logprobs, tuple(row.get("versions", (-1,) * len(ids))), entropies, media)
+    versions = tuple(row.get("versions", (-1,) * len(ids)))
+    return Tokens(ids, authors, logprobs, versions, entropies, media, measured)
+
+
+def _read_numbers(column: Any) -> tuple[float, ...]:
+    return tuple(math.nan if value is None else value for value in column)

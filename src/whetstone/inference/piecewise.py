@@ -34,34 +34,11 @@ async def generate_in_pieces(
     while whole.finish == "length" and (left := sampling.max_new_tokens - len(whole.tokens)) > 0:
         asked = replace(sampling, max_new_tokens=min(size, left), forced=() if whole.tokens else sampling.forced)
         prompt = request.prompt + TokenSequence(whole.tokens)
-        whole = _joined(whole, await generate(replace(request, prompt=prompt, sampling=asked)))
+        whole += await generate(replace(request, prompt=prompt, sampling=asked))
         kept = until_stop(whole.tokens, sampling, detokenize)
         if kept < len(whole.tokens):
-            whole = replace(_cut(whole, kept), finish="stop")
+            whole = replace(whole[:kept], finish="stop")
         elif whole.finish == "length" and len(whole.tokens) < sampling.max_new_tokens and on_tokens(whole.tokens):
             whole = replace(whole, finish="abort")
         size = next(sizes, size)
     return whole
-
-
-def _joined(first: Generation, second: Generation) -> Generation:
-    return replace(
-        second,
-        tokens=first.tokens + second.tokens,
-        logprobs=first.logprobs + second.logprobs,
-        entropies=first.entropies + second.entropies,
-        versions=first.versions + second.versions,
-        queue_seconds=first.queue_seconds or second.queue_seconds,
-        model_logprobs=first.model_logprobs + second.model_logprobs,
-    )
-
-
-def _cut(whole: Generation, kept: int) -> Generation:
-    return replace(
-        whole,
-        tokens=whole.tokens[:kept],
-        logprobs=whole.logprobs[:kept],
-        entropies=whole.entropies[:kept],
-        versions=whole.versions[:kept],
-        model_logprobs=whole.model_logprobs[:kept],
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from whetstone.tokens import TokenSequence
+from whetstone.tokens import Tokens, TokenSequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,8 +136,38 @@ class Generation:
     """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts; NaN where the
     engine does not give it."""
     tops: tuple[Mapping[int, float], ...] = ()
-    """[T] the likeliest tokens at each place with their log-probs under the model's distribution, the likeliest first;
-    empty where `Sampling.top_logprobs` is 0."""
+    """[T] most likely tokens at each position with their log-probs under the model's distribution, in descending order;
+    empty if `Sampling.top_logprobs` is 0."""
+    measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name, [T] further numbers per token; see `Tokens.measured`."""
+
+    def __getitem__(self, span: slice) -> Generation:
+        """The tokens of a contiguous span, with their columns."""
+        measured = {name: column[span] for name, column in self.measured.items()}
+        return replace(self, measured=measured, **{name: getattr(self, name)[span] for name in _TOKEN_COLUMNS})
+
+    def to_tokens(self) -> Tokens:
+        """Return the tokens of an action, with their columns."""
+        return Tokens.sampled(
+            self.tokens,
+            logprobs=self.logprobs,
+            versions=self.versions,
+            entropies=self.entropies,
+            measured=self.measured,
+        )
+
+    def __add__(self, other: Generation) -> Generation:
+        """This generation, continued by another one, which decides the finish reason."""
+        measured = {
+            name: self.measured.get(name, (math.nan,) * len(self.tokens))
+            + other.measured.get(name, (math.nan,) * len(other.tokens))
+            for name in {**self.measured, **other.measured}
+        }
+        columns = {name: getattr(self, name) + getattr(other, name) for name in _TOKEN_COLUMNS}
+        return replace(other, queue_seconds=self.queue_seconds or other.queue_seconds, measured=measured, **columns)
+
+
+_TOKEN_COLUMNS = ("tokens", "logprobs", "entropies", "versions", "model_logprobs", "tops")
 
 
 @dataclass(frozen=True, slots=True)

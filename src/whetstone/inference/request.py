@@ -56,6 +56,7 @@ class Request:
     entropies: list[float] = field(default_factory=list)
     tops: list[Mapping[int, float]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    measured: dict[str, list[float]] = field(default_factory=dict)
     finish: Literal["stop", "length", "abort"] | None = None
     error: Exception | None = None
 
@@ -133,6 +134,8 @@ class Request:
         self.model_logprobs.append(drawn.model_logprob)
         self.entropies.append(drawn.entropy)
         self.versions.append(version)
+        for name, value in drawn.measured.items():
+            self.measured.setdefault(name, []).append(value)
         if self.sampling.top_logprobs:
             self.tops.append(drawn.top)
         if drawn.token in self.sampling.stop_ids:
@@ -162,4 +165,5 @@ class Request:
             queue_seconds=self.queue_seconds,
             model_logprobs=tuple(self.model_logprobs),
             tops=tuple(self.tops),
+            measured={name: tuple(column) for name, column in self.measured.items()},
         )

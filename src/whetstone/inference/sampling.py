@@ -7,7 +7,7 @@ on the order of arrival. Here the draw for place `t` is a hash of (seed, t), so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -34,13 +34,17 @@ class Drawn:
     """[B] nats, of the sampling distribution; of the model's at temperature 0."""
     tops: Sequence[Mapping[int, float]]
     """[B] the likeliest tokens with their log-probs under the model's; empty where none were asked for."""
+    measured: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, [B] further numbers per token; see `Tokens.measured`."""
 
     def rows(self) -> Iterator[DrawnToken]:
         """The rows as numbers, read at once: on a device each read waits for it."""
-        columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies)
+        columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies, *self.measured.values())
         read = torch.stack([column.double() for column in columns]).tolist()
-        for token, logprob, model_logprob, entropy, top in zip(*read, self.tops, strict=True):
-            yield DrawnToken(int(token), logprob, model_logprob, entropy, top)
+        for row, top in zip(zip(*read, strict=True), self.tops, strict=True):
+            token, logprob, model_logprob, entropy, *further = row
+            measured = dict(zip(self.measured, further, strict=True))
+            yield DrawnToken(int(token), logprob, model_logprob, entropy, top, measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class DrawnToken:
     model_logprob: float
     entropy: float
     top: Mapping[int, float]
+    measured: Mapping[str, float]
 
 
 def draw(
@@ -83,6 +88,7 @@ def _together(parts: Sequence[Drawn]) -> Drawn:
         model_logprobs=torch.cat([each.model_logprobs for each in parts]),
         entropies=torch.cat([each.entropies for each in parts]),
         tops=[top for each in parts for top in each.tops],
+        measured={name: torch.cat([each.measured[name] for each in parts]) for name in parts[0].measured},
     )
 
 

@@ -39,12 +39,7 @@ class PolicyActor:
             sampling = replace(sampling, temperature=0.0)
         prompt = moment.context.tokens + moment.begun.sequence
         drawn = await self.engine.generate(GenerateRequest(prompt, sampling, moment.episode, moment.drawn))
-        tokens = Tokens.sampled(
-            drawn.tokens,
-            logprobs=_comparable(drawn, sampling),
-            versions=drawn.versions,
-            entropies=drawn.entropies,
-        )
+        tokens = replace(drawn, logprobs=_comparable(drawn, sampling)).to_tokens()
         return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
 
     def leave(self, episode: str) -> None:

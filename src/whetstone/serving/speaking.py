@@ -184,7 +184,7 @@ class Speaker:
         finally:
             self.engine.forget(named)
         if shown.over(drawn.tokens):
-            drawn = _cut(drawn, shown.ends)
+            drawn = replace(drawn[: shown.ends], finish="stop")
         forced = [] if constraint is None else constraint.forced
         return drawn, [*forced, *[False] * len(drawn.tokens)][: len(drawn.tokens)], shown.shown
 
@@ -285,20 +285,6 @@ def _beginning(chat: Chat, tools: Sequence[ToolSpec]) -> str:
     return str(shortest)
 
 
-def _cut(drawn: Generation, count: int | None) -> Generation:
-    """Its first so many tokens."""
-    return replace(
-        drawn,
-        tokens=drawn.tokens[:count],
-        logprobs=drawn.logprobs[:count],
-        entropies=drawn.entropies[:count],
-        versions=drawn.versions[:count],
-        finish="stop",
-        model_logprobs=drawn.model_logprobs[:count],
-        tops=drawn.tops[:count],
-    )
-
-
 def _tokens(drawn: Generation, forced: Sequence[bool]) -> Iterator[Tokens]:
     """What was drawn in runs of forced tokens, which have no log-prob, and sampled ones, which do."""
     start = 0
@@ -307,12 +293,7 @@ def _tokens(drawn: Generation, forced: Sequence[bool]) -> Iterator[Tokens]:
         if is_forced:
             yield Tokens.written(drawn.tokens[start:end], Author.INSERTED)
         else:
-            yield Tokens.sampled(
-                drawn.tokens[start:end],
-                logprobs=drawn.logprobs[start:end],
-                versions=drawn.versions[start:end],
-                entropies=drawn.entropies[start:end],
-            )
+            yield drawn[start:end].to_tokens()
         start = end
 
 
