@@ -18,6 +18,13 @@ def test_a_message_survives_the_openai_shape(parts, calls, call_id):
         assert back.content == message.content
 
 
+def test_keys_differ_by_image_with_equal_texts():
+    cat, dog = (Message("tool", (Text("seen: "), Image(url))) for url in ("data:cat", "data:dog"))
+    assert cat.text == dog.text
+    assert cat.key != dog.key
+    assert Message("user", (Text("a"), Text("b"))).key == Message("user", (Text("ab"),)).key
+
+
 def test_content_null_is_no_content():
     assert Message.from_openai({"role": "assistant", "content": None}) == Message("assistant")
 

@@ -221,9 +221,9 @@ class _Pair:
             if difference is not None:
                 return {**difference, "turn": number}
             before += [*turn.context.ids, *turn.action.ids]
-            seen = [[(m.role, m.text) for m in each.observation] for each in (turn, equal)]
+            seen = [[(m.role, *m.key) for m in each.observation] for each in (turn, equal)]
             if seen[0] != seen[1]:
-                texts = [" / ".join(text for _, text in each) or "none" for each in seen]
+                texts = [" / ".join(" ".join(key) for _, *key in each) or "none" for each in seen]
                 return {"level": "observation", "a": _value(texts[0]), "b": _value(texts[1]), "turn": number}
         ends = [f"{each.ended}, {len(each.turns)} turns" for each in (one, other)]
         return {"level": "end", "a": ends[0], "b": ends[1]} if ends[0] != ends[1] else None

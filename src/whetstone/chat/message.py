@@ -101,6 +101,11 @@ class Message:
         """All text parts, one after the other."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Text and addresses of images: equal for messages that show the same to the policy."""
+        return (self.text, *(part.url for part in self.content if isinstance(part, Image)))
+
     def to_openai(self) -> dict[str, Any]:
         """The message as the OpenAI chat API writes it; text alone is a plain string.
 

@@ -112,11 +112,11 @@ def turn_index(batch: Columns) -> Iterable[int]:
 @column("turn", index=True)
 def state_keys(batch: Columns) -> Iterable[int]:
     """By what the turn began from: the opening, or what came back last. Equal texts are one state."""
-    known: dict[tuple[str, ...], int] = {}
+    known: dict[tuple[tuple[str, ...], ...], int] = {}
     for _, held, t in batch.turns():
         played = held.trajectory
         seen = played.opening if t == 0 else played.turns[t - 1].observation
-        yield known.setdefault(tuple(message.text for message in seen), len(known))
+        yield known.setdefault(tuple(message.key for message in seen), len(known))
 
 
 @column("turn", index=True, provided_by="a strategy that forks: `rollout.strategy: random_branching`", requires=_forks)

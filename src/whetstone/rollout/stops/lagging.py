@@ -55,5 +55,5 @@ class Lagging:
         enough = max(2.0, self.finished_fraction * so_far.occasion.group_size)
         if len(ended) >= enough and turns > self.times_longest * max(length for length, _ in ended):
             return True
-        answers = [[message.text for message in turn.observation] for turn in so_far.turns[-self.standstill :]]
+        answers = [[message.key for message in turn.observation] for turn in so_far.turns[-self.standstill :]]
         return len(answers) == self.standstill and all(answer == answers[0] for answer in answers)

@@ -123,5 +123,5 @@ def _key(path: Trajectory, by: str) -> Hashable:
         return None
     last = path.turns[-1]
     return (
-        last.action.ids if by == "actions" else tuple(message.text for message in last.observation) or last.action.ids
+        last.action.ids if by == "actions" else tuple(message.key for message in last.observation) or last.action.ids
     )
