@@ -122,6 +122,4 @@ def _key(path: Trajectory, by: str) -> Hashable:
     if by == "keep" or not path.turns:
         return None
     last = path.turns[-1]
-    return (
-        last.action.ids if by == "actions" else tuple(message.key for message in last.observation) or last.action.ids
-    )
+    return last.action.ids if by == "actions" else tuple(message.key for message in last.observation) or last.action.ids
