@@ -25,6 +25,9 @@ part of the claim; **held in part**: that of some part does, or the mean does an
 p < 0.05 (Holm); **not held at this scale**: it was tried with a tiny policy in a small world, and does neither. None of
 this is a verdict on a paper: it says what its mechanism does here, for a budget of minutes.
 
+*Caution* is a fact that limits a verdict: the baseline is the policy before training or does not learn, a schedule is
+longer than the run, a stored comparison contradicts the claim.
+
 `whetstone papers --paper TITLE` tells one of them, `python benchmarks/evidence.py BENCH` tries again, and
 `python benchmarks/exact_checks.py --write` recomputes all exact checks.
 """
@@ -104,7 +107,7 @@ def _exact_line(row: ExactRow) -> str:
 
 
 def _last(paper: Paper) -> str:
-    effect = _effect(paper)
+    effect = _effect(paper) + (f"<br>*Caution*: {paper.caution}" if paper.caution is not None else "")
     if paper.exact_verdict is None:
         return effect
     checks = ", ".join(f"`{row.check}`" for row in paper.exact)

@@ -300,10 +300,10 @@ def examples_in_the_prompt_fade_to_zero() -> list[Figure]:
 
 @exact("budget-aware", of=(Spent, used_calls))
 def budget_is_never_exceeded_by_more_than_one_turn() -> list[Figure]:
-    """Over 1,000 episodes with one call per turn, no episode continues after the turn that exceeds its budget,
+    """Over 200 episodes with one call per turn, no episode continues after the turn that exceeds its budget,
     and none ends within it."""
     stop, over, early = Spent(budgets=(2, 4, 8)), 0, 0
-    for seed in range(1000):
+    for seed in range(200):
         key = EpisodeKey(TASK, seed, group_size=4)
         turns: tuple[Turn, ...] = ()
         calls = 0

@@ -11,9 +11,11 @@ from exact import exact
 from exact.enumeration import gradient_of, max_gap, numbers
 from whetstone.algorithms.advantage_transforms.balanced import balance, famo2o
 from whetstone.algorithms.advantage_transforms.replay_band import probability_band
+from whetstone.algorithms.objectives.distillation import on_policy_distillation
 from whetstone.algorithms.objectives.smoothness import consistency
 from whetstone.algorithms.objectives.stored import hybrid_weight, interpolated, pessimistic, simulation_penalty
 from whetstone.analysis.exact import Figure
+from whetstone.data.stored_mixture import improvement, preferences
 from whetstone.learning.dynamics import log_odds
 
 
@@ -121,4 +123,49 @@ def replay_is_within_the_band() -> list[Figure]:
     return [
         Figure("replayed turns kept of 5 (0.7 and 0.95)", "=", 2, float(credit[:5].sum())),
         Figure("fresh turn kept", "=", 1, float(credit[5])),
+    ]
+
+
+@exact("filtering-learning-histories-enhances-context-reinforcement", of=(improvement, preferences))
+def rising_histories_are_preferred() -> list[Figure]:
+    """A history that rises steadily is preferred to one that rises as far unsteadily, a flat one and a falling
+    one."""
+    steady, unsteady, flat, falling = (
+        [0.0, 0.25, 0.5, 0.75, 1.0],
+        [0.0, 0.55, 0.2, 0.75, 1.0],
+        [0.5] * 5,
+        [1.0, 0.5, 0.0],
+    )
+    values = [improvement(history) for history in (steady, unsteady, flat, falling)]
+    return [
+        Figure("steady rise from 0 to 1", "=", 1.0, values[0]),
+        Figure("unsteady rise, bound: steady", "<", values[0], values[1]),
+        Figure("unsteady rise, bound: flat", ">", values[2], values[1]),
+        Figure("flat", "=", 0.0, values[2]),
+        Figure("falling from 1 to 0", "=", -1.0, values[3]),
+        Figure("groups with a preference", "=", 18, len(preferences([steady, unsteady, flat, falling], "improvement"))),
+    ]
+
+
+@exact("openclaw-rl", of=on_policy_distillation)
+def distillation_has_the_gradient_of_the_divergence() -> list[Figure]:
+    """The expected gradient over sampled tokens is that of the divergence from the teacher that reads the hint,
+    and is 0 at the teacher."""
+    teacher, student = numbers([0.8, -0.3, 0.1]).log_softmax(0), numbers([0.1, 0.5, -0.4])
+
+    def slope(logits: Tensor) -> Tensor:
+        old = logits.log_softmax(0)
+
+        def loss(z: Tensor) -> Tensor:
+            return (old.exp() * on_policy_distillation(z.log_softmax(0), old, teacher, torch.zeros(3)).loss).sum()
+
+        return gradient_of(loss, logits)
+
+    def divergence(z: Tensor) -> Tensor:
+        logprobs = z.log_softmax(0)
+        return (logprobs.exp() * (logprobs - teacher)).sum()
+
+    return [
+        Figure("largest gap of the gradient", "=", 0.0, max_gap(slope(student), gradient_of(divergence, student))),
+        Figure("largest gradient at the teacher", "=", 0.0, float(slope(teacher).abs().max())),
     ]

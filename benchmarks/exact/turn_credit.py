@@ -16,9 +16,11 @@ from whetstone.algorithms.advantages import (
     flow_grpo,
     gigpo,
     group_relative,
+    hrpo,
     igpo,
     implicit_rewards,
     mars,
+    portool,
     potential_shaping,
     rlvmr,
     role_normalized,
@@ -389,3 +391,66 @@ def token_penalty_sums_to_the_divergence() -> list[Figure]:
             float((policy * result).sum()),
         )
     ]
+
+
+@exact("portool", of=portool)
+def siblings_share_their_parent_only() -> list[Figure]:
+    """Credit at a fork sums to 0 over the siblings and is positive for the better one; a shared turn has one
+    credit in all its branches, for all outcomes of a tree."""
+    trajectory, nodes = torch.arange(3).repeat_interleave(2), torch.tensor([0, 1, 0, 2, 3, 4])
+    group, index = torch.zeros(3, dtype=torch.long), torch.tensor([0, 1] * 3)
+    spread, total, wrong = 0.0, 0.0, 0
+    for outcome in itertools.product((-1.0, 0.0, 1.0), repeat=3):
+        result = portool(
+            numbers(outcome), torch.zeros(6), trajectory, group, index, nodes, trajectory_weight=0.0, fork_weight=1.0
+        )
+        spread = max(spread, abs(float(result[0] - result[2])))
+        total = max(total, abs(float(result[1] + result[3])))
+        wrong += (float(result[1] - result[3]) > 0) != (outcome[0] > outcome[1])
+    return [
+        Figure("largest difference of a shared turn's credit", "=", 0.0, spread),
+        Figure("largest sum over two siblings", "=", 0.0, total),
+        Figure("outcomes of 27 with the wrong order", "=", 0, wrong),
+    ]
+
+
+@exact("hrpo", of=hrpo)
+def local_rewards_keep_their_size() -> list[Figure]:
+    """The cost of a step is added after the comparison of outcomes, so its size does not depend on their
+    spread."""
+    group, process = torch.zeros(4, dtype=torch.long), numbers([0.0, -1.0] * 4)
+
+    def cost(spread: float) -> float:
+        outcomes = numbers([0.0, spread, 0.0, spread])
+        return float(
+            (hrpo(outcomes, process, TRAJECTORY, group) - hrpo(outcomes, 0 * process, TRAJECTORY, group)).sum()
+        )
+
+    return [
+        Figure("summed cost of four steps, spread of outcomes 1", "=", -2.0, cost(1.0)),
+        Figure("the same, spread 0.01", "=", -2.0, cost(0.01)),
+    ]
+
+
+@exact(
+    "hierarchical-reinforcement-learning-articulated-tool-manipulation",
+    "subgoal-based-hierarchical-reinforcement-learning-multi",
+    of=rlvmr,
+    note="by analogy: levels are tags of turns",
+)
+def levels_have_the_reward_of_their_weight() -> list[Figure]:
+    """At weight 1 both levels have the outcome's credit only, at 0 each level has its own rewards' credit only,
+    and between them the mixture is linear."""
+    outcomes, process = numbers([1.0, 0.0, 0.0, 1.0]), numbers([0.5, 0.0, 1.0, 2.0, 0.0, 3.0, 0.5, 1.0])
+    group, tags = torch.zeros(4, dtype=torch.long), torch.tensor([0, 1] * 4)
+
+    def credit(weight: float, earned: Tensor, own: Tensor) -> Tensor:
+        return rlvmr(earned, own, TRAJECTORY, group, tags, weight=weight)
+
+    high, low = credit(1.0, outcomes, process), credit(0.0, outcomes, process)
+    return [
+        Figure("change with own rewards at weight 1", "=", 0.0, max_gap(high, credit(1.0, outcomes, 3 * process + 1))),
+        Figure("change with the outcome at weight 0", "=", 0.0, max_gap(low, credit(0.0, 1 - outcomes, process))),
+        Figure("gap to the mixture at weight 0.3", "=", 0.0,
+               max_gap(credit(0.3, outcomes, process), 0.3 * high + 0.7 * low)),
+    ]  # fmt: skip

@@ -24,7 +24,7 @@ ELSEWHERE = "on a page of its own"
 """The verdict of what another benchmark than those of `benchmarks/evidence` shows."""
 DECIDED = "a decision of the design"
 """The verdict of a survey, which claims nothing that could be tried."""
-_KEYS = {"decision", "title", "arxiv", "mechanism", "claim", "bench", "why", "page"}
+_KEYS = {"decision", "title", "arxiv", "mechanism", "claim", "bench", "why", "page", "caution"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Paper:
     tried: Sequence[Tried] = ()
     exact: Sequence[ExactRow] = ()
     """Exact checks of its properties; no statement about the effect of its mechanism."""
+    caution: str | None = None
+    """Fact that limits its verdict: another baseline, a schedule longer than the run, a contrary stored comparison."""
 
     @property
     def exact_verdict(self) -> str | None:
@@ -90,12 +92,12 @@ class Paper:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        found = {name: getattr(self, name) for name in ("key", "title", "arxiv", "mechanism", "claim", "benches")}
+        names = ("key", "title", "arxiv", "mechanism", "claim", "benches", "page", "caution", "decision", "verdict")
+        values = {name: getattr(self, name) for name in names}
         if self.verdict == NOT_TRIED:
-            found["why"] = self.why
+            values["why"] = self.why
         tried = [{name: getattr(each, name) for name in Tried.__slots__} for each in self.tried]
-        return {**found, "page": self.page, "decision": self.decision, "verdict": self.verdict, "tried": tried,
-                "exact": [row.to_json() for row in self.exact]}  # fmt: skip
+        return {**values, "tried": tried, "exact": [row.to_json() for row in self.exact]}
 
 
 @functools.cache
@@ -138,6 +140,7 @@ def read_papers(
             entry.get("decision"),
             tuple(tried),
             tuple(row for row in rows if key in row.papers),
+            entry.get("caution"),
         )
         if paper.verdict == NOT_TRIED and not paper.why:
             raise RecipeError(f"papers.yaml  {key}: was not tried, and why is not said")

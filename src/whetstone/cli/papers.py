@@ -44,6 +44,8 @@ def lines_of(paper: Paper) -> list[str]:
     lines = [f"{paper.title}{arxiv}", f"claims:    {paper.claim}", f"mechanism: {paper.mechanism or 'none here'}"]
     lines += [f"exact:     {row.sentence}" for row in paper.exact]
     lines += [f"{each.claim}: {each.sentence}" for each in paper.tried]
+    if paper.caution is not None:
+        lines.append(f"caution:   {paper.caution}")
     if paper.page is not None:
         lines.append(f"shown in   benchmarks/results/{paper.page}.md")
     if paper.decision is not None:
