@@ -134,7 +134,7 @@ def test_a_run_in_which_nobody_earned_anything_is_told_how_to_begin(shop):
         "from whetstone.trajectory import Score\nasync def lost(trajectory, task): return Score(0.0, success=False)\n"
     )
     done = whetstone("train", "shop.yaml", "reward=lost:lost", cwd=shop)
-    assert "no episode earned anything: begin with demonstrations (supervised), easier tasks" in done.stderr
+    assert "no episode earned anything: start with demonstrations (supervised), easier tasks" in done.stderr
 
 
 def test_a_traceback_is_shown_where_it_is_asked_for(shop):

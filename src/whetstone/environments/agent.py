@@ -262,7 +262,7 @@ class Agent:
                 inside.begin()
             else:
                 variables = {**same_hashes(), **_told(f"{self._server.url}/episodes/{self._id}"), **self._variables}
-                process = await self._started(argv, variables)
+                process = await _start(argv, self._folder, variables)
                 stack.push_async_callback(_end, process)
             assert process.stdout is not None
             assert process.stderr is not None
@@ -272,20 +272,6 @@ class Agent:
         self.final = {"answer": last, "exit": code} | self.final
         if code:
             self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
-
-    async def _started(self, argv: Sequence[str], variables: Mapping[str, str]) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                *argv,
-                cwd=self._folder or None,
-                env=variables,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
 
     def _ending(self) -> str:
         return str(self.final.get("failed", "itself"))
@@ -321,6 +307,26 @@ def _told(base: str) -> dict[str, str]:
     anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": MODEL}
     told = {"OPENAI": openai, "ANTHROPIC": anthropic}
     return {f"{who}_{name}": value for who, said in told.items() for name, value in said.items()}
+
+
+async def _start(argv: Sequence[str], folder: str, variables: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Start a command with its output in pipes, in a process group that `_end` can stop.
+
+    Raises:
+        RecipeError: If the program cannot be executed.
+    """
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=folder or None,
+            env=variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

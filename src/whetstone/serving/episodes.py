@@ -197,24 +197,11 @@ class Episodes:
                 self.end(episode)
                 return episode
             raise RefusedError(f'nothing was said in the episode "{id[:80]}" yet', status=409, code="episode_empty")
-        if unknown := sorted(set(said) - {"reward", "turn", "turns", "final"}):
-            raise RefusedError(f"{unknown[0]}: not known; there are reward, turn, turns, final", param=unknown[0])
-        given = said.get("turns") or {}
-        if not isinstance(given, Mapping):
-            raise RefusedError("turns: an object of answer numbers and rewards", param="turns")
-        turns = {_turn(turn, episode): self.checked_reward(worth, "turns") for turn, worth in given.items()}
-        worth = self.checked_reward(said["reward"], "reward") if said.get("reward") is not None else None
-        if said.get("turn") is not None:
-            if worth is None:
-                raise RefusedError("reward: a number is asked for", param="reward")
-            given, worth = {**given, "turn": None}, None
-            turns[_turn(said["turn"], episode)] = self.checked_reward(said["reward"], "reward")
-        if len(turns) < len(given):
-            raise RefusedError("turns: names an answer twice", param="turns")
-        episode.turn_rewards |= turns
-        if worth is not None:
-            episode.reward = worth
-        if final or (final is None and worth is not None):
+        reward, turn_rewards = _parse_rewards(said, episode, self.checked_reward)
+        episode.turn_rewards |= turn_rewards
+        if reward is not None:
+            episode.reward = reward
+        if final or (final is None and reward is not None):
             self.end(episode)
         return episode
 
@@ -373,6 +360,35 @@ def _over(id: str) -> RefusedError:
 def _unknown(id: str) -> RefusedError:
     hint = "each answer names its own in the header x-whetstone-episode"
     return RefusedError(f'there is no episode "{id[:80]}"; {hint}', status=404, code="not_found")
+
+
+def _parse_rewards(
+    body: Mapping[str, Any], episode: Episode, check: Callable[[Any, str], float]
+) -> tuple[float | None, dict[int, float]]:
+    """Return the reward of an episode and the rewards of its answers by number, from the body of a request.
+
+    Args:
+        check: Returns a reward that may be stored; see `Episodes.checked_reward`.
+
+    Raises:
+        RefusedError: If a key is unknown, a value is not a number, or an answer is named twice.
+    """
+    if unknown := sorted(set(body) - {"reward", "turn", "turns", "final"}):
+        raise RefusedError(f"{unknown[0]}: not known; there are reward, turn, turns, final", param=unknown[0])
+    by_answer = body.get("turns") or {}
+    if not isinstance(by_answer, Mapping):
+        raise RefusedError("turns: an object of answer numbers and rewards", param="turns")
+    turn_rewards = {_turn(turn, episode): check(value, "turns") for turn, value in by_answer.items()}
+    num_named = len(by_answer)
+    reward = check(body["reward"], "reward") if body.get("reward") is not None else None
+    if body.get("turn") is not None:
+        if reward is None:
+            raise RefusedError("reward: a number is asked for", param="reward")
+        turn_rewards[_turn(body["turn"], episode)], reward = reward, None
+        num_named += 1
+    if len(turn_rewards) < num_named:
+        raise RefusedError("turns: names an answer twice", param="turns")
+    return reward, turn_rewards
 
 
 def _turn(given: Any, episode: Episode) -> int:

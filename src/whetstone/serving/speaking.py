@@ -20,7 +20,7 @@ from whetstone.chat.call_grammar import CallGrammar, CallGrammarError, call_gram
 from whetstone.chat.message import Text
 from whetstone.errors import PolicyError, PromptTooLong
 from whetstone.inference import Engine, GenerateRequest, Generation, Sampling
-from whetstone.inference.protocol import Constraint
+from whetstone.inference.protocol import Constraint, EngineAbilities
 from whetstone.seeding import derive_seed
 from whetstone.serving.recording import Episode, Place, turn_of
 from whetstone.serving.schemas import GrammarConstraint, Schemas
@@ -99,7 +99,7 @@ class Speaker:
             raise RefusedError(str(error), param="messages") from None
 
     def _place(self, asked: Asked, episode: Episode) -> Place:
-        self._refuse(asked)
+        _check_request(asked, self.engine.abilities, len(self.chat.tokenizer))
         try:
             if asked.prompt is None:
                 place = episode.place(self.chat, asked.messages, asked.tools)
@@ -123,46 +123,6 @@ class Speaker:
                 param="response_format",
             )
         return place
-
-    def _refuse(self, asked: Asked) -> None:
-        """See that this engine, and this tokenizer, can give what is asked."""
-        known = len(self.chat.tokenizer)
-        prompt = asked.prompt if isinstance(asked.prompt, tuple) else ()
-        for name, ids in (("logit_bias", tuple(asked.logit_bias)), ("prompt", prompt)):
-            if wrong := [token for token in ids if not 0 <= token < known]:
-                raise RefusedError(f"{name}: no token {str(wrong[0])[:40]}; there are {known}, from 0", param=name)
-        if sum(math.isinf(value) for value in asked.logit_bias.values()) >= known:
-            raise RefusedError("logit_bias: it forbids every token", param="logit_bias")
-        abilities, held = self.engine.abilities, _held_by(asked)
-        if asked.logit_bias and not abilities.logit_bias:
-            raise RefusedError("logit_bias: this engine draws without", param="logit_bias")
-        if asked.top_logprobs and not abilities.top_logprobs:
-            raise RefusedError(
-                "top_logprobs: of drawn tokens alone this engine tells log-probs (logprobs: true)", param="top_logprobs"
-            )
-        if not held:
-            return
-        if not abilities.constraints:
-            remedy = "ask for it in a message" if asked.schema is not None else "use tool_choice auto"
-            raise RefusedError(
-                f"{held}: this engine cannot constrain sampling; {remedy}, or serve with `engine: local`",
-                param=held,
-                code="unsupported_parameter",
-            )
-        if any(math.isinf(value) for value in asked.logit_bias.values()):
-            raise RefusedError(
-                f"logit_bias: {held} can require a token that -100 forbids; use values above -100", param="logit_bias"
-            )
-        if asked.must_call is not None and asked.stop:
-            raise RefusedError(
-                "stop: it can cut the call that tool_choice requires; leave it out, or use tool_choice auto",
-                param="stop",
-            )
-        if asked.schema is not None and asked.tools:
-            raise RefusedError(
-                "response_format: not beside tools, whose calls are in no schema; tool_choice: none",
-                param="response_format",
-            )
 
     async def _answer(
         self, asked: Asked, episode: Episode, place: Place, seed: int, show: Show | None
@@ -257,6 +217,53 @@ class Speaker:
                 self._call_grammars.clear()
             self._call_grammars[key] = grammar
         return self._call_grammars[key]
+
+
+def _check_request(asked: Asked, abilities: EngineAbilities, known: int) -> None:
+    """Refuse a request that the engine or the tokenizer cannot fulfill.
+
+    Args:
+        known: Number of tokens of the vocabulary.
+
+    Raises:
+        RefusedError: The message names the field and the remedy.
+    """
+    prompt = asked.prompt if isinstance(asked.prompt, tuple) else ()
+    for name, ids in (("logit_bias", tuple(asked.logit_bias)), ("prompt", prompt)):
+        if wrong := [token for token in ids if not 0 <= token < known]:
+            raise RefusedError(f"{name}: no token {str(wrong[0])[:40]}; there are {known}, from 0", param=name)
+    if sum(math.isinf(value) for value in asked.logit_bias.values()) >= known:
+        raise RefusedError("logit_bias: it forbids every token", param="logit_bias")
+    held = _held_by(asked)
+    if asked.logit_bias and not abilities.logit_bias:
+        raise RefusedError("logit_bias: this engine draws without", param="logit_bias")
+    if asked.top_logprobs and not abilities.top_logprobs:
+        raise RefusedError(
+            "top_logprobs: of drawn tokens alone this engine tells log-probs (logprobs: true)", param="top_logprobs"
+        )
+    if not held:
+        return
+    if not abilities.constraints:
+        remedy = "ask for it in a message" if asked.schema is not None else "use tool_choice auto"
+        raise RefusedError(
+            f"{held}: this engine cannot constrain sampling; {remedy}, or serve with `engine: local`",
+            param=held,
+            code="unsupported_parameter",
+        )
+    if any(math.isinf(value) for value in asked.logit_bias.values()):
+        raise RefusedError(
+            f"logit_bias: {held} can require a token that -100 forbids; use values above -100", param="logit_bias"
+        )
+    if asked.must_call is not None and asked.stop:
+        raise RefusedError(
+            "stop: it can cut the call that tool_choice requires; leave it out, or use tool_choice auto",
+            param="stop",
+        )
+    if asked.schema is not None and asked.tools:
+        raise RefusedError(
+            "response_format: not beside tools, whose calls are in no schema; tool_choice: none",
+            param="response_format",
+        )
 
 
 def _held_by(asked: Asked) -> str:

@@ -143,25 +143,7 @@ class OpenedRun:
     def evaluations(self) -> list[dict[str, Any]]:
         """Success on tasks it does not learn from, in the order of training: name, step (None at a stage's end),
         success, interval, episodes, reward, turns, tool calls, tokens."""
-        found = []
-        folder = self.folder / "evaluations"
-        order = ["untrained", *self.metrics.stages()]
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            told = self.files.read_object(path)
-            if not isinstance(told.get("success"), int | float):
-                continue
-            if not _is_interval(told.get("interval")):
-                told["interval"] = None
-            stage, _, number = path.stem.rpartition("-")
-            step = int(number) if number.isdecimal() and 6 <= len(number) <= 12 else None
-            stage = stage if step is not None else path.stem
-            place = order.index(stage) if stage in order else len(order)
-            kept = ("success", "interval", "episodes", "reward", "turns", "tool_calls", "action_tokens", "kinds")
-            found.append(
-                (place, step if step is not None else 2**40, {"name": path.stem, "stage": stage, "step": step}
-                 | {key: told.get(key) for key in kept})
-            )  # fmt: skip
-        return [told for *_, told in sorted(found, key=lambda each: each[:2])]
+        return _read_evaluations(self.files, self.folder / "evaluations", ["untrained", *self.metrics.stages()])
 
     def progress(self) -> dict[str, Any]:
         """How far it is: stage, step, of how many, when it last wrote, and whether it is `finished`, `running`,
@@ -261,22 +243,8 @@ class OpenedRun:
         """By stage and key, curves as JSON; `evaluation/success` is of tasks that are held out."""
         revision = self.revision()
         if self._curves is None or self._curves[0] != revision:
-            self._curves = revision, self._drawn()
+            self._curves = revision, _curves_of_run(self.metrics, self.evaluations())
         return self._curves[1]
-
-    def _drawn(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for stage in self.metrics.stages():
-            found[stage] = {key: asdict(curve) for key, curve in curves_of(self.metrics.of(stage)).items()}
-        held_out = [told for told in self.evaluations() if told["step"] is not None and told.get("interval")]
-        if held_out:
-            found.setdefault(held_out[0]["stage"], {})["evaluation/success"] = {
-                "x": [told["step"] for told in held_out],
-                "y": [told["success"] for told in held_out],
-                "low": [told["interval"][0] for told in held_out],
-                "high": [told["interval"][1] for told in held_out],
-            }
-        return found
 
     def tokenizer(self) -> Tokenizer | None:
         """Of its last checkpoint, or of the folder its policy began with; None where there is none yet."""
@@ -296,6 +264,41 @@ class OpenedRun:
                 continue
             return self._tokenizer[1]
         return None
+
+
+def _read_evaluations(files: RunFiles, folder: Path, stages: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the evaluations of a run in the order of `stages` and steps; see `OpenedRun.evaluations`."""
+    entries = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        stored = files.read_object(path)
+        if not isinstance(stored.get("success"), int | float):
+            continue
+        if not _is_interval(stored.get("interval")):
+            stored["interval"] = None
+        stage, _, number = path.stem.rpartition("-")
+        step = int(number) if number.isdecimal() and 6 <= len(number) <= 12 else None
+        stage = stage if step is not None else path.stem
+        position = stages.index(stage) if stage in stages else len(stages)
+        keys = ("success", "interval", "episodes", "reward", "turns", "tool_calls", "action_tokens", "kinds")
+        entry = {"name": path.stem, "stage": stage, "step": step} | {key: stored.get(key) for key in keys}
+        entries.append((position, step if step is not None else 2**40, entry))
+    return [entry for *_, entry in sorted(entries, key=lambda each: each[:2])]
+
+
+def _curves_of_run(metrics: MetricRows, evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the curves of a run by stage and key; see `OpenedRun.curves`."""
+    curves: dict[str, dict[str, Any]] = {}
+    for stage in metrics.stages():
+        curves[stage] = {key: asdict(curve) for key, curve in curves_of(metrics.of(stage)).items()}
+    held_out = [each for each in evaluations if each["step"] is not None and each.get("interval")]
+    if held_out:
+        curves.setdefault(held_out[0]["stage"], {})["evaluation/success"] = {
+            "x": [each["step"] for each in held_out],
+            "y": [each["success"] for each in held_out],
+            "low": [each["interval"][0] for each in held_out],
+            "high": [each["interval"][1] for each in held_out],
+        }
+    return curves
 
 
 def opened_runs(
