@@ -39,7 +39,7 @@ from circumstances import circumstances
 from learner import forget_peak, held
 from turns import Turns
 from whetstone.assembly import Assembly, assemble
-from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.assembly.members import learner_for
 from whetstone.chat import user
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.policies import Policy, in_dtype, load_policy

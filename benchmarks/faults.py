@@ -26,7 +26,7 @@ from circumstances import circumstances
 from crash import fork_server
 from warm_up import warmed_up
 from whetstone.assembly import assemble
-from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.assembly.members import learner_for
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe

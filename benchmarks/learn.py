@@ -18,7 +18,7 @@ from typing import Any
 
 from circumstances import circumstances
 from whetstone.assembly import assemble
-from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.members import imitator_for, learner_for
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.recipe import load_recipe
 from whetstone.record.store import RunStore

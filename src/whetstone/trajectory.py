@@ -275,6 +275,8 @@ class Trajectory:
     """By name, how its world works where models get used to it, such as `python: persistent`."""
     role: str = ""
     """Which seat of a game with several it played; empty where there is only one."""
+    member: str = ""
+    """Member of `policies` that sampled the trajectory; empty if the recipe has only `policy`."""
     final: Mapping[str, Any] = field(default_factory=dict)
     """What the environment said of itself when the episode was over: `success`, `score`, what it counted; JSON values.
     Empty where it says nothing. Rewards judge by this and by the turns, so they can be computed again."""

@@ -98,6 +98,7 @@ class _TrajectoryRow(TypedDict):
     marks: NotRequired[list[str]]
     declared: NotRequired[dict[str, str]]
     role: NotRequired[str]
+    member: NotRequired[str]
     final: NotRequired[dict[str, Any]]
     off_policy: NotRequired[OffPolicy]
     seconds: float
@@ -192,6 +193,7 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "marks": list(trajectory.marks),
         "declared": dict(trajectory.declared),
         **({"role": trajectory.role} if trajectory.role else {}),
+        **({"member": trajectory.member} if trajectory.member else {}),
         **({"final": dict(trajectory.final)} if trajectory.final else {}),
         "off_policy": trajectory.off_policy,
         "seconds": round(trajectory.seconds, 6),
@@ -309,6 +311,7 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
         marks=tuple(mark for mark in row.get("marks", ()) if mark != "replayed"),
         declared=tuple(row.get("declared", {}).items()),
         role=row.get("role", ""),
+        member=row.get("member", ""),
         final=row.get("final", {}),
         off_policy=row.get("off_policy", OffPolicy.RECOMPUTE),
         seconds=row["seconds"],

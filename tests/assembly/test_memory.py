@@ -11,7 +11,7 @@ from tests_devices import DEVICE, NAME, allocated, most_allocated
 from tests_segments import segment
 from tests_small import SMALL
 from whetstone.algorithms import supervised
-from whetstone.assembly import assemble
+from whetstone.assembly import assemble, memory
 from whetstone.assembly.memory import ModelSize, check_fits, memory_plan, size_of
 from whetstone.errors import RecipeError
 from whetstone.learning.model_trainer import ModelTrainer
@@ -163,3 +163,26 @@ def test_a_device_without_room_for_one_episode_is_one_line(monkeypatch):
     monkeypatch.setattr(module, "mem_get_info", lambda device=None: (1 << 10, 4 << 30))
     with pytest.raises(RecipeError, match=rf"engine: no room for keys and values on {DEVICE}:0: .* hold no sequence"):
         assembly.engine()
+
+
+def test_members_that_do_not_fit_together_are_refused_with_what_would_fit(tmp_path, monkeypatch):
+    folder = hollow(tmp_path / "large", parameters=1 << 26)
+    large = [
+        "policy.tiny=null",
+        f"policy.path={folder}",
+        "policy.dtype=float32",
+        "policy.device=cpu",
+        "supervised=null",
+    ]
+    monkeypatch.setattr(memory, "free_memory", lambda device: 3 << 29)  # 1.5 GiB: 16 bytes per parameter take 1 GiB
+    check_fits(load_recipe("bargaining", large), trains=True)
+    two = load_recipe("bargaining", [*large, "policies={buyer: {}, seller: {like: buyer}}"])
+    message = (
+        r"0.0671 billion parameters of buyer and 0.0671 billion parameters of seller take 2 GiB before .*, and 1.5 GiB "
+        r"are free; policy.lora: \{rank: 16\} takes 0.5 GiB"
+    )
+    with pytest.raises(RecipeError, match=message):
+        check_fits(two, trains=True)
+    check_fits(load_recipe(two, ["policies.seller.trained=false"]), trains=True)
+    shares = {share.what for share in memory_plan(two, trains=True)}
+    assert {"buyer: weights", "seller: weights", "seller: optimiser states"} <= shares

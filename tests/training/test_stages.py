@@ -10,7 +10,7 @@ from tests_conversations import conversations, pairs, texts, written
 from tests_small import SMALL, StopAfter, Stopped
 from whetstone.analysis.shown_run import ShownRun
 from whetstone.assembly import assemble
-from whetstone.assembly.auxiliary_models import began_without_adapters
+from whetstone.assembly.members import began_without_adapters
 from whetstone.errors import DataError, RecipeError, WhetstoneError
 from whetstone.policies import has_adapters, load_policy, save_policy
 from whetstone.policies.export import merged

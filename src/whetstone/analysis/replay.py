@@ -21,7 +21,7 @@ import torch
 
 from whetstone.algorithms import columns_of
 from whetstone.assembly.assembly import Assembly, assemble
-from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.assembly.members import learner_for
 from whetstone.assembly.own_data import with_learning
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
@@ -240,6 +240,8 @@ class Replay:
             state: State of the learner; None: new.
         """
         changed = self._changed(self.eras[self.era_at(update)].resolved)
+        if changed.recipe.policies:
+            raise changed.error("policies", "updates of several members cannot be repeated")
         assembly = await run_in_compute_thread(assemble, changed, policy, memory)
         settings = changed.recipe.reinforcement
         assert settings is not None  # there are updates

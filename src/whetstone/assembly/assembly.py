@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ from whetstone.assembly.environment import environment_of
 from whetstone.assembly.frozen_models import frozen_models
 from whetstone.assembly.instantiate import part_of
 from whetstone.assembly.loss_terms import added_loss_terms
+from whetstone.assembly.members import Member
 from whetstone.assembly.methods import method_of, searching_of, strategy_of
 from whetstone.assembly.policy import chat_of, policy_of
+from whetstone.assembly.seats import frozen_actors, member_actors, sampling_of
 from whetstone.assembly.stored_data import StoredReader
 from whetstone.assembly.task_components import reward_of, source_of
 from whetstone.assembly.teacher import teacher_reads
@@ -32,7 +35,7 @@ from whetstone.chat import Chat, ToolCallFormat
 from whetstone.contracts import fulfils
 from whetstone.environments import Environment
 from whetstone.errors import PolicyError, RecipeError
-from whetstone.inference import ENGINES, Engine, RestartingEngine, Sampling, merges, require
+from whetstone.inference import ENGINES, Engine, RestartingEngine, merges, require
 from whetstone.learning.columns import critic_heads
 from whetstone.learning.credit import CreditParts
 from whetstone.learning.loss_terms import expand_loss_terms
@@ -42,9 +45,8 @@ from whetstone.policies import (
     clone_trainable,
     critic_for,
     freeze,
-    load_policy,
 )
-from whetstone.recipe import ReinforcementSettings, Resolved, RolloutSettings
+from whetstone.recipe import ReinforcementSettings, Resolved
 from whetstone.record.starting import resolve_start
 from whetstone.rewards import Reward, provided_by
 from whetstone.rollout import (
@@ -53,16 +55,14 @@ from whetstone.rollout import (
     EndpointActor,
     EpisodeRecord,
     ExpertActor,
-    FrozenActor,
     Limits,
     Method,
-    ModelActor,
     PolicyActor,
     Strategy,
 )  # fmt: skip
 from whetstone.rollout.cluster import Cluster
 from whetstone.rollout.deadlines import group_deadline, turn_deadline
-from whetstone.rollout.optional import FrozenSeats, ReadsEntropies
+from whetstone.rollout.optional import ReadsEntropies
 from whetstone.rollout.protocol import Stateful
 from whetstone.tasks import Expert, Source
 from whetstone.tasks.protocol import Skips
@@ -84,6 +84,8 @@ class Assembly:
         memory: State of the components of the method, from a checkpoint.
         say: Callback for lines about what was chosen or left out.
         calls: Tools that are called; None: those that a run calls.
+        checkpoint: Checkpoint that `policy` comes from, whose members are loaded; None: members start as the recipe
+            specifies.
     """
 
     def __init__(
@@ -94,8 +96,13 @@ class Assembly:
         *,
         say: Callable[[str], None] = lambda line: None,
         calls: CallPolicy | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
-        self.resolved, self.say = resolved, say
+        self.resolved, self.say, self.checkpoint = resolved, say, checkpoint
+        self.member = next(iter(resolved.recipe.policies), "")
+        """Name of the member that `policy` is; empty if the recipe has only `policy`."""
+        self.members: Mapping[str, Member] = {}
+        """Other members of `policies`, from the start of reinforcement (`open_members`)."""
         self._policy, self._memory, self._calls = policy, memory or {}, calls
         self.skipped_rows: dict[str, int] = {}
         """Number of invalid rows that were skipped (`on_bad_row: skip`), by the recipe key of their file."""
@@ -237,13 +244,25 @@ class Assembly:
     @cached_property
     def frozen(self) -> Mapping[str, Actor]:
         """Actors that play a seat instead of the policy, by role."""
-        return _frozen(self)
+        return frozen_actors(self)
 
     @cached_property
     def teacher_reads(self) -> Callable[[Trajectory, Task], Trajectory] | None:
         """Function that returns an episode as the teacher reads it: the same actions in other contexts. None: as the
         policy did."""
         return teacher_reads(self.resolved, self.source, self.environment, self.chat)
+
+    def restart(self) -> Assembly:
+        """Return an assembly whose policy is built again, as a run starts with it."""
+        other = self.with_components(_policy=None, say=lambda line: None)
+        for name in ("loaded", "policy", "chat"):
+            other.__dict__.pop(name, None)
+        return other
+
+    @property
+    def trained(self) -> dict[str, Member]:
+        """Members that are trained in addition to `policy`."""
+        return {name: member for name, member in self.members.items() if member.is_trained}
 
     def build(self, *names: str) -> None:
         """Build components, in this order.
@@ -394,15 +413,19 @@ class Assembly:
             busy_seconds=(lambda: actor.engine.statistics.busy_seconds) if isinstance(actor, PolicyActor) else None,
             method=method,
             expert=self.expert_actor() if isinstance(self.demonstrated, Expert) else None,
-            others=self.frozen,
+            others={**self.frozen, **member_actors(self)},
             tool_watch=self.tool_watch,
         )
         return collector if self.cluster is None else self.cluster.spread(collector)
 
-    def policy_actor(self, engine: Engine, *, temperature: float) -> PolicyActor:
-        """The policy as it is sampled in this recipe."""
-        sampling = _sampling(self.resolved.recipe.rollout, self.chat, temperature)
-        return PolicyActor(engine, sampling, self.chat.stop_ids)
+    def policy_actor(self, engine: Engine, *, temperature: float, member: str | None = None) -> PolicyActor:
+        """Return an actor that samples with the settings of this recipe.
+
+        Args:
+            member: Name of the member whose engine it is; None: that of `policy`.
+        """
+        sampling = sampling_of(self.resolved.recipe.rollout, self.chat, temperature)
+        return PolicyActor(engine, sampling, self.chat.stop_ids, self.member if member is None else member)
 
     def expert_actor(self) -> ExpertActor:
         """The source's expert.
@@ -422,6 +445,7 @@ def assemble(
     *,
     say: Callable[[str], None] = lambda line: None,
     calls: CallPolicy | None = None,
+    checkpoint: Path | None = None,
 ) -> Assembly:
     """Return the components of a recipe. They are built when they are requested, and checked by `Assembly.check`.
 
@@ -430,12 +454,13 @@ def assemble(
         memory: Same as for `Assembly`.
         say: Same as for `Assembly`.
         calls: Same as for `Assembly`.
+        checkpoint: Same as for `Assembly`.
 
     Raises:
         RecipeError: A variable has no value, or `start_from` names no checkpoint.
     """
     resolved.check_variables()
-    return Assembly(resolve_start(resolved), policy, memory, say=say, calls=calls)
+    return Assembly(resolve_start(resolved), policy, memory, say=say, calls=calls, checkpoint=checkpoint)
 
 
 def judged_parts(
@@ -452,44 +477,3 @@ def judged_parts(
     resolved.check_variables()
     source = source_of(resolved, "tasks", resolved.recipe.tasks.options)
     return source, environment_of(resolved, calls), reward_of(resolved)
-
-
-def _frozen(assembly: Assembly) -> dict[str, Actor]:
-    """Return the models that the strategy puts into seats: those of `models` by name, and those of folders, each with
-    its own engine.
-
-    Raises:
-        RecipeError: A folder holds no model, or one with other tokens.
-    """
-    actors: dict[str, Actor] = {}
-    resolved, policy, chat, strategy = assembly.resolved, assembly.policy, assembly.chat, assembly.strategy
-    rollout = resolved.recipe.rollout
-    seated = strategy.frozen if fulfils(strategy, FrozenSeats) else None
-    models = assembly.models
-    for role, folder in (seated or {}).items():
-        if folder in models:
-            actors[role] = ModelActor(models[folder], chat)
-            continue
-        try:
-            trusted = resolved.recipe.policy.trust_remote_code
-            other = load_policy(folder, trust_remote_code=trusted, device=policy.device)
-        except PolicyError as error:
-            raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
-        if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
-        held = clone_trainable(other.model.requires_grad_(False), dtype=policy.dtype)
-        engine = ENGINES["local"](policy=replace(other, model=held), max_sequences=rollout.max_in_flight)
-        sampling = _sampling(rollout, chat, rollout.temperature)
-        actors[role] = FrozenActor(PolicyActor(engine, sampling, chat.stop_ids))
-    return actors
-
-
-def _sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
-    return Sampling(
-        max_new_tokens=settings.max_new_tokens,
-        temperature=temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        stop_strings=(*chat.format.stops, *settings.stop_strings),
-    )

@@ -18,7 +18,9 @@ from whetstone.assembly.compatibility import (
 )
 from whetstone.assembly.instantiate import found
 from whetstone.assembly.learner_processes import check_learner_processes
+from whetstone.assembly.member_recipes import check_members
 from whetstone.assembly.methods import check_method
+from whetstone.assembly.seats import member_seats
 from whetstone.environments.protocol import tools_shown
 from whetstone.errors import RecipeError
 from whetstone.inference import ENGINES
@@ -63,6 +65,7 @@ def check_components(assembly: Assembly) -> None:
         assembly.say(f"tools without a docstring: {names}; add one, it is the description that the model reads")
     assembly.build("chat")
     check_learner_processes(resolved, policy, say=assembly.say)
+    check_members(resolved, member_seats(assembly))
     check_method(resolved, assembly.strategy, assembly.method, source, environment)
     credit, objective = assembly.credit, assembly.objective
     if assembly.correction is not None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from whetstone.assembly.members import Member, frozen_engine
 from whetstone.assembly.placement import device_of
 from whetstone.chat import FORMATS, Chat, ChatEndpoint, Message, ToolSpec, fitting_format
 from whetstone.chat.endpoint import key_in
 from whetstone.errors import InfrastructureError, PolicyError, RecipeError
-from whetstone.inference import Engine, GenerateRequest, LocalEngine, Sampling
+from whetstone.inference import GenerateRequest, Sampling
 from whetstone.plugins import find_part
-from whetstone.policies import Policy, found_model, load_policy
+from whetstone.policies import Policy, found_model, load_frozen
 from whetstone.recipe import ModelSettings, Resolved
 from whetstone.record import kept_checkpoint, run_recipe
 from whetstone.tools.models import FrozenModel, Said
@@ -43,7 +45,7 @@ def _model(resolved: Resolved, name: str, settings: ModelSettings) -> FrozenMode
         elif settings.url is not None:
             said = _Endpoint(settings)
         else:
-            said = _Local(resolved, settings)
+            said = _Local(resolved, name, settings)
     except (RecipeError, PolicyError) as error:
         raise resolved.error(f"models.{name}", str(error)) from None
     replayable = settings.url is None
@@ -83,35 +85,41 @@ class _Endpoint:
 
 
 class _Local:
-    """A model in a folder, or the last one of a run, in an engine of its own."""
+    """A model in a folder, or the last one of a run."""
 
-    def __init__(self, resolved: Resolved, settings: ModelSettings) -> None:
+    def __init__(self, resolved: Resolved, name: str, settings: ModelSettings) -> None:
         assert settings.path is not None
-        self.resolved, self.settings = resolved, settings
-        self.format, self.variables, self.folder = "auto", {}, Path(settings.path)
+        self.settings, self.folder = settings, Path(settings.path)
+        format_name, variables = "auto", {}
         if (self.folder / "recipe.yaml").is_file():
             chat = run_recipe(self.folder).recipe.chat
-            self.format, self.variables = chat.format, chat.variables
+            format_name, variables = chat.format, chat.variables
             last = kept_checkpoint(self.folder)
             if last is None:
                 raise RecipeError(f"path: {self.folder}: the run has no checkpoint yet")
             self.folder = last
-        self.trusted = resolved.recipe.policy.trust_remote_code
-        found_model(self.folder, trust_remote_code=self.trusted)
-        self._held: tuple[Policy, Chat] | None = None
-        self._engine: Engine | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        trusted = resolved.recipe.policy.trust_remote_code
+        found_model(self.folder, trust_remote_code=trusted)
+
+        def read_chat(policy: Policy) -> Chat:
+            named = fitting_format(policy.tokenizer, variables) if format_name == "auto" else format_name
+            return Chat(policy.tokenizer, find_part("tool-call format", named, FORMATS)(), variables)
+
+        self.member = Member(
+            name,
+            lambda: load_frozen(self.folder, trust_remote_code=trusted, device=device_of(resolved)),
+            chat=read_chat,
+            engine=partial(frozen_engine, max_sequences=resolved.recipe.rollout.max_in_flight),
+        )
         self._episodes = count()
 
     async def __call__(self, conversation: Sequence[Message], tools: Sequence[ToolSpec], seed: int) -> Message:
-        policy, chat = self._loaded()
+        policy, chat, engine = self.member.policy, self.member.chat, self.member.engine
         prompt = chat.open(conversation, tools).tokens
         room = policy.context_length - len(prompt)
         if room < 1:
-            said = (
-                f"the model at {self.settings.path} reads {policy.context_length} tokens, and was given {len(prompt)}"
-            )
-            raise InfrastructureError(said)
+            limit = f"the model at {self.settings.path} reads {policy.context_length} tokens"
+            raise InfrastructureError(f"{limit}, and was given {len(prompt)}")
         sampling = Sampling(
             max_new_tokens=min(room, self.settings.max_new_tokens),
             temperature=self.settings.temperature,
@@ -119,31 +127,9 @@ class _Local:
             stop_strings=chat.format.stops,
             seed=seed,
         )
-        engine, episode = self._here(policy), f"asked-{next(self._episodes)}"
+        episode = f"asked-{next(self._episodes)}"
         try:
-            drawn = await engine.generate(GenerateRequest(prompt, sampling, episode))
+            generation = await engine.generate(GenerateRequest(prompt, sampling, episode))
         finally:
             engine.forget(episode)
-        return chat.read(drawn.tokens, tools, turn=0)
-
-    def _loaded(self) -> tuple[Policy, Chat]:
-        if self._held is None:
-            device = device_of(self.resolved)
-            policy = load_policy(self.folder, trust_remote_code=self.trusted, device=device)
-            name = fitting_format(policy.tokenizer, self.variables) if self.format == "auto" else self.format
-            format = find_part("tool-call format", name, FORMATS)()
-            self._held = policy, Chat(policy.tokenizer, format, self.variables)
-        return self._held
-
-    def _here(self, policy: Policy) -> Engine:
-        """An engine belongs to the loop it was made in."""
-        loop = asyncio.get_running_loop()
-        if self._engine is None or self._loop is not loop:
-            self._loop = loop
-            self._engine = LocalEngine(
-                policy.model.requires_grad_(False),
-                context_length=policy.context_length,
-                rows=self.resolved.recipe.rollout.max_in_flight,
-                detokenize=policy.tokenizer.decode,
-            )
-        return self._engine
+        return chat.read(generation.tokens, tools, turn=0)

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig
 
+from whetstone.assembly.member_recipes import member_recipes
 from whetstone.assembly.model_size import ModelSize
 from whetstone.assembly.placement import auxiliary_devices, device_of
 from whetstone.inference import cache_bytes
@@ -66,8 +67,19 @@ def memory_plan(resolved: Resolved, *, trains: bool) -> list[MemoryShare]:
         RecipeError: The machine has no such device.
         PolicyError: There is no such model.
     """
-    size = size_of(resolved.recipe)
-    return list(_shares(resolved, size, trains=trains)) if size is not None else []
+    return list(_all_shares(resolved, trains=trains))
+
+
+def _all_shares(resolved: Resolved, *, trains: bool) -> Iterator[MemoryShare]:
+    """Memory of the policy and of all other members of `policies`."""
+    for name, each in member_recipes(resolved).items():
+        size, is_trained = size_of(each.recipe), name not in _frozen_members(resolved)
+        for share in _shares(each, size, trains=trains and is_trained) if size is not None else ():
+            yield share if len(resolved.recipe.policies) < 2 else replace(share, what=f"{name}: {share.what}")
+
+
+def _frozen_members(resolved: Resolved) -> set[str]:
+    return {name for name, settings in resolved.recipe.policies.items() if not settings.trained}
 
 
 def _shares(resolved: Resolved, size: ModelSize, *, trains: bool) -> Iterator[MemoryShare]:
@@ -133,23 +145,25 @@ def check_fits(resolved: Resolved, *, trains: bool) -> None:
         RecipeError: It does not; the message says how large it is, and what would fit. Or there is no such device.
         PolicyError: There is no such model.
     """
-    if resolved.recipe.policy.path is None:  # one built from nothing always fits
+    recipes = member_recipes(resolved)
+    if all(each.recipe.policy.path is None for each in recipes.values()):  # a tiny model always fits
         return
-    size = size_of(resolved.recipe)
-    if size is None:
+    sizes = {name: size_of(each.recipe) for name, each in recipes.items()}
+    if None in sizes.values():
         return
-    beyond = _beyond(_held(_shares(resolved, size, trains=trains)))
+    beyond = _beyond(_held(_all_shares(resolved, trains=trains)))
     if beyond is None:
         return
     device, needed, free = beyond
     there = "" if device == CPU else f" on {device}"
+    counts = {name: f"{size.parameters / 1e9:.3g} billion parameters" for name, size in sizes.items() if size}
+    models = " and ".join(f"{count} of {name}" if name else f"its {count}" for name, count in counts.items())
     said = (
-        f"its {size.parameters / 1e9:.3g} billion parameters take {needed / _GIB:.3g} GiB{there} before a token is "
-        f"computed, and {free / _GIB:.3g} GiB are free"
+        f"{models} take {needed / _GIB:.3g} GiB{there} before a token is computed, and {free / _GIB:.3g} GiB are free"
     )
     mends = []
     for mend, changes in _mends(resolved):
-        changed = _held(_shares(resolved.with_changes(changes), size, trains=trains))
+        changed = _held(_all_shares(resolved.with_changes(changes), trains=trains))
         if _beyond(changed) is None:
             mends.append(f"{mend} takes {changed.get(device, changed.get(CPU, 0)) / _GIB:.3g} GiB")
     stage = largest_stage(resolved.recipe) if trains else None

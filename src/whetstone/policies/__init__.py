@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from whetstone.policies.export import ExportPrecision, export_policy, merged
     from whetstone.policies.fetching import fetch
     from whetstone.policies.finding import found_model
+    from whetstone.policies.frozen import load_frozen
     from whetstone.policies.gguf import convert_gguf, licence_of
     from whetstone.policies.hub import is_hub_name
     from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
@@ -112,6 +113,7 @@ __all__ = [
     "kind_of",
     "licence_of",
     "load_adapters",
+    "load_frozen",
     "load_policy",
     "masks_are_known",
     "merged",

@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from whetstone.recipe.methods import Method, read_method
     from whetstone.recipe.origins import origins, with_origins
     from whetstone.recipe.parts import LossTermPart, Part
+    from whetstone.recipe.policy_settings import MemberSettings, PolicySettings, TinySettings
     from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
     from whetstone.recipe.resolved import Resolved, load_recipe, load_stored_recipe
     from whetstone.recipe.scale_settings import ScaleSettings
     from whetstone.recipe.settings import (
         AggregationSettings,
+        ChatSettings,
         ModelSettings,
-        PolicySettings,
         Recipe,
         RolloutSettings,
-        TinySettings,
     )
     from whetstone.recipe.stage_settings import (
         DataSettings,
@@ -44,6 +44,7 @@ __getattr__, __dir__ = window(__name__)
 
 __all__ = [
     "AggregationSettings",
+    "ChatSettings",
     "CriticSettings",
     "DataSettings",
     "DistillationSettings",
@@ -51,6 +52,7 @@ __all__ = [
     "ImitationSettings",
     "LiveSettings",
     "LossTermPart",
+    "MemberSettings",
     "Method",
     "ModelSettings",
     "NamedStage",

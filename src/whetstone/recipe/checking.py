@@ -23,6 +23,8 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) for values that cannot go together."""
     if (recipe.policy.path is None) == (recipe.policy.tiny is None):
         yield "policy", "set either path (a model folder) or tiny (a model built from nothing)"
+    for name in recipe.policies.keys() & recipe.models.keys():
+        yield f"policies.{name}", f'two members are named "{name}"; the other one is in models'
     yield from _stages(recipe)
     yield from _scale(recipe)
     if recipe.live is not None:

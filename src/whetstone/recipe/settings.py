@@ -14,6 +14,7 @@ from whetstone.plugins import with_names
 from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
 from whetstone.recipe.live_settings import LiveSettings
 from whetstone.recipe.parts import LossTermPart, Part, Seconds, Settings, changeable, listed, mode_alone, named
+from whetstone.recipe.policy_settings import MemberSettings, PolicySettings
 from whetstone.recipe.problems import problem_of
 from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
 from whetstone.recipe.stage_settings import (
@@ -29,67 +30,6 @@ from whetstone.recipe.stage_settings import (
     several,
 )
 from whetstone.recipe.start_settings import StartSettings, start_alone
-
-
-class TinySettings(Settings):
-    """A small Llama built from nothing."""
-
-    vocab_size: int = Field(384, ge=270)
-    """Vocabulary size of the tokenizer, which is trained on the recipe's tasks."""
-    hidden_size: int = Field(128, ge=8)
-    """Hidden size of the transformer layers."""
-    num_layers: int = Field(4, ge=1)
-    """Number of transformer layers."""
-    num_heads: int = Field(4, ge=1)
-    """Number of attention heads per layer; must divide `hidden_size`."""
-    intermediate_size: int = Field(384, ge=8)
-    """Hidden size of the feed-forward network in each layer."""
-    context_length: int = Field(512, ge=16)
-    """Maximum context length."""
-
-
-class LoraSettings(Settings):
-    """Low-rank adapters, by PEFT."""
-
-    rank: int = Field(16, ge=1)
-    """Of each adapter; more can learn more and weighs more."""
-    alpha: float = Field(32.0, gt=0)
-    """Scale of the output of the adapters, divided by the rank."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the modules that get adapters, such as `[q_proj, v_proj]`; `all-linear`: every linear layer except the
-    output layer."""
-    dora: bool = False
-    """Direction and size apart, as in DoRA."""
-
-
-class PolicySettings(Settings):
-    """Which model: a folder, or a tiny one built from nothing."""
-
-    CHANGES: ClassVar = changeable(none="device trust_remote_code")
-
-    path: str | None = None
-    """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
-    such as `Qwen/Qwen3-0.6B`, which is fetched, or `Qwen/Qwen3-0.6B@revision`, as wherever a recipe names a model."""
-    revision: str | None = None
-    """Branch, tag or commit of one of the hub's; null: its main branch. A run writes down the commit it had."""
-    trust_remote_code: bool = False
-    """Whether code that comes with the models of this recipe is run: the policy's, its checkpoints', the teacher's and
-    those of other seats. Judges and reward models have an option of their own."""
-    tiny: TinySettings | None = None
-    """A new small model with these dimensions, instead of `path`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Precision of sampling and learning. Trained weights are stored in float32; the base weights of adapters in this
-    precision. `auto`: bfloat16 for a model of 20 million parameters or more if a bfloat16 matrix product is faster than
-    float32 on the device, measured when the run starts and stored with the run; otherwise float32 (on a GPU without
-    bfloat16: float16)."""
-    device: str = "auto"
-    """Device of the policy, for sampling and training: `cpu`, `cuda`, `cuda:1`, `mps`, or another device of
-    PyTorch's. `auto`: the first GPU of CUDA or ROCm if there is one, otherwise the CPU. Apple's `mps`
-    must be set by name: its speed is not measured."""
-    lora: LoraSettings | None = None
-    """Train adapters instead of the weights; null trains the weights."""
-    freeze: list[str] = []
-    """Names of parameters that are not trained; `*` matches any characters: `model.embed_tokens.*`."""
 
 
 class ChatSettings(Settings):
@@ -364,6 +304,16 @@ class Recipe(Settings):
         except ValidationError as error:
             raise problem_of(error, Recipe, keys) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_is_policy(cls, keys: Any) -> Any:
+        policies = keys.get("policies") if isinstance(keys, Mapping) else None
+        first = next(iter(policies.values()), None) if isinstance(policies, Mapping) else None
+        if not isinstance(first, Mapping):
+            return keys
+        own = {key: value for key, value in first.items() if key in PolicySettings.model_fields}
+        return {**keys, "policy": {**own, **(keys.get("policy") or {})}}
+
     @model_validator(mode="after")
     def _rates_suit_the_policy(self) -> Recipe:
         if self.policy.path is None:
@@ -398,7 +348,11 @@ class Recipe(Settings):
     seed: int = Field(0, ge=0, lt=2**63)
     """All chance comes from it; another one is another run of the same experiment."""
     policy: PolicySettings
-    """Which model is trained."""
+    """Which model is trained; with `policies`, the first of them."""
+    policies: dict[str, MemberSettings] = {}
+    """Several models by name, each with the keys of `policy`; `policy` is the short form for one, and its keys override
+    those of the first. The first is evaluated. The others play the seats that have their names, or those that
+    `rollout.strategy.members` specifies. See `docs/members.md`."""
     chat: ChatSettings = ChatSettings()
     """How messages and calls become text."""
     tasks: TasksSettings

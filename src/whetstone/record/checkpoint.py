@@ -16,10 +16,11 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,13 +31,15 @@ from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
 from whetstone.learning.optimizer import SHARDS
 from whetstone.policies import Policy, clone_trainable, critic_from, load_policy, on_cpu, save_policy
-from whetstone.recipe import load_stored_recipe
+from whetstone.recipe import ChatSettings, load_stored_recipe
 
 _NAME = re.compile(r"step-(\d{6,})")
 KEPT = "kept.json"
 """In a run directory: the checkpoint that `reinforcement.keep: best` selected."""
 _SHARDS = Path("trainer") / "shards"
 """In a checkpoint of several learner processes: what each wrote of the optimiser's state."""
+MEMBERS = "members"
+"""In a checkpoint: folders of the trained members after the first, by name."""
 CHECKSUMS = Path("trainer") / "checksums.json"
 """In a checkpoint: the digest of each of its other files."""
 
@@ -78,22 +81,31 @@ class Checkpoints:
         self._writing: asyncio.Task[None] | None = None
 
     async def save(
-        self, policy: Policy, optimizer: dict[str, Any], position: Position, *, last: int, every: int | None
+        self,
+        policy: Policy,
+        optimizer: dict[str, Any],
+        position: Position,
+        *,
+        last: int,
+        every: int | None,
+        members: Mapping[str, tuple[Policy, dict[str, Any]]] = MappingProxyType({}),
     ) -> Path:
         """Take a copy of everything that decides what comes next; it is written while training goes on.
 
         Args:
             last: Checkpoints kept.
             every: Those at multiples of so many steps are kept as well.
+            members: Policy and state of the learner of each other trained member, by name.
 
         Raises:
             SaveError: The one before could not be written.
         """
         await self.written()
         copied = await run_in_compute_thread(_copied, policy, optimizer)
+        others = {name: await run_in_compute_thread(_copied, *each) for name, each in members.items()}
 
         def write() -> None:
-            save_checkpoint(self.run_dir, *copied, position)
+            save_checkpoint(self.run_dir, *copied, position, others)
             prune_checkpoints(self.run_dir, keep=self.keep, last=last, every=every)
 
         self._writing = asyncio.create_task(asyncio.to_thread(write))
@@ -125,7 +137,13 @@ def _cloned(state: Any) -> Any:
     return [_cloned(value) for value in state] if isinstance(state, list) else state
 
 
-def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], position: Position) -> Path:
+def save_checkpoint(
+    run_dir: Path,
+    policy: Policy,
+    optimizer: dict[str, Any],
+    position: Position,
+    members: Mapping[str, tuple[Policy, dict[str, Any]]] = MappingProxyType({}),
+) -> Path:
     """Save everything that decides what comes next. An existing checkpoint of this step is kept as it is.
 
     Raises:
@@ -136,20 +154,30 @@ def save_checkpoint(run_dir: Path, policy: Policy, optimizer: dict[str, Any], po
         shutil.rmtree(optimizer.get(SHARDS) or "", ignore_errors=True)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
+    stored = run_dir / "recipe.yaml"
+    chat = load_stored_recipe(stored).recipe.chat if stored.is_file() else None
     with new_folder(path) as folder:
-        save_policy(policy, folder, at=path)
-        if (run_dir / "recipe.yaml").is_file():
-            chat = load_stored_recipe(run_dir / "recipe.yaml").recipe.chat
-            save_chat_settings(folder, chat.format, chat.variables)
-        (folder / "trainer").mkdir()
-        torch.save({k: v for k, v in optimizer.items() if k != SHARDS}, folder / "trainer" / "optimizer.pt")
-        if optimizer.get(SHARDS) is not None:
-            shutil.move(optimizer[SHARDS], folder / _SHARDS)
-        if policy.critic is not None:
-            torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
+        for name, (model, state) in {"": (policy, optimizer), **members}.items():
+            place = Path(MEMBERS) / name if name else Path()
+            _save_member(folder / place, model, state, chat, at=path / place)
         (folder / "trainer" / "position.json").write_text(json.dumps(asdict(position), indent=1))
         (folder / CHECKSUMS).write_text(json.dumps(_checksums(folder), indent=1))
     return path
+
+
+def _save_member(
+    folder: Path, policy: Policy, optimizer: dict[str, Any], chat: ChatSettings | None, *, at: Path
+) -> None:
+    """Save a model, its critic and the state of its learner."""
+    (folder / "trainer").mkdir(parents=True)
+    save_policy(policy, folder, at=at)
+    if chat is not None:
+        save_chat_settings(folder, chat.format, chat.variables)
+    torch.save({k: v for k, v in optimizer.items() if k != SHARDS}, folder / "trainer" / "optimizer.pt")
+    if optimizer.get(SHARDS) is not None:
+        shutil.move(optimizer[SHARDS], folder / _SHARDS)
+    if policy.critic is not None:
+        torch.save(policy.critic.saved(), folder / "trainer" / "critic.pt")
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
@@ -225,8 +253,23 @@ def load_checkpoint(
     Raises:
         RunDirectoryError: Something in it is missing or damaged.
     """
+    position = position_of(path)
+    return *load_member(path, trust_remote_code=trust_remote_code, base_path=base_path), position
+
+
+def load_member(
+    path: Path, *, trust_remote_code: bool = False, base_path: Path | None = None
+) -> tuple[Policy, dict[str, Any]]:
+    """Return the policy and the optimizer state of a checkpoint, or of a member in a checkpoint.
+
+    Args:
+        trust_remote_code: Same as in `load_policy`.
+        base_path: Same as in `load_policy`.
+
+    Raises:
+        RunDirectoryError: A file is missing or damaged.
+    """
     try:
-        position = position_of(path)
         optimizer = torch.load(path / "trainer" / "optimizer.pt", weights_only=True, map_location="cpu")
         if (path / _SHARDS).is_dir():
             optimizer[SHARDS] = str(path / _SHARDS)
@@ -243,7 +286,7 @@ def load_checkpoint(
             policy = replace(policy, critic=critic_from(policy.model, critic))
         except (LookupError, TypeError, RuntimeError) as error:
             raise RunDirectoryError(f"{path}: its critic is none of this version's ({error})") from error
-    return policy, optimizer, position
+    return policy, optimizer
 
 
 def position_of(path: Path) -> Position:

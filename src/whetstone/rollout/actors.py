@@ -30,6 +30,8 @@ class PolicyActor:
     sampling: Sampling
     """`stop_ids` and `seed` are filled in for each turn."""
     stop_ids: frozenset[int]
+    member: str = ""
+    """Name of the member whose engine it is."""
     owner: ClassVar = "the engine"
 
     async def act(self, moment: ActorInput) -> Action:

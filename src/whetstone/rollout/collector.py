@@ -30,6 +30,7 @@ from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
 from whetstone.rewards import Compares, Reward, compared, scored
+from whetstone.rollout.actors import PolicyActor
 from whetstone.rollout.admission import Admission
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import Fork, Limits
@@ -362,12 +363,12 @@ class Collector:
                 if record is not None:
                     record.drop(id)
                 request.hooks.restarted()
-            running = self._watch.begin()
+            running, actor = self._watch.begin(), self.others.get(request.role, self.actor)
             try:
                 trajectory = await run_episode(
                     request.task,
                     environment=await self._made(),
-                    actor=_WatchedActor(self.others.get(request.role, self.actor), self._watch),
+                    actor=_WatchedActor(actor, self._watch),
                     chat=self.chat,
                     limits=clock.bound(replace(limits, max_turns=request.max_turns)),
                     id=id,
@@ -381,6 +382,8 @@ class Collector:
             except BaseException:
                 self._watch.drop(running)
                 raise
+            if isinstance(actor, PolicyActor) and actor.member:
+                trajectory = replace(trajectory, member=actor.member)
             if self.tool_watch is not None:
                 self.tool_watch.see(trajectory)
             if trajectory.ended is not EndReason.INFRASTRUCTURE or attempt == retries or clock.is_over:

@@ -109,6 +109,16 @@ class FrozenSeats(Protocol):
 
 
 @runtime_checkable
+class MemberSeats(Protocol):
+    """A strategy whose seats are played by members of `policies`."""
+
+    roles: Sequence[str]
+    """The seats."""
+    members: Mapping[str, str] | None
+    """Member that plays a seat, by role; None: the one with the name of the role."""
+
+
+@runtime_checkable
 class ReadsEntropies(Protocol):
     """A strategy that decides by the sampler's entropies."""
 
@@ -126,7 +136,7 @@ class Sized(Protocol):
 
 OPTIONAL = (
     Stateful, TrainsModel, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly,
-    LearnsAgain, KeepsDrawn, FrozenSeats, ReadsEntropies, Sized, Seats, Provides,
+    LearnsAgain, KeepsDrawn, FrozenSeats, MemberSeats, ReadsEntropies, Sized, Seats, Provides,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""
 

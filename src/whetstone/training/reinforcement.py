@@ -325,12 +325,12 @@ class Reinforcement:
 
     async def _publish(self, version: int) -> None:
         wanted = self._version_of(version)
-        if self.engine.version == wanted:
-            return
-        weights = self.learner.weights()
         in_flight = "drain" if self.by_recipe else self.settings.in_flight
-        with self._waiting_for("the engine to take new weights"):
-            await publish(weights, self.engine, wanted, in_flight=in_flight)
+        members = [(member.engine, member.learner) for member in self.assembly.trained.values()]
+        for engine, learner in ((self.engine, self.learner), *members):
+            if engine.version != wanted:
+                with self._waiting_for("the engine to take new weights"):
+                    await publish(learner.weights(), engine, wanted, in_flight=in_flight)
 
     def _ages(self, groups: list[Group]) -> dict[str, float]:
         """How many updates the tokens that are learned from lie back."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import assemble
-from whetstone.assembly.auxiliary_models import imitator_for, learner_for
+from whetstone.assembly.members import learner_of_stage, stored_members
 from whetstone.assembly.own_data import check_data, preferences_of, stored_of, with_learning
 from whetstone.causes import cause_key, listed
 from whetstone.compute_thread import run_in_compute_thread
@@ -34,7 +34,6 @@ from whetstone.errors import (
 )
 from whetstone.inference import publish
 from whetstone.learning.protocol import Closes, Learner
-from whetstone.learning.unchanged import Unchanged
 from whetstone.policies import Policy
 from whetstone.recipe import (
     OfflineSettings,
@@ -122,6 +121,8 @@ class SingleRun:
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
+        self.restored: Path | None = None
+        """Checkpoint from which the run continues."""
         self.interruption = Interruption()
         self.shown: ProgressBar | None = None
         self.rows: list[dict[str, Any]] = []
@@ -140,7 +141,9 @@ class SingleRun:
         """
         with self.interruption:
             self.assembly = await run_in_compute_thread(
-                lambda: assemble(self.learning, self._restored(), say=self.progress.say).check()
+                lambda: assemble(
+                    self.learning, self._restored(), say=self.progress.say, checkpoint=self.restored
+                ).check()
             )
             check_ablations(self.assembly, self.resolved)
             if not self.position.done:
@@ -164,7 +167,8 @@ class SingleRun:
                     if self._changes_here(name, self.position.done.get(name, 0)):
                         return None
             finally:
-                await (self.engine if cluster is None else cluster).close()
+                for each in (self.engine if cluster is None else cluster, *self.assembly.members.values()):
+                    await each.close()
                 await self.checkpoints.written()
                 await let_go(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
@@ -185,7 +189,7 @@ class SingleRun:
 
     def _restored(self) -> Policy | None:
         """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
-        path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
+        self.restored = path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
             settings = self.recipe.policy
@@ -236,7 +240,7 @@ class SingleRun:
     @contextlib.asynccontextmanager
     async def _open_stage(self, name: str, settings: OptimizerSettings, done: int) -> AsyncIterator[_OpenStage]:
         """Create the learner and the work of a stage; when the block ends, all checkpoints are written."""
-        learner = await run_in_compute_thread(self._learner, settings)
+        learner = await run_in_compute_thread(self._learner, settings, done)
         with contextlib.ExitStack() as held:
             if fulfils(learner, Closes):
                 held.callback(learner.close)
@@ -426,21 +430,17 @@ class SingleRun:
             self.position,
             last=settings.keep_last,
             every=settings.keep_interval_steps,
+            members=stored_members(self.assembly),
         )
 
     def _watch(self, collector: Collector | None) -> None:
         if self.shown is not None and collector is not None:
             self.shown.watch(lambda: collector.status().line())
 
-    def _learner(self, settings: OptimizerSettings) -> Learner:
-        staging = self.run_dir / "checkpoints"
-        if isinstance(settings, SupervisedSettings | PretrainingSettings):
-            return imitator_for(self.assembly, settings, staging=staging)
-        if isinstance(settings, SamplingSettings):
-            return Unchanged(self.assembly.policy)
-        learning = self.assembly.resolved.recipe.reinforcement
-        assert learning is not None
-        return learner_for(self.assembly, learning, self.warmed_up, staging=staging)
+    def _learner(self, settings: OptimizerSettings, done: int) -> Learner:
+        first = self.recipe.supervised.steps if self.recipe.supervised is not None else 0
+        is_start, staging = not done and self.position.steps == first, self.run_dir / "checkpoints"
+        return learner_of_stage(self.assembly, settings, self.warmed_up, staging=staging, is_start=is_start)
 
     async def _publish(self, version: int) -> None:
         await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)

@@ -15,7 +15,7 @@ from whetstone.chat import Chat, system, user
 from whetstone.chat.formats.hermes import Hermes
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.inference import Engine, GenerateRequest, LocalEngine, Sampling
-from whetstone.policies import find_device, load_policy
+from whetstone.policies import find_device, load_frozen
 from whetstone.rewards.judges.asking import Kept, certain
 from whetstone.rewards.judges.protocol import Meter, Question
 from whetstone.tokens import TokenSequence
@@ -49,7 +49,7 @@ class LocalJudge:
         device: str = "auto",
     ) -> None:
         self.path, self.reason_tokens, self.concurrency, self.meter = path, reason_tokens, concurrency, Meter()
-        self._policy = load_policy(path, trust_remote_code=trust_remote_code, device=find_device(device))
+        self._policy = load_frozen(path, trust_remote_code=trust_remote_code, device=find_device(device))
         self._chat = Chat(self._policy.tokenizer, Hermes())
         self._kept = Kept(cache)
         self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
@@ -133,7 +133,7 @@ class LocalJudge:
         if self._engine is None or self._loop is not loop:
             self._loop = loop
             self._engine = LocalEngine(
-                self._policy.model.requires_grad_(False),
+                self._policy.model,
                 context_length=self._policy.context_length,
                 rows=self.concurrency,
                 detokenize=self._policy.tokenizer.decode,

@@ -26,7 +26,7 @@ from torch import Tensor
 from whetstone.atomic_write import write_text
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import PolicyError
-from whetstone.policies import Policy, find_device, load_policy
+from whetstone.policies import Policy, find_device, load_frozen
 
 HEAD = "reward_head.json"
 _KEPT = 4096
@@ -54,8 +54,7 @@ class RewardModel:
 
     def __init__(self, path: str | Path, *, trust_remote_code: bool = False, device: str = "auto") -> None:
         self.folder = Path(path)
-        self.policy: Policy = load_policy(path, trust_remote_code=trust_remote_code, device=find_device(device))
-        self.policy.model.requires_grad_(False).eval()
+        self.policy: Policy = load_frozen(path, trust_remote_code=trust_remote_code, device=find_device(device))
         width = int(self.policy.model.get_output_embeddings().weight.shape[1])  # type: ignore[operator]
         self.mean, self.scale = torch.zeros(width), torch.ones(width)
         self.weight, self.bias = torch.zeros(width), 0.0

@@ -32,7 +32,15 @@ class SelfPlay:
     """Role → model folder, or a name of the recipe's `models`: who plays that seat instead, such as a checkpoint of the
     policy's. None: nobody."""
 
+    members: Mapping[str, str] | None = None
+    """Role → member of `policies` that plays the seat. None: the member with the name of the role, otherwise
+    the first member."""
+
     def __post_init__(self) -> None:
+        for role in self.members or {}:
+            if role not in self.roles or role in (self.frozen or {}):
+                free = ", ".join(each for each in self.roles if each not in (self.frozen or {}))
+                raise OptionError(f"members.{role}", f"none of the roles {free}")
         if len(set(self.roles)) < 2:
             raise OptionError("roles", f"two seats or more, got {list(self.roles)}")
         for k, role in enumerate(self.train or ()):

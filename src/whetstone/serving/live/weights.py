@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from whetstone.assembly.assembly import Assembly
-from whetstone.assembly.auxiliary_models import learner_for
+from whetstone.assembly.members import learner_for
 from whetstone.errors import RunDirectoryError
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch

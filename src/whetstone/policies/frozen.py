@@ -1,0 +1,53 @@
+"""Frozen models, which are loaded once per folder and device while a component uses them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+
+from whetstone.policies.devices import CPU
+from whetstone.policies.finding import found_model
+from whetstone.policies.policy import Policy, load_policy
+
+_loading = threading.Lock()
+_models: WeakValueDictionary[tuple[Any, ...], torch.nn.Module] = WeakValueDictionary()
+"""Loaded models by folder, state of its files, trust and device."""
+_tokenizers: WeakKeyDictionary[torch.nn.Module, Any] = WeakKeyDictionary()
+
+
+def load_frozen(
+    path: Path | str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device: torch.device = CPU,
+) -> Policy:
+    """Return the policy in a folder, for components that do not change its weights.
+
+    Components of one process that load the same folder for the same device share one model. A folder whose files have
+    changed is loaded again.
+
+    Args:
+        path: Same as in `load_policy`.
+        revision: Same as in `load_policy`.
+        trust_remote_code: Same as in `load_policy`.
+        device: Same as in `load_policy`.
+
+    Raises:
+        PolicyError: Same as in `load_policy`.
+    """
+    folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
+    files = sorted((file.name, file.stat()) for file in folder.iterdir() if file.is_file())
+    state = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+    key = (str(folder.resolve()), state, trust_remote_code, str(device))
+    with _loading:
+        model = _models.get(key)
+        if model is None:
+            policy = load_policy(folder, trust_remote_code=trust_remote_code, device=device)
+            model = policy.model.requires_grad_(False)
+            _models[key], _tokenizers[model] = model, policy.tokenizer
+        return Policy(model, _tokenizers[model])
