@@ -16,13 +16,14 @@ from test_devices import SEGMENTS, SETTINGS, STEM, THERE, on_device, surrogate
 from tests_devices import NAME, recorded_waits
 from tests_models import random_model
 from whetstone.errors import InfrastructureError
-from whetstone.inference import LocalEngine, Sampling, choosing, sampling
+from whetstone.inference import GenerateRequest, LocalEngine, Sampling, choosing, sampling
 from whetstone.inference.cache import RowCache
 from whetstone.learning import model_trainer
 from whetstone.learning.model_trainer import ModelTrainer, is_out_of_memory
 from whetstone.learning.resources import peak_flops
 from whetstone.learning.tally import Tally
 from whetstone.policies import Policy, placed
+from whetstone.trajectory import TokenSequence
 
 pytestmark = pytest.mark.skipif(THERE.type != NAME, reason="planted faults are for the device in the CPU's memory")
 MIXED = "expected all tensors to be on the same device"
@@ -40,10 +41,11 @@ def sample(count=1, tokens=4):
         engine = LocalEngine(on_device(random_model("llama").requires_grad_(False)), context_length=96, rows=16)
         draw = Sampling(max_new_tokens=tokens, seed=1)
         try:
-            await engine.generate(STEM, draw, episode="first")  # tries how the model is computed
+            await engine.generate(GenerateRequest(TokenSequence(STEM), draw, "first"))  # tries how it is computed
             before = engine.statistics.steps
             with recorded_waits() as waits:
-                await asyncio.gather(*(engine.generate([*STEM, k], draw, episode=str(k)) for k in range(count)))
+                requests = [GenerateRequest(TokenSequence([*STEM, k]), draw, str(k)) for k in range(count)]
+                await asyncio.gather(*map(engine.generate, requests))
             return engine.statistics.steps - before, waits
         finally:
             await engine.close()

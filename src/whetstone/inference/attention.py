@@ -5,7 +5,7 @@ is unchanged. Queries that share keys (grouped heads) are stacked, so keys are n
 
 On a CPU a token alone in its row is a matrix-vector product, which plain matrix multiplication does twice as fast as
 the fused kernel (64 rows of 384 keys: 0.6 ms against 1.4). Several at once go to the fused kernel, and on a GPU all do:
-one kernel is launched instead of five, and scores in half precision are not rounded before the softmax.
+one kernel is launched per layer instead of five.
 
 Easy to get wrong: the two sum in different orders, so a token's last bits tell how it was computed. Which of the
 two it is must depend on what the token is, a prompt's or a drawn one, never on who else is there; see `forward.py`.
