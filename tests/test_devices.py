@@ -7,6 +7,7 @@ The device is a GPU where there is one, else one in the CPU's memory that refuse
 import asyncio
 import copy
 import gc
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -357,6 +358,24 @@ def test_what_has_no_effect_on_the_cpu_is_said():
 def test_a_whole_run_needs_no_float64_of_a_device(tmp_path):
     with without(torch.float64):
         train(small("reinforcement.reference_kl=0.01"), tmp_path, progress=Progress(quiet=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    DEVICE != "cuda" or find_spec("bitsandbytes") is None, reason="no GPU, or: pip install bitsandbytes"
+)
+def test_eight_bit_states_are_saved_and_loaded_on_a_gpu(tmp_path):
+    model, settings = random_model("llama"), OptimizerSettings(steps=10, learning_rate=1e-3, optimizer="adamw_8bit")
+    first, second = (ModelTrainer(placed(Policy(copy.deepcopy(model), None), THERE), settings) for _ in range(2))
+    first.step(SEGMENTS, surrogate)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second.policy.model.load_state_dict(first.policy.model.state_dict())
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu"))
+    for trainer in (first, second):
+        trainer.step(SEGMENTS, surrogate)
+    for one, other in zip(first.policy.trained(), second.policy.trained(), strict=True):
+        assert one.device == THERE
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_eight_bit_states_are_not_computed_on_the_cpu():

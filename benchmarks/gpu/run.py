@@ -55,7 +55,7 @@ PARTS = (
     Part("step-135m-full-float32", 60, "the same in float32"),
     Part("step-135m-lora-bfloat16", 60, "adapters of rank 16"),
     Part("trl-135m-full-bfloat16", 75, "the same step in TRL's GRPOTrainer"),
-    Part("tests", 200, "tests of devices, of flex attention and of 8-bit states"),
+    Part("tests", 200, "tests of devices, of flex attention, of 8-bit states if bitsandbytes is here"),
     Part("step-600m-full-bfloat16", 80, "the shape of 0.6B parameters, random weights"),
     Part("step-600m-lora-bfloat16", 80, "adapters of rank 16"),
     Part("engine", 60, "256 episodes at once at 135M"),
