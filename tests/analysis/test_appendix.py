@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import yaml
@@ -57,6 +58,15 @@ def test_an_appendix_of_a_run_has_every_metric_interval_seed_and_version(run, tm
     assert f"torch {environment['packages']['torch']}" in page
     assert "| seeds | 7 |" in page
     assert (tmp_path / "appendix" / "results.tex").read_text().count(r"\\") == 1 + len(summary["evaluations"])
+
+
+def test_an_appendix_states_that_there_is_no_commit_and_how_to_get_one(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "copied")
+    environment = json.loads((copied / "environment.json").read_text())
+    (copied / "environment.json").write_text(json.dumps({**environment, "git": None}))
+    assert whetstone("show", copied, "--appendix", tmp_path / "appendix").returncode == 0
+    page = (tmp_path / "appendix" / "appendix.md").read_text()
+    assert "| commit | none, since the run started in no git repository: `git init` and `git commit` before" in page
 
 
 @pytest.mark.slow

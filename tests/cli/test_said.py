@@ -188,3 +188,18 @@ def test_a_run_asked_to_stop_says_so_by_its_exit_code(shop, number):
     _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "stopped; runs/shop is saved" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("localhost:8000", "http://localhost:8000/v1"),
+        ("localhost", "http://localhost/v1"),
+        ("host-1.lan:8000/v1", "http://host-1.lan:8000/v1"),
+    ],
+)
+def test_an_address_without_a_scheme_is_answered_with_the_url(address, url):
+    refused = whetstone("evaluate", "demo", "--policy", address)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    line = f"whetstone: --policy {address}: a URL starts with http:// or https://: --policy {url}\n"
+    assert refused.stderr == line

@@ -46,6 +46,23 @@ def test_a_file_is_told_row_by_row(tmp_path):
     assert [where for where, _ in found["evaluated"]] == [f"{path}:6"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "line", "searched"),
+    [
+        ("no JSON\n{'a': 1}\n", "secrets and personal data: not checked, no row can be parsed", 0),
+        ('no JSON\n{"messages": []}\n', "secrets and personal data: 0 in the 1 of 2 rows that can be parsed", 1),
+    ],
+)
+def test_rows_that_cannot_be_parsed_are_not_reported_as_free_of_secrets(tmp_path, lines, line, searched):
+    path = tmp_path / "chats.jsonl"
+    path.write_text(lines)
+    checked = whetstone("data", "check", path, "demo", cwd=tmp_path)
+    assert checked.returncode == 2
+    assert f"  {line}\n" in checked.stdout
+    report = json.loads(whetstone("data", "check", path, "demo", "--json", cwd=tmp_path).stdout)
+    assert (report["searched"], report["rows"]) == (searched, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "texts"])
 def test_pairs_and_texts_are_told(tmp_path, kind):

@@ -191,7 +191,7 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
         "packages": ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items()),
         "processor": f"{processor.get('name', '')}, {environment.get('threads')} threads" if processor else None,
         "device": environment.get("device"),
-        "commit": _commit(environment.get("git")),
+        "commit": _commit(environment["git"]) if "whetstone" in environment else None,
     }
     lines = ["# Experiment details", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in facts.items() if value]
@@ -213,7 +213,7 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _commit(git: Mapping[str, Any] | None) -> str | None:
+def _commit(git: Mapping[str, Any] | None) -> str:
     if not git:
-        return None
+        return "none, since the run started in no git repository: `git init` and `git commit` before `whetstone train`"
     return f"{git['commit']}{' with uncommitted changes' if git['is_dirty'] else ''}"

@@ -145,6 +145,7 @@ def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataRepor
         report.rows += 1
         if not isinstance(row, InvalidRow):
             report.sensitive += count_sensitive(list(collect_texts(row.columns)))
+            report.searched += 1
     skipped = assembly.skipped_rows.get("tasks", 0)
     if skipped:
         report.wrong.append(f"{file}: {skipped} invalid rows are skipped (tasks.on_bad_row: skip)")
@@ -163,7 +164,15 @@ def _tell(report: DataReport, file: Path) -> None:
     for line in report.usage.describe(file):
         click.echo(f"  {line}")
     kinds = ", ".join(f"{count} {kind}" for kind, count in plain["sensitive"].items())
-    click.secho(f"  secrets and personal data: {kinds or '0'}", fg="yellow" if kinds else None)
+    if report.searched:
+        of = (
+            f" in the {report.searched} of {report.rows} rows that can be parsed"
+            if report.searched < report.rows
+            else ""
+        )
+        click.secho(f"  secrets and personal data: {kinds or '0'}{of}", fg="yellow" if kinds else None)
+    else:
+        click.secho("  secrets and personal data: not checked, no row can be parsed", fg="yellow")
     if missing_package():
         click.secho(f"  detect-secrets finds keys of further providers: {install_command('secrets')}", dim=True)
     if report.wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _FEW = 100
+_HOST = re.compile(r"[\w.-]+:\d+(?:/.*)?|localhost(?:/.*)?")
+"""An address without a scheme."""
 _OF_GROUPS = (
     "rollout.strategy", "rollout.group_size", "rollout.temperature", "rollout.budget_allocation",
     "rollout.start_states", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
@@ -82,6 +85,9 @@ def evaluate(
     Exits with 1 where too many episodes could not be scored to say anything.
     """
     remote = policy is not None and policy.startswith(("http://", "https://"))
+    if policy is not None and _HOST.fullmatch(policy) and not Path(policy).exists():
+        path = "" if "/" in policy else "/v1"
+        raise RecipeError(f"--policy {policy}: a URL starts with http:// or https://: --policy http://{policy}{path}")
     for option, value in (("--model", model), ("--api-key-env", api_key_env)):
         if value and not remote:
             raise RecipeError(f"{option}: belongs to an address (--policy http://…), and none is given")

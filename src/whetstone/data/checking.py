@@ -55,6 +55,8 @@ class DataReport:
     """(a row, the task of the evaluation that it contains)"""
     sensitive: Counter[str] = field(default_factory=Counter)
     """Number of secrets and personal data, by kind."""
+    searched: int = 0
+    """Number of rows that were searched for secrets and personal data; rows that cannot be parsed are not."""
     shown: list[Trajectory] = field(default_factory=list)
     """First episodes of the file."""
     usage: DataUsage = field(default_factory=DataUsage)
@@ -62,7 +64,7 @@ class DataReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values. Secrets and personal data in messages are masked."""
-        plain = {name: getattr(self, name) for name in ("kind", "rows", "learned", "twice", "trained")}
+        plain = {name: getattr(self, name) for name in ("kind", "rows", "searched", "learned", "twice", "trained")}
         masked = {name: list(map(mask_sensitive, getattr(self, name))) for name in ("wrong", "left_out")}
         lengths = self.lengths or [0]
         summary = {"median": statistics.median(lengths), "most": max(lengths), "tokens": sum(lengths)}
@@ -174,6 +176,7 @@ def checked_file(path: Path, reader: DataReader, *, held_out: Sequence[Task] = (
         first_rows.setdefault(text, row.where)
         sensitive = count_sensitive(list(collect_texts(row.columns)))
         report.sensitive += sensitive
+        report.searched += 1
         if report.kind == "texts":
             _add_text(report, row, reader.chat)
             continue
