@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests_models import random_model
 from whetstone.errors import EngineError, PolicyError
-from whetstone.inference import EngineAbilities, GenerateRequest, LocalEngine, Sampling
+from whetstone.inference import EngineAbilities, GenerateRequest, LocalEngine, Sampling, SGLangEngine, VLLMEngine
 from whetstone.inference.rows import BLOCK as ROW_BLOCK
 from whetstone.inference.rows import Rows
 from whetstone.learning.packing import pack
@@ -189,6 +189,8 @@ def test_engines_of_text_refuse_media_in_one_line(model):
     prompt = TokenSequence([1, 2, 3], [Media(1, 1, "cat")])
     engines = [
         LocalEngine(model, context_length=96),
+        VLLMEngine(address="http://127.0.0.1:9"),
+        SGLangEngine(address="http://127.0.0.1:9"),
         ReplicatedEngine([object()], abilities=EngineAbilities(), patience_seconds=1.0),
     ]
     for engine in engines:

@@ -103,14 +103,14 @@ def keys_of(ids: tuple[int, ...], media: tuple[Media, ...]) -> tuple[int, ...]:
     """
     if not media:
         return ids
-    check_media(media, len(ids))
+    check_spans(media, len(ids))
     keys = list(ids)
     for each in media:
         keys[each.start : each.end] = _keys_of_media(each.digest, each.length)
     return tuple(keys)
 
 
-def check_media(media: tuple[Media, ...], length: int) -> None:
+def check_spans(media: tuple[Media, ...], length: int) -> None:
     """Check the positions of media in a sequence of `length` tokens.
 
     Raises:

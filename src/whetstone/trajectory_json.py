@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from whetstone.chat.message import Message
 from whetstone.json_lines import parse_object, validate_shape, writable
-from whetstone.tokens import check_media
+from whetstone.tokens import check_spans
 from whetstone.trajectory import (
     Author,
     CallRecord,
@@ -371,7 +371,7 @@ def _read_tokens(row: _TokensRow) -> Tokens:
     logprobs, entropies = (_read_numbers(row.get(name, nothing)) for name in ("logprobs", "entropies"))
     measured = {name: _read_numbers(column) for name, column in row.get("measured", {}).items()}
     media = tuple(Media(*each) for each in row.get("media", ()))
-    check_media(media, len(ids))
+    check_spans(media, len(ids))
     versions = tuple(row.get("versions", (-1,) * len(ids)))
     return Tokens(ids, authors, logprobs, versions, entropies, media, measured)
 

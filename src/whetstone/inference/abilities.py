@@ -36,13 +36,13 @@ def require(abilities: EngineAbilities, needed: Mapping[str, str], *, engine: st
             raise RecipeError(f"{by} needs {_NEEDS[ability]}, which engine {engine} does not give; engine local does")
 
 
-def refuse_media(tokens: TokenSequence, *, engine: str) -> None:
-    """Check that tokens have no media, for an engine that reads token ids only.
+def check_media(tokens: TokenSequence, abilities: EngineAbilities, *, engine: str) -> None:
+    """Check that tokens have no media if the engine reads token ids only.
 
     Raises:
         EngineError: They have.
     """
-    if tokens.media:
+    if tokens.media and not abilities.media:
         raise EngineError(
             f"engine {engine}: the prompt has an image at token {tokens.media[0].start}, which this engine cannot show "
             "to its model; use an engine and a policy that read images, or an environment that returns text only"

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from whetstone.compute_thread import run_engine_steps, run_in_compute_thread
 from whetstone.errors import InfrastructureError, PolicyError, PromptTooLong
-from whetstone.inference.abilities import refuse_media
+from whetstone.inference.abilities import check_media
 from whetstone.inference.cache import bytes_per_token
 from whetstone.inference.choosing import Forward, choose_forward
 from whetstone.inference.forward import RowForward
@@ -216,8 +216,7 @@ class LocalEngine:
         self, tokens: TokenSequence, episode: str, start: int, generation: GenerateRequest | None = None
     ) -> Any:
         """Queue a generation, or a scoring if `generation` is None, and wait for its result."""
-        if not self.abilities.media:
-            refuse_media(tokens, engine="local")
+        check_media(tokens, self.abilities, engine="local")
         self._check_open()
         asked = time.perf_counter()
         if self._room is not None:

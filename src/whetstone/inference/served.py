@@ -25,7 +25,7 @@ from typing import Any
 from uuid import uuid4
 
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
-from whetstone.inference.abilities import refuse_media
+from whetstone.inference.abilities import check_media
 from whetstone.inference.connection import Connection
 from whetstone.inference.exchange import Question, Reply, given_by, is_plain, label_of, until_stop
 from whetstone.inference.piecewise import generate_in_pieces
@@ -164,7 +164,7 @@ class ServedEngine(ABC):
         Raises:
             EngineError: The server does not support these sampling parameters.
         """
-        refuse_media(request.prompt, engine=self.server)
+        check_media(request.prompt, self.abilities, engine=self.server)
         await self._ready()
         length, sampling = len(request.prompt), request.sampling
         if not 0 < length < self.context_length:
@@ -198,7 +198,7 @@ class ServedEngine(ABC):
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`. Entropies are NaN, and there must be room for one more token: a server samples one."""
-        refuse_media(tokens, engine=self.server)
+        check_media(tokens, self.abilities, engine=self.server)
         if not 1 <= start < len(tokens):
             raise ValueError(f"start: from 1 to the last of {len(tokens)} tokens, got {start}")
         await self._ready()

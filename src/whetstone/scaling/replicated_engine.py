@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from whetstone.errors import InfrastructureError
-from whetstone.inference.abilities import refuse_media
+from whetstone.inference.abilities import check_media
 from whetstone.inference.protocol import (
     EngineAbilities,
     EngineStatistics,
@@ -141,7 +141,7 @@ class ReplicatedEngine:
         """
         if request.on_tokens is not None:
             raise ValueError("on_tokens: an engine of replicas returns whole generations; leave it out")
-        self._check_media(request.prompt)
+        check_media(request.prompt, self.abilities, engine="of replicas")
 
         async def ask(seat: Seat) -> Generation:
             answer = await seat.replica.generate(request)
@@ -152,12 +152,8 @@ class ReplicatedEngine:
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
-        self._check_media(tokens)
+        check_media(tokens, self.abilities, engine="of replicas")
         return await self._asked(lambda seat: seat.replica.score(tokens, start=start), (), None)
-
-    def _check_media(self, tokens: TokenSequence) -> None:
-        if not self.abilities.media:
-            refuse_media(tokens, engine="of replicas")
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
