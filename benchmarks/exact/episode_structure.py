@@ -32,8 +32,9 @@ from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, Reopen, St
 from whetstone.rollout.rewrites.fold import Fold
 from whetstone.rollout.rewrites.summary import Summary
 from whetstone.rollout.starts.expert_prefix import spliced
+from whetstone.rollout.strategies.revised import first_wrong, revision
 from whetstone.rollout.strategies.tree_search import TreeSearch
-from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
+from whetstone.trajectory import Author, CallRecord, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 
 def _simulate(rewrite: Any, random: Random, limit: int, folds: bool) -> tuple[int, int]:
@@ -235,8 +236,8 @@ class _Graph:
     "toolchain-star", of=TreeSearch, note="costs are a verifier's value and a cost per turn, not the paper's g and h"
 )
 def best_first_search_expands_fewer_nodes() -> list[Figure]:
-    """On 40 graphs of 27 plans with a noisy estimate of progress, A* finds the valid plan with fewer
-    expansions than depth-first search."""
+    """On 40 graphs of 27 plans with a noisy estimate of progress, A* finds the valid plan with fewer expansions
+    than depth-first search."""
     informed, depth_first, missing = [], [], 0
     for seed in range(40):
         graph = _Graph(seed)
@@ -363,4 +364,40 @@ def staleness_is_bounded_by_admission() -> list[Figure]:
         Figure("largest age in updates, one ahead", "=", 1, largest(1)),
         Figure("three ahead", "=", 3, largest(3)),
         Figure("none ahead", "=", 0, largest(0)),
+    ]
+
+
+class _Writer:
+    """Turns a text into tokens, as a rollout does."""
+
+    def written(self, text: str) -> tuple[int, ...]:
+        """One token per word."""
+        return tuple(range(100, 100 + len(text.split())))
+
+
+@exact("agent-r", of=(first_wrong, revision))
+def failures_continue_as_their_sibling() -> list[Figure]:
+    """For each place of the first failed call, the failed path is cut right after it and continues with the
+    turns of the successful sibling; the wrong turns have no loss, the reflection and the sibling's turns do."""
+    shared = _turn([1], [2], opens_segment=True)
+    rest = tuple(_turn([10 + k], [20 + k]) for k in range(3))
+    good = Trajectory("g", "t", (user("?"),), (shared, *rest), EndReason.TERMINATED, score=Score(1.0, success=True))
+    cuts, trained, rewards = [], [], []
+    for place in range(3):
+        own = [_turn([30 + k], [40 + k]) for k in range(4)]
+        failed = CallRecord("search", "failed", 0.0)
+        own = [replace(turn, calls=(failed,)) if k >= place else turn for k, turn in enumerate(own)]
+        bad = Trajectory("b", "t", (user("?"),), (shared, *own), EndReason.TERMINATED, score=Score(0.0, success=False))
+        joined = revision(bad, good, "Another way:", _Writer())  # type: ignore[arg-type]
+        assert joined is not None
+        assert joined.score is not None
+        (segment,) = joined.segments()
+        tokens = [t for t, mask in zip(segment.tokens.ids, segment.action_mask, strict=True) if mask]
+        cuts.append(first_wrong(own))
+        trained.append([t for t in tokens if t not in (2, 100, 101, 20, 21, 22)])
+        rewards.append(joined.score.value + (len(tokens) == 6))
+    return [
+        Figure("failed calls at 0, 1 and 2 that were not located", "=", 0, sum(k != cut for k, cut in enumerate(cuts))),
+        Figure("trained tokens of wrong turns", "=", 0, sum(map(len, trained))),
+        Figure("revisions of 3 with the sibling's reward and its tokens trained", "=", 3, rewards.count(2.0)),
     ]
