@@ -188,7 +188,13 @@ def module_named(name: str) -> ModuleType:
     for folder in _searched:
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports
+        remedy = f"run the command in the folder of {error.name.partition('.')[0]}, or put that folder into PYTHONPATH"
+        raise ImportError(f"{error}; {remedy}") from error
 
 
 def _check_one(name: str) -> None:

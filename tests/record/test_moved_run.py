@@ -6,8 +6,10 @@ import shutil
 import pytest
 import torch
 
+from tests_cli import whetstone
 from tests_conversations import conversations, written
 from tests_small import SMALL
+from whetstone import plugins
 from whetstone.assembly.assembly import assemble
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import save_policy
@@ -127,3 +129,32 @@ def test_a_model_is_moved(tmp_path, lora):
     (other / "config.json").write_text(json.dumps({**config, "note": "changed"}))
     with pytest.raises(RunDirectoryError, match=r"models-elsewhere \(policy\.path\) is not what this run"):
         train(run, resume=True, progress=quiet())
+
+
+REWARD = """
+def paid(trajectory, task):
+    return 1.0
+"""
+
+
+def test_moved_code_is_found_from_the_run_directory_if_its_content_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "_searched", [])
+    project, cwd = tmp_path / "project", tmp_path / "cwd"
+    project.mkdir()
+    cwd.mkdir()
+    (project / "moved_reward.py").write_text(REWARD)
+    (project / "shop.yaml").write_text('extends: demo\nreward: "moved_reward:paid"\nablations: null\n')
+    few = [*SMALL, "supervised=null", "reinforcement.steps=1", "evaluation.episodes=2"]
+    done = whetstone("train", project / "shop.yaml", *few, "--run-dir", project / "runs" / "shop", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    run = project.rename(tmp_path / "elsewhere") / "runs" / "shop"
+    done = whetstone("evaluate", run, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    assert whetstone("train", run, "--resume", cwd=cwd).returncode == 0
+    with open(tmp_path / "elsewhere" / "moved_reward.py", "a") as file:
+        file.write("# edited\n")
+    monkeypatch.setattr(plugins, "_searched", [])
+    refused = whetstone("evaluate", run, cwd=cwd)
+    assert refused.returncode == 2
+    assert "reward \"moved_reward:paid\": No module named 'moved_reward'; run the command in" in refused.stderr
+    assert "PYTHONPATH" in refused.stderr

@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ _INSTALLED = (
     str(Path(whetstone.__file__).parent.resolve()),
 )
 _MAX_FILES = 1000
+_MAX_PARENTS = 5
+"""Number of folders, from the run directory upwards, in which moved code is searched for."""
 
 
 def find_custom_code(resolved: Resolved) -> dict[Path, str]:
@@ -52,6 +54,32 @@ def digest_custom_code(resolved: Resolved) -> dict[str, dict[str, str]]:
         str(path): {"key": key, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path, key in find_custom_code(resolved).items()
     }
+
+
+def find_moved_folders(run_dir: Path, folders: Sequence[str], modules: Mapping[str, Any]) -> list[Path]:
+    """Return the folders that hold the custom code of a run, if its files are no longer at their recorded paths.
+
+    A missing file is searched for in the run directory and the folders above it, at its path relative to the folder in
+    which the run found it. The SHA-256 of the content decides.
+
+    Args:
+        folders: Folders in which the run searched for modules.
+        modules: Same as `digest_custom_code`, when the run started or last resumed.
+    """
+    near = [run_dir.resolve(), *run_dir.resolve().parents][:_MAX_PARENTS]
+    moved: dict[Path, None] = {}
+    for path, recorded in modules.items():
+        file = Path(path)
+        if file.is_file():
+            continue
+        roots = [root for root in map(Path, folders) if file.is_relative_to(root)]
+        relative = file.relative_to(max(roots, key=lambda root: len(root.parts), default=file.parent))
+        for folder in near:
+            place = folder / relative
+            if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == recorded["sha256"]:
+                moved[folder] = None
+                break
+    return list(moved)
 
 
 def changed_custom_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:

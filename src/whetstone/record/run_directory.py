@@ -24,6 +24,7 @@ from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, era
 from whetstone.recipe.locating import files_named
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.recipe.variables import without_secrets
+from whetstone.record.custom_code import find_moved_folders
 from whetstone.record.finding import MODULES as _MODULES
 from whetstone.record.inputs import changed_input, inputs_of
 
@@ -77,7 +78,8 @@ def claimed(
 def run_recipe(run_dir: Path) -> Resolved:
     """Return the recipe of the run in a directory.
 
-    Modules that it names are also searched for where the run found them. Inputs that are no longer where they were are
+    Modules that it names are also searched for where the run found them, or, if that was moved, in the folders above
+    the run directory. Inputs that are no longer where they were are
     searched for at the same place relative to the run directory.
 
     Raises:
@@ -93,7 +95,9 @@ def run_recipe(run_dir: Path) -> Resolved:
     folders = read_json(run_dir / _MODULES) or []
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
         raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
-    for folder in folders:
+    environment = read_json(run_dir / ENVIRONMENT) or {}
+    modules = [event["modules"] for event in (environment, *environment.get("events", [])) if "modules" in event]
+    for folder in (*folders, *find_moved_folders(run_dir, folders, modules[-1] if modules else {})):
         search_also(Path(folder))
     origin = _read_origin(run_dir)
     moved = {key: (run_dir / relative).resolve() for key, relative in origin.get("paths", {}).items()}
