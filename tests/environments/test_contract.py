@@ -270,7 +270,7 @@ class Endless(Counting):
         (Forfeiting, "early wins 12 of 12"),
         (Accepting, "stopper wins 5 of 12"),  # those who come to that word in five turns
         (Generous, "a score of 50.0, not from 0 to 1"),
-        (Deep, "raised RecursionError"),
+        (Deep, "(step): RecursionError"),
     ],
 )
 def test_who_wins_without_the_task_and_what_words_break_are_faults(environment, said):
@@ -431,7 +431,7 @@ class Empty:
     [
         ("NoTasks", "has no task; a task source has task, held_out"),
         ("Counting", "has no task; a task source has task, held_out"),
-        ("Empty", "has no tasks: the first one raised ZeroDivisionError"),
+        ("Empty", "(task): ZeroDivisionError: integer modulo by zero"),
     ],
 )
 def test_a_source_without_tasks_is_one_line(source, said):

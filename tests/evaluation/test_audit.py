@@ -176,7 +176,7 @@ def test_a_sound_world_is_not_blamed_for_its_impostors():
         (lambda said: said[0] in ("on", *(f"m{k}" for k in range(7))), verdict, "one move wins 6 of 6"),
         (lambda said: bool({"done", "accept", "quit"} & set(said)) or honest(said), verdict, "stops wins"),
         (honest, judged_by_itself, "nothing wins 6 of 6"),
-        (raising, verdict, "nonsense has no score in 1 of 6: ValueError"),
+        (raising, verdict, "nonsense has no score in 1 of 6: test_audit.py:"),
     ],
 )
 def test_nonsense_and_stopping_at_once_that_are_paid_are_caught(wins, reward, said):
