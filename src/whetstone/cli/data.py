@@ -139,8 +139,9 @@ def _is_same(path: str, file: Path) -> bool:
 
 
 def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataReport:
-    """Report on the file of the recipe's tasks, which are valid or skipped once the recipe is assembled."""
+    """Report on the file of the recipe's tasks, which are valid or skipped once the source is built."""
     report = DataReport("tasks")
+    _ = assembly.source  # invalid rows are counted when it is built
     for row in read_rows(file, suffix=task_suffix(file)):
         report.rows += 1
         if not isinstance(row, InvalidRow):
