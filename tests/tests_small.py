@@ -7,9 +7,10 @@ from contextlib import contextmanager
 import pytest
 
 from whetstone.algorithms import TokenLoss
+from whetstone.data.stored_episodes import as_stored
 from whetstone.environments import ENVIRONMENTS
 from whetstone.errors import ToolError
-from whetstone.recipe import load_recipe
+from whetstone.recipe import DataSettings, load_recipe
 from whetstone.reporting import Progress
 from whetstone.trajectory import Score, Task
 
@@ -229,3 +230,16 @@ def reads_logprobs(logprobs, advantages):
 def reads_an_option(learner_logprobs, advantages, limit=0.2):
     """An objective with an option that is no keyword-only parameter."""
     return learner_logprobs * advantages * limit
+
+
+class Imagined:
+    """A source of groups that repeats the groups of a run as `imagined` ones."""
+
+    provenance = "imagined"
+
+    def __init__(self, *, reader, path: str):
+        self.groups_of_run = reader.groups(DataSettings(path=path), "reinforcement.sources")
+
+    async def groups(self, first, count):
+        repeated = (self.groups_of_run[k % len(self.groups_of_run)] for k in range(first, first + count))
+        return [as_stored(group, "") for group in repeated]

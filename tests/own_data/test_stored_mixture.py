@@ -1,5 +1,6 @@
 """Which stored groups come beside fresh ones: how many, which, and the same again whenever an update is made again."""
 
+import asyncio
 import math
 from collections import Counter
 
@@ -11,45 +12,60 @@ from whetstone.data.stored_episodes import as_stored
 from whetstone.data.stored_mixture import improvement, preferences
 from whetstone.errors import DataError
 from whetstone.recipe import StoredMixtureSettings
+from whetstone.rollout.group_sources import MixedSource
+from whetstone.training.group_mixer import GroupMixer
 from whetstone.trajectory import Author, Group, OffPolicy, Provenance, Tokens
 
 GROUPS = [group(k / 9, k / 9, number=k) for k in range(10)]
 
 
 def mixture(histories=(GROUPS,), *, fresh=4, seed=1, **settings):
-    return StoredMixture(lambda: histories, StoredMixtureSettings(data="x", **settings), fresh=fresh, seed=seed)
+    settings = StoredMixtureSettings(data="x", **settings)
+    source = StoredMixture(lambda: histories, settings, seed=seed)
+    mixed = MixedSource(source, settings.fraction, mixture=settings, off_policy=source.off_policy)
+    return GroupMixer({"stored": mixed}, sampled=fresh)
 
 
-def drawn(mixed, updates):
-    return [
-        trajectory.id.split("/")[1]
-        for u in range(updates)
-        for g in mixed.groups(u)
-        for trajectory in g.trajectories[:1]
-    ]
+def source_of(mixer):
+    return mixer.sources["stored"].source
 
 
-def ids(groups):
-    return [trajectory.id for g in groups for trajectory in g.trajectories]
+def groups(mixer, update):
+    """Return the groups of an update that is on no record."""
+    return asyncio.run(mixer.take(update, {})).groups["stored"]
+
+
+def due(mixer, update):
+    return mixer.count_before("stored", update + 1) - mixer.count_before("stored", update)
+
+
+def drawn(mixer, updates):
+    return [t.id.split("/")[1] for u in range(updates) for g in groups(mixer, u) for t in g.trajectories[:1]]
+
+
+def ids(found):
+    return [trajectory.id for g in found for trajectory in g.trajectories]
 
 
 def test_at_a_half_as_many_stored_groups_come_as_are_sampled():
-    assert [mixture().due(update) for update in range(3)] == [4, 4, 4]
-    assert len(mixture().groups(7)) == 4
+    assert [due(mixture(), update) for update in range(3)] == [4, 4, 4]
+    assert len(groups(mixture(), 7)) == 4
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.6, 0.9])
 def test_over_many_updates_the_share_is_exact(share):
     mixed = mixture(fraction=share, fresh=6)
-    total = sum(mixed.due(update) for update in range(900))
+    total = sum(due(mixed, update) for update in range(900))
     assert total / (total + 900 * 6) == pytest.approx(share, abs=1e-3)
 
 
 def test_at_a_share_of_nothing_no_file_is_opened():
-    mixed = StoredMixture(lambda: 1 / 0, StoredMixtureSettings(data="x", fraction=0), fresh=4, seed=1)
-    assert mixed.groups(3) == []
-    mixed.load_state(mixed.state())
-    assert mixed.read() == []
+    mixer = mixture(fraction=0)
+    source = source_of(mixer)
+    source._read = lambda: 1 / 0
+    assert groups(mixer, 3) == ()
+    source.load_state(source.state())
+    assert source.read() == []
 
 
 def test_each_stored_group_comes_once_before_any_comes_again():
@@ -60,8 +76,8 @@ def test_each_stored_group_comes_once_before_any_comes_again():
 @pytest.mark.parametrize("prefer", ["uniform", "reward", "recency", "improvement"])
 def test_an_update_draws_the_same_whenever_it_is_made(prefer):
     once, second = mixture(sampling=prefer), mixture(sampling=prefer)
-    assert [t.id for g in second.groups(5) for t in g.trajectories] == [
-        t.id for g in once.groups(5) for t in g.trajectories
+    assert [t.id for g in groups(second, 5) for t in g.trajectories] == [
+        t.id for g in groups(once, 5) for t in g.trajectories
     ]
     assert drawn(mixture(sampling=prefer, seed=2), 3) != drawn(once, 3)
 
@@ -92,7 +108,7 @@ def test_a_history_is_worth_its_rise_less_its_unsteadiness():
 
 
 def test_stored_groups_are_older_than_every_version_and_have_names_of_their_own():
-    again = mixture(fresh=20).groups(0)  # each comes twice
+    again = groups(mixture(fresh=20), 0)  # each comes twice
     assert len(set(ids(again))) == len(ids(again)) == 40
     stored = again[0].trajectories[0]
     assert set(stored.turns[0].action.versions) == {-1}
@@ -118,15 +134,15 @@ def test_what_somebody_wrote_begins_at_a_ratio_of_one_and_cannot_be_compared_wit
     )
     assert as_stored(by_hand, "").trajectories[0].off_policy is OffPolicy.RECOMPUTE
     with pytest.raises(DataError, match="a: has no log-probs from when it was drawn, which off_policy: stored"):
-        mixture([[by_hand]], off_policy="stored").read()
+        source_of(mixture([[by_hand]], off_policy="stored")).read()
 
 
 def test_a_run_goes_on_with_the_episodes_it_began_with_alone():
-    began = mixture().state()
-    mixture_again = mixture()
-    mixture_again.load_state(began)
-    assert len(mixture_again.read()) == 10
+    began = source_of(mixture()).state()
+    again = source_of(mixture())
+    again.load_state(began)
+    assert len(again.read()) == 10
     other = mixture([GROUPS[:9]])
-    other.load_state(began)
+    source_of(other).load_state(began)
     with pytest.raises(DataError, match="stored episodes have changed"):
-        other.groups(0)
+        groups(other, 0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests_small import TEACHING, StopAfter, Stopped
-from whetstone.analysis.replay import Replay
+from whetstone.analysis.replay import Replay, mixed_groups
 from whetstone.analysis.why import Explainer
 from whetstone.errors import DataError, RecipeError, RunDirectoryError
 from whetstone.recipe import load_recipe
@@ -91,7 +91,9 @@ def test_stored_episodes_are_explained_and_replayed_like_fresh_ones(tmp_path, sm
     names = [f"stored-1-0/{t}" for t in ("group-0", "group-1", "group-2", "group-3")]
     explainer = Explainer(tmp_path / "run")
     assembly = explainer.replay.before
-    drawn = assembly.method.stored.groups(1)[0].trajectories[0].id
+    settings = assembly.resolved.recipe.reinforcement
+    mixed = asyncio.run(mixed_groups(assembly.method, settings, explainer.record, 1))
+    drawn = mixed["stored"][0].trajectories[0].id
     assert any(drawn.startswith(name) for name in names)
     told = asyncio.run(explainer.explain(drawn))
     assert told.update == 2
@@ -147,3 +149,26 @@ def test_stored_episodes_that_are_not_there_are_told_before_anything_is_played(t
 def test_what_a_mixture_cannot_mean_is_refused_in_a_line(use, said):
     with pytest.raises(RecipeError, match=said):
         load_recipe("demo", [f"reinforcement.offline_mixture={{data: x, {use}}}"])
+
+
+@pytest.mark.slow
+def test_several_sources_killed_and_resumed_come_to_the_same_weights(tmp_path, small_demo, stored_run):
+    more = ["reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=2", "supervised.steps=1"]
+    sources = [
+        "reinforcement.sources.old={source: {name: stored, data: %s}, fraction: 0.3, timeout_seconds: null}",
+        "reinforcement.sources.dream={source: {name: 'tests_small:Imagined', path: %s}, fraction: 0.2}",
+    ]
+    resolved = small_demo(TEACHING, *(each % stored_run for each in sources), *more)
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    with pytest.raises(Stopped):
+        train(resolved, tmp_path / "killed", progress=StopAfter(3, of="reinforcement"))
+    train(resolved, tmp_path / "killed", resume=True, progress=QUIET)
+    assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    counted = [
+        {name: value for name, value in row.items() if name.startswith(("provenance/", "sources/"))}
+        for run in ("whole", "killed")
+        for row in rows(tmp_path / run)
+    ]
+    assert counted[:4] == counted[4:]
+    assert all(row["sources/old/groups"] > 0 for row in counted)
+    assert {"provenance/sampled", "provenance/replayed", "provenance/imagined"} <= set(counted[-1])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,9 @@ from whetstone.record.reader import RunRecord
 from whetstone.record.run_directory import read_json, run_eras, run_recipe
 from whetstone.reporting import Journal, read_trajectories
 from whetstone.rewards import REWARD_FAILED, compared, scored
+from whetstone.rollout import Method
 from whetstone.training.budget import share_spent
+from whetstone.training.group_mixer import GroupMixer
 from whetstone.training.supervised import first_task, imitated
 from whetstone.training.train_step import train_step
 from whetstone.trajectory import Group, Score, Task, Trajectory
@@ -294,12 +296,21 @@ class UpdateReplayer:
         share = share_spent(before, self.settings.budget)
         batch = UpdateBatch(tuple(groups), tuple(shown.segments), self.base_version + update, share)
         method, seed = self.assembly.method, self.assembly.resolved.recipe.seed
-        learned = partial(train_step, method, self.learner, batch, passed_over, seed=seed, update=update)
+        mixed = await mixed_groups(method, self.settings, replay.record, update)
+        learned = partial(train_step, method, self.learner, batch, passed_over, mixed, seed=seed, update=update)
         stepped = await run_in_compute_thread(learned)
         await self.assembly.method.observe_step(stepped.heard)
         self.learner.end_step()
         self.done += 1
         return stepped.metrics
+
+
+async def mixed_groups(
+    method: Method, settings: ReinforcementSettings, record: RunRecord, update: int
+) -> Mapping[str, Sequence[Group]]:
+    """Return the groups of other sources that an update on record took."""
+    mixer = GroupMixer(method.sources, sampled=settings.tasks_per_step)
+    return (await mixer.take(update, record.mixed)).groups
 
 
 def _rewards(groups: Sequence[Group], rescored: Sequence[Group]) -> ReplayCheck:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss, columns_of, level_of, removal_scope_of
-from whetstone.analysis.replay import Replay, UpdateReplayer, refuse_damage
+from whetstone.analysis.replay import Replay, UpdateReplayer, mixed_groups, refuse_damage
 from whetstone.assembly.assembly import Assembly
 from whetstone.causes import cause_of, counted_causes
 from whetstone.errors import RunDirectoryError, did_you_mean
@@ -137,12 +137,13 @@ class Explainer:
         if weights or assembly.method.replay or assembly.method.trajectory_filters or of_models:
             again = await self._before(update)
         assembly = again.assembly if again else assembly
-        learned = as_learned(assembly.method, groups, seed=assembly.resolved.recipe.seed, update=update)
+        settings = assembly.resolved.recipe.reinforcement
+        assert settings is not None  # there are updates
+        mixed = await mixed_groups(assembly.method, settings, self.record, update)
+        learned = as_learned(assembly.method, groups, mixed, seed=assembly.resolved.recipe.seed, update=update)
         known = {t.id: t for group in (*groups, *learned) for t in group.trajectories}
         if id not in known:
             raise RunDirectoryError(f"{self.run_dir}: no trajectory {id}{did_you_mean(id, known)}")
-        settings = assembly.resolved.recipe.reinforcement
-        assert settings is not None  # there are updates
         columns = partial(batch_columns, assembly.learning_spec(settings), again.learner.trainer if again else None)
         chain, tokens = _credit_of(assembly, learned, known[id], columns)
         said = ""
@@ -167,8 +168,9 @@ class Explainer:
     def _update_of(self, id: str) -> int:
         """Which update took the group whose number a trajectory's id begins with, or drew it from stored ones."""
         number = id.partition("/")[0].removeprefix("group-")
-        if number.startswith("stored-") and number.split("-")[1].isdecimal():
-            return int(number.split("-")[1])
+        source, *places = number.rsplit("-", 2)
+        if source in self.replay.before.method.sources and len(places) == 2 and places[0].isdecimal():
+            return int(places[0])
         for update, numbers in self.record.consumed.items():
             if number in map(str, numbers):
                 return update

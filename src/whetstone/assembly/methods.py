@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from whetstone.assembly.instantiate import part_of
 from whetstone.assembly.stored_data import StoredReader
@@ -18,12 +18,13 @@ from whetstone.data import StoredMixture
 from whetstone.environments import Environment
 from whetstone.environments.protocol import Seats, TakesSeat, can_be_gone_back_to
 from whetstone.errors import TaskError
-from whetstone.recipe import Part, Resolved
+from whetstone.recipe import DataSettings, Part, Resolved, StoredMixtureSettings
 from whetstone.rollout import Method, Strategy
 from whetstone.rollout.allocations import ALLOCATIONS
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
 from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
 from whetstone.rollout.environment_wrappers import ENVIRONMENT_WRAPPERS
+from whetstone.rollout.group_sources import GroupSource, MixedSource
 from whetstone.rollout.method import ROLLOUT_KEYS
 from whetstone.rollout.optional import ByTiming, ChecksSource, KeyedBy, StatelessOnly, forks
 from whetstone.rollout.protocol import (
@@ -76,8 +77,9 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: Store
         RecipeError: A name or option is wrong.
     """
     recipe, rollout, given = resolved.recipe, resolved.recipe.rollout, _given(resolved, source, vocabulary)
-    stored = _stored(resolved, reader)
-    given["stored_groups"] = stored.everything if stored is not None else None
+    sources = _sources(resolved, reader)
+    stored = sources["stored"].source if "stored" in sources else None
+    given["stored_groups"] = stored.everything if isinstance(stored, StoredMixture) else None
 
     def one(key: str, part: Part | None, protocol: type, built_in: Mapping[str, Any]) -> Any:
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", protocol.__name__).lower()
@@ -105,7 +107,7 @@ def method_of(resolved: Resolved, source: Source, vocabulary: int, reader: Store
         trajectory_filters=some("trajectory_filters", rollout.trajectory_filters, TrajectoryFilter, TRAJECTORY_FILTERS),
         dynamic_sampling=one("rollout.dynamic_sampling", rollout.dynamic_sampling, DynamicSampling, DYNAMIC_SAMPLING),
         overflow=rollout.on_context_overflow,
-        stored=stored,
+        sources=sources,
     )
 
 
@@ -123,7 +125,39 @@ def _stored(resolved: Resolved, reader: StoredReader) -> StoredMixture | None:
         if data.balance_tasks:
             key = f"reinforcement.offline_mixture.data.{k}.balance_tasks"
             raise resolved.error(key, "has no effect: an update samples whole tasks")
-    return StoredMixture(read, settings, fresh=reinforcement.tasks_per_step, seed=resolved.recipe.seed)
+    return StoredMixture(read, settings, seed=resolved.recipe.seed)
+
+
+def _stored_source(
+    *,
+    reader: StoredReader,
+    seed: int,
+    data: str,
+    sampling: Literal["uniform", "reward", "recency", "improvement"] = "uniform",
+) -> StoredMixture:
+    """Groups of a run directory or of a file of trajectories, sampled as in `reinforcement.offline_mixture`."""
+    settings = StoredMixtureSettings(data=[DataSettings(path=data)], sampling=sampling)
+    return StoredMixture(lambda: [reader.groups(settings.data[0], "reinforcement.sources")], settings, seed=seed)
+
+
+GROUP_SOURCES = {"stored": _stored_source}
+
+
+def _sources(resolved: Resolved, reader: StoredReader) -> dict[str, MixedSource]:
+    """Return the sources of groups by name; `reinforcement.offline_mixture` is the one named `stored`."""
+    sources: dict[str, MixedSource] = {}
+    reinforcement, stored = resolved.recipe.reinforcement, _stored(resolved, reader)
+    if reinforcement is None:
+        return sources
+    if stored is not None:
+        settings = stored.settings
+        sources["stored"] = MixedSource(stored, settings.fraction, mixture=settings, off_policy=stored.off_policy)
+    given = {"reader": reader, "seed": resolved.recipe.seed}
+    for name, each in reinforcement.sources.items():
+        key = f"reinforcement.sources.{name}.source"
+        made = part_of(resolved, key, "group source", each.source, GROUP_SOURCES, given, protocol=GroupSource)
+        sources[name] = MixedSource(made, each.fraction, each.timeout_seconds)
+    return sources
 
 
 def check_method(
@@ -138,6 +172,7 @@ def check_method(
     for name, part in (("strategy", strategy), *method.parts()):
         kind, dot, own = name.partition(".")
         of_rollout = f"rollout.{ROLLOUT_KEYS.get(kind, kind)}{dot}{own}"
+        of_rollout = f"reinforcement.{name}" if kind == "sources" else of_rollout
         key = {"curriculum": name, "stored": "reinforcement.offline_mixture"}.get(name, of_rollout)
         try:
             if fulfils(part, ChecksSource):

@@ -373,8 +373,9 @@ def check_mixture(assembly: Assembly) -> None:
     Raises:
         DataError: There are none, they are of another tokenizer, or not those the run began with.
     """
-    if isinstance(assembly.method.stored, StoredMixture):
-        assembly.method.stored.read()
+    for mixed in assembly.method.sources.values():
+        if isinstance(mixed.source, StoredMixture):
+            mixed.source.read()
 
 
 def _holds_episodes(settings: DataSettings) -> bool:

@@ -31,16 +31,14 @@ class StoredMixture:
     Args:
         read: Reads the histories, each a list of groups in the order in which they were sampled; asked once.
         settings: Of the recipe.
-        fresh: Groups that are sampled for an update.
         seed: Of the recipe.
     """
 
     def __init__(
-        self, read: Callable[[], Sequence[Sequence[Group]]], settings: StoredMixtureSettings, *, fresh: int, seed: int
+        self, read: Callable[[], Sequence[Sequence[Group]]], settings: StoredMixtureSettings, *, seed: int
     ) -> None:
         self.settings, self._read, self._seed = settings, read, seed
         self.off_policy = OffPolicy(settings.off_policy) if settings.off_policy is not None else None
-        self._per_update = fresh * settings.fraction / (1 - settings.fraction)
         self._groups: list[Group] | None = None
         self._expected: str | None = None
 
@@ -52,7 +50,7 @@ class StoredMixture:
                 with.
         """
         if self._groups is None:
-            histories = self._read() if self._per_update > 0 else []
+            histories = self._read() if self.settings.fraction > 0 else []
             groups = [group for history in histories for group in history]
             if self.off_policy is not None:
                 for group in groups:
@@ -72,25 +70,10 @@ class StoredMixture:
         """All that is stored, even where none of it comes into updates: for parts that read it."""
         return self.read() or [group for history in self._read() for group in history]
 
-    def due(self, update: int) -> int:
-        """How many groups come with an update, from 0; over many updates exactly the share."""
-        return self._until(update + 1) - self._until(update)
-
-    def groups(self, update: int) -> list[Group]:
-        """Those that come with an update, from 0."""
-        if self.due(update) == 0:
-            return []
-        stored, before = self.read(), self._until(update)
-        return [
-            as_stored(stored[self._place(before + k)], f"stored-{update}-{k}/", number=k, off_policy=self.off_policy)
-            for k in range(self.due(update))
-        ]
-
-    def _until(self, update: int) -> int:
-        """Groups drawn before an update."""
-        if self.settings.mode == "alternating":
-            return update * round(self._per_update * self.settings.inner_updates)
-        return math.floor(update * self._per_update + 1e-9)  # the share is rarely exact in binary
+    async def groups(self, first: int, count: int, /) -> list[Group]:
+        """See `GroupSource.groups`."""
+        stored = self.read()
+        return [stored[self._place(first + number)] for number in range(count)]
 
     def _place(self, draw: int) -> int:
         if self.settings.sampling == "uniform" or self.settings.sampling_strength == 0:

@@ -71,6 +71,14 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         said = f"must be admit_ahead ({reinforcement.admit_ahead}) or more, got {reinforcement.max_staleness}"
         yield "reinforcement.max_staleness", said
     stored = reinforcement.offline_mixture if reinforcement is not None else None
+    sources = reinforcement.sources if reinforcement is not None else {}
+    total = sum(each.fraction for each in sources.values()) + (stored.fraction if stored is not None else 0.0)
+    if sources and total >= 1:
+        yield "reinforcement.sources", f"fractions of all sources sum to {total:g}; sampled groups need a rest below 1"
+    for name in sources:
+        if name == "stored" or not name.isidentifier():
+            said = "`stored` is offline_mixture; use another name of letters, digits and underscores"
+            yield f"reinforcement.sources.{name}", said
     if stored is not None and stored.mode == "critic_only" and recipe.critic is None:
         yield "reinforcement.offline_mixture.mode", "critic_only requires a critic; set critic: {}"
     smooth = reinforcement.consistency_regularization if reinforcement is not None else None

@@ -285,6 +285,19 @@ class StoredMixtureSettings(Settings):
     interpolation); requires `mode: alternating`."""
 
 
+class GroupSourceSettings(Settings):
+    """A source of groups that are mixed with the sampled ones of reinforcement."""
+
+    source: Annotated[Part, named()]
+    """`{name: stored, data: PATH}`, or `package.module:name` of a class with `async groups(first, count)`, which
+    returns the same groups for the same positions."""
+    fraction: float = Field(0.5, ge=0, lt=1)
+    """Fraction of all groups of an update that come from the source; sampled groups have the rest."""
+    timeout_seconds: Seconds | None = 60.0
+    """Time that an update waits for the source; groups that are late join a later update. Null: no limit. With
+    `deterministic` there is no limit."""
+
+
 class RewardModelSettings(OptimizerSettings):
     """A scorer of episodes for a later `reinforcement` stage (`reward: {name: reward_model, stage: reward_model}`): a
     linear head over the states of a frozen model. The policy is not trained."""
@@ -411,6 +424,8 @@ class ReinforcementSettings(OptimizerSettings):
     or internal error); above it the run stops."""
     offline_mixture: StoredMixtureSettings | None = None
     """Stored episodes mixed with the sampled ones; null uses none. See `docs/stages.md`."""
+    sources: dict[str, GroupSourceSettings] = {}
+    """Other sources of groups by name, each with its fraction of an update; see `docs/stages.md`."""
     imitation: ImitationSettings | None = None
     """Keep imitating the source's expert; null leaves it out."""
     budget: BudgetSettings | None = None

@@ -28,7 +28,9 @@ _EVENTS = {
     "admitted": make_shape(group=int, version=int, task=NotRequired[int | dict[str, Any]]),
     "kept": make_shape(group=int, file=str, offset=int, length=int, checksum=int, costs=NotRequired[list[int | float]]),
     "lost": make_shape(group=int, reason=str),
-    "consumed": make_shape(update=int, groups=list[int], passed_over=NotRequired[list[int]]),
+    "consumed": make_shape(
+        update=int, groups=list[int], passed_over=NotRequired[list[int]], mixed=NotRequired[dict[str, list[int]]]
+    ),
     "begun": _OF_UPDATE,
     "updated": _OF_UPDATE,
     "quarantined": _OF_UPDATE,
@@ -73,6 +75,8 @@ class RunRecord:
         """Updates → the groups each took."""
         self.passed_over: dict[int, list[int]] = {}
         """Updates → the groups that were sampled for each and did not count."""
+        self.mixed: dict[int, dict[str, list[int]]] = {}
+        """Updates → by source, the position of its first group and the number of its groups."""
         self.updated: set[int] = set()
         """Updates that were carried through at least once."""
         self.begun: dict[int, int] = {}
@@ -187,6 +191,8 @@ class RunRecord:
     def _heard_consumed(self, event: dict[str, Any]) -> None:
         self.consumed[event["update"]] = event["groups"]
         self.passed_over[event["update"]] = event.get("passed_over", [])
+        if "mixed" in event:
+            self.mixed[event["update"]] = event["mixed"]
 
     def _heard_kept(self, event: dict[str, Any]) -> None:
         place = Place(
@@ -209,6 +215,7 @@ class RunRecord:
     def _heard_quarantined(self, event: dict[str, Any]) -> None:
         self.consumed.pop(event["update"], None)
         self.passed_over.pop(event["update"], None)
+        self.mixed.pop(event["update"], None)
         self.begun.pop(event["update"], None)
 
     def _lines(self, path: Path) -> Iterator[tuple[int, Any]]:

@@ -17,7 +17,7 @@ import errno
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from io import FileIO
 from pathlib import Path
@@ -98,11 +98,21 @@ class RunStore(RunRecord):
 
     # ------------------------------------------------------------ updates
 
-    def consume(self, update: int, numbers: Sequence[int], passed_over: Sequence[int] = ()) -> None:
-        """This update takes these groups, and those were sampled for it and did not count. To survive a power cut it
-        stands between two calls of `sync`: the first brings the trajectories to disk, the second this."""
+    def consume(
+        self,
+        update: int,
+        numbers: Sequence[int],
+        passed_over: Sequence[int] = (),
+        mixed: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Record the groups of an update, the groups that were sampled for it and did not count, and the spans of other
+        sources. To survive a power cut, call `sync` before, for the trajectories, and after."""
         self.consumed[update], self.passed_over[update] = list(numbers), list(passed_over)
-        self._note({"event": "consumed", "update": update, "groups": list(numbers), "passed_over": list(passed_over)})
+        event = {"event": "consumed", "update": update, "groups": list(numbers), "passed_over": list(passed_over)}
+        if mixed:
+            self.mixed[update] = {name: list(span) for name, span in mixed.items()}
+            event["mixed"] = self.mixed[update]
+        self._note(event)
 
     def begin(self, update: int) -> None:
         """An update begins; one that never ends is known by this."""
@@ -119,6 +129,7 @@ class RunStore(RunRecord):
         """The groups of this update are never drawn again, and the update takes others. The groups."""
         numbers = self.consumed.pop(update, [])
         self.passed_over.pop(update, None)
+        self.mixed.pop(update, None)
         for number in numbers:
             self.lose(number, "quarantined")
         self.begun.pop(update, None)

@@ -331,6 +331,11 @@ METRICS = _rows({
         ("offline/groups", "groups", "Offline groups in the update."),
         ("offline/reward", "", "Mean reward of the offline groups."),
     ),
+    "`reinforcement.sources`": (
+        ("sources/NAME/groups", "groups", "Groups of this source in the update."),
+        ("sources/NAME/reward", "", "Mean reward of these groups."),
+        ("sources/NAME/late", "", "1 if the source had no groups within its time limit."),
+    ),
     "`reinforcement.offline_mixture.mode: alternating`": (
         ("offline/NAME", "",
          "Metric of the update on offline groups only: `loss/total`, `update/tokens`, `update/grad_norm`, "

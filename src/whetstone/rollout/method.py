@@ -13,19 +13,19 @@ A recipe that names none is the plainest: independent episodes of the source's t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.contracts import fulfils
 from whetstone.renames import stored_name
+from whetstone.rollout.group_sources import MixedSource
 from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures, TrainsModel
 from whetstone.rollout.protocol import (
     Allocation,
     ContextTransform,
     DynamicSampling,
     EnvironmentWrapper,
-    Mixture,
     Replay,
     Rewrite,
     Start,
@@ -60,8 +60,8 @@ class Method:
     replay: Mapping[str, Replay] | None = None
     trajectory_filters: Mapping[str, TrajectoryFilter] | None = None
     dynamic_sampling: DynamicSampling | None = None
-    stored: Mixture | None = None
-    """Stored groups beside those of an update."""
+    sources: Mapping[str, MixedSource] = field(default_factory=dict)
+    """Sources of groups by name; `stored` is `reinforcement.offline_mixture`."""
     reward: Any = None
     """Where it learns on from how steps went; judging is the collector's."""
     overflow: Overflow = "drop"
@@ -70,10 +70,12 @@ class Method:
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """(name, part) of each, in the order of a step."""
-        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "stored", "reward"):
+        for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
             part = getattr(self, key)
             if part is not None:
                 yield key, part
+        for name, mixed in self.sources.items():
+            yield "stored" if name == "stored" else f"sources.{name}", mixed.source
         for key in ("context_transforms", "stops", "rewrites", "replay", "trajectory_filters"):
             for name, part in (getattr(self, key) or {}).items():
                 yield f"{key}.{name}", part

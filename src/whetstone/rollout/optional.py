@@ -11,6 +11,7 @@ from whetstone.environments.protocol import Seats
 from whetstone.rewards.protocol import Provides
 from whetstone.rollout.protocol import ContextTransform, Stateful
 from whetstone.tasks.protocol import Source
+from whetstone.tools.protocol import Closes, DeclaresProvenance
 from whetstone.trajectory import Group
 
 
@@ -136,14 +137,15 @@ class Sized(Protocol):
 
 OPTIONAL = (
     Stateful, TrainsModel, Measures, ChecksSource, KeyedBy, AtEvaluation, EvaluatedAs, ByTiming, StatelessOnly,
-    LearnsAgain, KeepsDrawn, FrozenSeats, MemberSeats, ReadsEntropies, Sized, Seats, Provides,
+    LearnsAgain, KeepsDrawn, FrozenSeats, MemberSeats, ReadsEntropies, Sized, Seats, Provides, Closes,
+    DeclaresProvenance,
 )  # fmt: skip
 """What a strategy, a curriculum, or any part around them may have."""
 
 
 KINDS = (
     "strategy", "curriculum", "allocation", "start", "context transform", "stop", "rewrite", "environment wrapper",
-    "replay", "trajectory filter", "dynamic sampling",
+    "replay", "trajectory filter", "dynamic sampling", "group source",
 )  # fmt: skip
 """What parts of rollout are called in messages."""
 

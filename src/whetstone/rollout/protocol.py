@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from whetstone.chat import Context, Message, ToolSpec
 from whetstone.environments.protocol import Environment
-from whetstone.recipe import StoredMixtureSettings
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Author, CallRecord, Group, OffPolicy, Task, Tokens, Trajectory, Turn
 
@@ -411,19 +410,6 @@ class Replay(Protocol):
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
         """The group with them."""
-        ...
-
-
-class Mixture(Protocol):
-    """What stored groups come beside the fresh ones of an update."""
-
-    @property
-    def settings(self) -> StoredMixtureSettings:
-        """Who learns from them, and how."""
-        ...
-
-    def groups(self, update: int, /) -> Sequence[Group]:
-        """Those of an update, from 0; the same whenever it is made again."""
         ...
 
 

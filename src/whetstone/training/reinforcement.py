@@ -38,6 +38,7 @@ from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector, Plan, StepOutcome
 from whetstone.rollout.deadlines import deadline_metrics, step_deadline
 from whetstone.seeding import derive_random, derive_seed
+from whetstone.training.group_mixer import GroupMixer, MixedGroups
 from whetstone.training.stream import GroupStream, admission_of
 from whetstone.training.supervised import costs_of, describe_groups, first_task, imitated, spent_on
 from whetstone.training.train_step import train_step
@@ -95,6 +96,9 @@ class Reinforcement:
         self._doing: tuple[str, float] = ("nothing", time.perf_counter())
         self._first_task = first_task(assembly.resolved.recipe)
         self._deadline = step_deadline(settings.step_timeout_seconds)
+        self._mixer = GroupMixer(
+            assembly.method.sources, sampled=settings.tasks_per_step, waits=settings.deterministic, report=store.say
+        )
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
 
@@ -113,7 +117,7 @@ class Reinforcement:
         shown = await imitated(self.assembly, self.settings, update=update)
         shown.record_faults(self.store.fault)
         for attempt in range(1, _ATTEMPTS + 1):
-            groups, passed_over = await self._groups(update)
+            groups, passed_over, mixed = await self._groups(update)
             sampled = time.perf_counter()
             self.store.begin(update)
             played = [*groups, *passed_over]
@@ -124,7 +128,14 @@ class Reinforcement:
                 batch = UpdateBatch(tuple(groups), tuple(shown.segments), self.version, budget_share)
                 with self._waiting_for(_UPDATE), self._memory_reported():
                     stepped = await run_in_compute_thread(
-                        train_step, self.assembly.method, self.learner, batch, passed_over, seed=seed, update=update
+                        train_step,
+                        self.assembly.method,
+                        self.learner,
+                        batch,
+                        passed_over,
+                        mixed.groups,
+                        seed=seed,
+                        update=update,
                     )
                 break
             except WhetstoneError:
@@ -133,6 +144,7 @@ class Reinforcement:
                 if attempt == _ATTEMPTS or self._sampling is None:
                     raise
                 self._put_aside(update, describe_exception(failure))
+        metrics |= {f"sources/{name}/late": 1.0 for name in mixed.late}
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward) | self._deadlines()
         if self.settings.imitation is not None:
             metrics |= shown.metrics
@@ -201,6 +213,7 @@ class Reinforcement:
 
     async def close(self) -> None:
         """Sampling stops; what was under way is on record."""
+        await self._mixer.close()
         if self._sampling is not None:
             await self._sampling.stream.close()
 
@@ -268,28 +281,37 @@ class Reinforcement:
         task = chosen if isinstance(chosen, Task) else source.task(chosen)
         return Plan(task, derive_seed(seed, "rollout", number), number, f"group-{number}/", step, chosen)
 
-    async def _groups(self, update: int) -> tuple[list[Group], list[Group]]:
-        """(the groups of an update, those that were sampled for it and did not count): those on record, where it was
-        made before; otherwise what the stream has, put on record."""
+    async def _groups(self, update: int) -> tuple[list[Group], list[Group], MixedGroups]:
+        """Return the groups of an update, those that were sampled for it and did not count, and those of other sources.
+
+        If the update was made before, they are those on record. Otherwise they are put on record.
+        """
         numbers = self.store.consumed.get(update)
         if numbers is not None:
             beside = [self._on_record(number) for number in self.store.passed_over.get(update, ())]
+            with self._waiting_for("other sources of groups"):
+                mixed = await self._mixer.take(update, self.store.mixed)
             if self._sampling is None:
-                return [self._on_record(number) for number in numbers], beside
-            return await self._sampling.stream.take(numbers), beside
+                return [self._on_record(number) for number in numbers], beside, mixed
+            return await self._sampling.stream.take(numbers), beside, mixed
         assert self._sampling is not None
         stream, timeout, started = self._sampling.stream, self._deadline.seconds, time.perf_counter()
+        self._mixer.request(update, self.store.mixed)
         with self._waiting_for("groups"):
             groups: list[Group] = await stream.batch(timeout_seconds=timeout)
         waited = time.perf_counter() - started
         if timeout is None or waited < timeout:
             self._deadline.add([waited])
+        with self._waiting_for("other sources of groups"):
+            mixed = await self._mixer.take(update, self.store.mixed)
         numbers = [group.number for group in groups]
         beside = [stream.passed_over[number] for number in stream.beside(numbers)]
         await asyncio.to_thread(self.store.sync)
-        self.store.consume(update, numbers, [group.number for group in beside])
+        self.store.consume(update, numbers, [group.number for group in beside], mixed.spans)
         await asyncio.to_thread(self.store.sync)
-        return groups, beside
+        if update + 1 < self.settings.steps:
+            self._mixer.request(update + 1, self.store.mixed)
+        return groups, beside, mixed
 
     def _deadlines(self) -> dict[str, float]:
         collector, deadlines = self.collector, {"time/step_deadline": self._deadline}

@@ -12,7 +12,7 @@ step, and what parts remember is in the checkpoint, so it comes to the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -43,6 +43,7 @@ def train_step(
     learner: Learner,
     batch: UpdateBatch,
     passed_over: Sequence[Group],
+    mixed: Mapping[str, Sequence[Group]],
     *,
     seed: int,
     update: int,
@@ -53,14 +54,15 @@ def train_step(
     Args:
         batch: What was sampled for it, and the demonstrations to imitate beside it.
         passed_over: Groups that were sampled for it and did not count.
+        mixed: Groups of other sources, by source.
         seed: Of the recipe.
         update: Its number, from 0.
     """
     groups = _selected(method, batch.groups, seed=seed, update=update)
-    stored = tuple(method.stored.groups(update)) if method.stored is not None else ()
-    learned = learner.update(_with_stored(method, replace(batch, groups=tuple(groups)), stored))
-    metrics = learned.metrics | _stored_pass(method, learner, batch, stored) | _removed(batch.groups, groups)
-    trained = [*groups, *stored]
+    learned = learner.update(_with_sources(method, replace(batch, groups=tuple(groups)), mixed))
+    metrics = learned.metrics | _source_metrics(mixed) | _removed(batch.groups, groups)
+    metrics |= _second_update(method, learner, batch, mixed)
+    trained = [*groups, *(group for each in mixed.values() for group in each)]
     for name, inject in (method.replay or {}).items():
         if fulfils(inject, LearnsAgain):
             again = inject.again(update, derive_random(seed, "again", name, update))
@@ -86,45 +88,53 @@ def count_provenances(groups: Sequence[Group]) -> dict[str, float]:
     return {name: float(count) for name, count in metrics.items()}
 
 
-def as_learned(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:
-    """The groups credit is given to together: those of an update with what is injected, what is not selected removed,
-    and stored ones beside them."""
-    groups = _selected(method, sampled, seed=seed, update=update)
-    if method.stored is None or method.stored.settings.mode != "joint":
-        return groups
-    return [*groups, *method.stored.groups(update)]
+def as_learned(
+    method: Method, sampled: Sequence[Group], mixed: Mapping[str, Sequence[Group]], *, seed: int, update: int
+) -> Sequence[Group]:
+    """Return the groups that get credit together: sampled ones after injection and selection, and joint ones of other
+    sources."""
+    return [*_selected(method, sampled, seed=seed, update=update), *_used_as("joint", method, mixed)]
 
 
-def _with_stored(method: Method, batch: UpdateBatch, stored: tuple[Group, ...]) -> UpdateBatch:
-    """Return the batch of an update next to stored groups, as the `mode` of the stored data specifies."""
-    if method.stored is None or not stored:
-        return batch
-    settings = method.stored.settings
-    if settings.mode == "joint":
-        return replace(batch, groups=(*batch.groups, *stored))
-    if settings.mode == "critic_only":
-        return replace(batch, for_critic=stored)
-    return replace(batch, outer_rate=settings.outer_rate)
+def _used_as(mode: str, method: Method, mixed: Mapping[str, Sequence[Group]]) -> tuple[Group, ...]:
+    return tuple(group for name, groups in mixed.items() if method.sources[name].mode == mode for group in groups)
 
 
-def _stored_pass(method: Method, learner: Learner, batch: UpdateBatch, stored: tuple[Group, ...]) -> dict[str, float]:
-    """Update on stored groups if they have updates of their own; return the metrics of stored groups."""
-    if method.stored is None or not stored:
+def _with_sources(method: Method, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]) -> UpdateBatch:
+    """Return the batch with the groups of other sources, as the mode of each source specifies."""
+    joint, for_critic = (_used_as(mode, method, mixed) for mode in ("joint", "critic_only"))
+    batch = replace(batch, groups=(*batch.groups, *joint), for_critic=for_critic)
+    mixture = method.sources["stored"].mixture if _used_as("alternating", method, mixed) else None
+    return batch if mixture is None else replace(batch, outer_rate=mixture.outer_rate)
+
+
+def _source_metrics(mixed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name, groups in mixed.items():
+        rewards = [reward for group in groups for reward in group.rewards]
+        area = "offline" if name == "stored" else f"sources/{name}"
+        metrics |= {f"{area}/groups": float(len(groups))} if groups or area != "offline" else {}
+        metrics |= {f"{area}/reward": fmean(rewards)} if rewards else {}
+    return metrics
+
+
+def _second_update(
+    method: Method, learner: Learner, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]
+) -> dict[str, float]:
+    """Update on stored groups if they have updates of their own; return the metrics of this update."""
+    groups = _used_as("alternating", method, mixed)
+    settings = method.sources["stored"].mixture if groups else None
+    if settings is None:
         return {}
-    settings = method.stored.settings
-    rewards = [reward for group in stored for reward in group.rewards]
-    offline_metrics = {"offline/groups": float(len(stored)), "offline/reward": fmean(rewards)}
-    if settings.mode in ("joint", "critic_only"):
-        return offline_metrics
     inner = UpdateBatch(
-        stored,
+        groups,
         version=batch.version,
         budget_share=batch.budget_share,
         minibatches=settings.inner_updates,
         outer_rate=settings.outer_rate,
     )
     metrics = learner.update(inner).metrics
-    return offline_metrics | {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
+    return {f"offline/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: int) -> Sequence[Group]:

@@ -1,0 +1,175 @@
+"""Mix groups of several sources into the updates of a training loop.
+
+    sampled groups + source A (fraction a) + source B (fraction b) → one update
+
+Each source is asked for the groups of the next update while the learner computes. An update waits for a source at most
+`timeout_seconds`; the groups that are late join a later update. The record of a run has which groups of each source an
+update took, so that a resumed run makes the update again with the same groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from whetstone.contracts import fulfils
+from whetstone.data.stored_episodes import as_stored
+from whetstone.errors import DataError, WhetstoneError
+from whetstone.rollout.group_sources import MixedSource
+from whetstone.tools.protocol import Closes, provenance_of
+from whetstone.tools.threads import call_user_function
+from whetstone.trajectory import Group, Provenance
+
+Spans = Mapping[str, Sequence[int]]
+"""By source, (position of the first group, number of groups) of an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedGroups:
+    """Groups that sources contribute to an update."""
+
+    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    """By source."""
+    spans: Spans = field(default_factory=dict)
+    late: tuple[str, ...] = ()
+    """Sources that did not respond within their time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    first: int
+    count: int
+    groups: asyncio.Task[Sequence[Group]]
+
+
+class GroupMixer:
+    """Takes groups from all sources of a recipe, in proportion to their fractions.
+
+    Args:
+        sources: By name.
+        sampled: Number of sampled groups of an update.
+        waits: Whether an update waits for a late source without a time limit.
+        report: Receives a line about a source that is late.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, MixedSource],
+        *,
+        sampled: int,
+        waits: bool = True,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.sources, self.waits, self.report = sources, waits, report
+        rest = 1 - sum(mixed.fraction for mixed in sources.values())
+        self._per_update = {name: sampled * mixed.fraction / rest for name, mixed in sources.items()}
+        self._requests: dict[str, _Request] = {}
+        self._reported: set[str] = set()
+
+    def count_before(self, name: str, update: int) -> int:
+        """Return the number of groups that a source owes to the updates before `update`, counted from 0."""
+        mixture = self.sources[name].mixture
+        if mixture is not None and mixture.mode == "alternating":
+            return update * round(self._per_update[name] * mixture.inner_updates)
+        return math.floor(update * self._per_update[name] + 1e-9)  # the product is rarely exact in binary
+
+    async def take(self, update: int, record: Mapping[int, Spans]) -> MixedGroups:
+        """Return the groups of an update.
+
+        Args:
+            update: Number of the update, from 0.
+            record: Spans of earlier updates; an update that has some gets the same groups again.
+
+        Raises:
+            DataError: A source failed, or returned another number of groups than requested.
+        """
+        if update in record:
+            spans = {name: (span[0], span[1]) for name, span in record[update].items() if name in self.sources}
+            found = {name: await self._read(name, *span) for name, span in spans.items()}
+            return MixedGroups({name: self._prepared(name, update, each) for name, each in found.items()}, spans)
+        groups, taken, late = {}, {}, []
+        self.request(update, record)
+        began = time.perf_counter()
+        for name, request in list(self._requests.items()):
+            limit = self.sources[name].timeout_seconds
+            left = None if self.waits or limit is None else max(0.0, limit - (time.perf_counter() - began))
+            await asyncio.wait([request.groups], timeout=left)
+            if not request.groups.done():
+                late.append(name)
+                self._report(name, update, limit)
+                groups[name], taken[name] = (), (request.first, 0)
+                continue
+            del self._requests[name]
+            groups[name] = self._prepared(name, update, request.groups.result())
+            taken[name] = (request.first, request.count)
+        return MixedGroups(groups, taken, tuple(late))
+
+    def request(self, update: int, record: Mapping[int, Spans]) -> None:
+        """Start to read the groups of an update, so that they are there when it takes them."""
+        for name in self.sources:
+            first, request = self._position(name, update, record), self._requests.get(name)
+            if request is not None and request.first == first:
+                continue
+            if request is not None:
+                request.groups.cancel()
+            count = max(0, self.count_before(name, update + 1) - first)
+            self._requests[name] = _Request(first, count, asyncio.create_task(self._read(name, first, count)))
+
+    async def close(self) -> None:
+        """Cancel all requests and close the sources."""
+        tasks = [request.groups for request in self._requests.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for mixed in self.sources.values():
+            if fulfils(mixed.source, Closes):
+                await call_user_function(mixed.source.close)
+
+    def _position(self, name: str, update: int, record: Mapping[int, Spans]) -> int:
+        before = record.get(update - 1, {}).get(name)
+        return self.count_before(name, update) if before is None else before[0] + before[1]
+
+    async def _read(self, name: str, first: int, count: int) -> Sequence[Group]:
+        if count == 0:
+            return ()
+        try:
+            groups: Sequence[Group] = await call_user_function(self.sources[name].source.groups, first, count)
+        except WhetstoneError:
+            raise
+        except Exception as error:
+            raise DataError(f"source {name} failed: {type(error).__name__}: {error}") from error
+        if len(groups) != count:
+            raise DataError(f"source {name} returned {len(groups)} groups instead of {count}")
+        return groups
+
+    def _prepared(self, name: str, update: int, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """Return groups with ids of the update, and a provenance other than `sampled`."""
+        mixed = self.sources[name]
+        provenance = provenance_of(mixed.source)
+        prepared = []
+        for number, group in enumerate(groups):
+            prefix = f"{name}-{update}-{number}/"
+            if provenance is not Provenance.IMAGINED:
+                group, prefix = as_stored(group, prefix, number=number, off_policy=mixed.off_policy), ""
+            trajectories = tuple(
+                replace(
+                    each,
+                    id=f"{prefix}{each.id}",
+                    parent=None if each.parent is None else f"{prefix}{each.parent}",
+                    provenance=each.provenance if provenance is Provenance.SAMPLED else provenance,
+                )
+                for each in group.trajectories
+            )
+            prepared.append(replace(group, trajectories=trajectories, number=number))
+        return tuple(prepared)
+
+    def _report(self, name: str, update: int, limit: float | None) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            self.report(
+                f"update {update + 1}: source {name} has no groups within {limit:g} s; they join a later update "
+                f"(sources/{name}/late)"
+            )
