@@ -90,7 +90,9 @@ class GroupMixer:
             spans = {name: (span[0], span[1]) for name, span in record[update].items() if name in self.sources}
             found = {name: await self._read(name, *span) for name, span in spans.items()}
             return MixedGroups({name: self._prepared(name, update, each) for name, each in found.items()}, spans)
-        groups, taken, late = {}, {}, []
+        groups: dict[str, Sequence[Group]] = {}
+        taken: dict[str, Sequence[int]] = {}
+        late: list[str] = []
         self.request(update, record)
         began = time.perf_counter()
         for name, request in list(self._requests.items()):
