@@ -43,8 +43,8 @@ def drawn(mixer, updates):
     return [t.id.split("/")[1] for u in range(updates) for g in groups(mixer, u) for t in g.trajectories[:1]]
 
 
-def ids(found):
-    return [trajectory.id for g in found for trajectory in g.trajectories]
+def ids(taken):
+    return [trajectory.id for g in taken for trajectory in g.trajectories]
 
 
 def test_at_a_half_as_many_stored_groups_come_as_are_sampled():
@@ -139,9 +139,9 @@ def test_what_somebody_wrote_begins_at_a_ratio_of_one_and_cannot_be_compared_wit
 
 def test_a_run_goes_on_with_the_episodes_it_began_with_alone():
     began = source_of(mixture()).state()
-    again = source_of(mixture())
-    again.load_state(began)
-    assert len(again.read()) == 10
+    resumed = source_of(mixture())
+    resumed.load_state(began)
+    assert len(resumed.read()) == 10
     other = mixture([GROUPS[:9]])
     source_of(other).load_state(began)
     with pytest.raises(DataError, match="stored episodes have changed"):

@@ -152,11 +152,11 @@ def _sources(resolved: Resolved, reader: StoredReader) -> dict[str, MixedSource]
     if stored is not None:
         settings = stored.settings
         sources["stored"] = MixedSource(stored, settings.fraction, mixture=settings, off_policy=stored.off_policy)
-    given = {"reader": reader, "seed": resolved.recipe.seed}
+    arguments = {"reader": reader, "seed": resolved.recipe.seed}
     for name, each in reinforcement.sources.items():
         key = f"reinforcement.sources.{name}.source"
-        made = part_of(resolved, key, "group source", each.source, GROUP_SOURCES, given, protocol=GroupSource)
-        sources[name] = MixedSource(made, each.fraction, each.timeout_seconds)
+        source = part_of(resolved, key, "group source", each.source, GROUP_SOURCES, arguments, protocol=GroupSource)
+        sources[name] = MixedSource(source, each.fraction, each.timeout_seconds)
     return sources
 
 

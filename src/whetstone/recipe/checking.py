@@ -77,8 +77,8 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "reinforcement.sources", f"fractions of all sources sum to {total:g}; sampled groups need a rest below 1"
     for name in sources:
         if name == "stored" or not name.isidentifier():
-            said = "`stored` is offline_mixture; use another name of letters, digits and underscores"
-            yield f"reinforcement.sources.{name}", said
+            problem = "`stored` is offline_mixture; use another name of letters, digits and underscores"
+            yield f"reinforcement.sources.{name}", problem
     if stored is not None and stored.mode == "critic_only" and recipe.critic is None:
         yield "reinforcement.offline_mixture.mode", "critic_only requires a critic; set critic: {}"
     smooth = reinforcement.consistency_regularization if reinforcement is not None else None

@@ -22,6 +22,7 @@ from whetstone.rollout.group_sources import MixedSource
 from whetstone.tools.protocol import Closes, provenance_of
 from whetstone.tools.threads import call_user_function
 from whetstone.trajectory import Group, Provenance
+from whetstone.user_code import describe_exception
 
 Spans = Mapping[str, Sequence[int]]
 """By source, (position of the first group, number of groups) of an update."""
@@ -88,8 +89,8 @@ class GroupMixer:
         """
         if update in record:
             spans = {name: (span[0], span[1]) for name, span in record[update].items() if name in self.sources}
-            found = {name: await self._read(name, *span) for name, span in spans.items()}
-            return MixedGroups({name: self._prepared(name, update, each) for name, each in found.items()}, spans)
+            stored = {name: await self._read(name, *span) for name, span in spans.items()}
+            return MixedGroups({name: self._prepared(name, update, each) for name, each in stored.items()}, spans)
         groups: dict[str, Sequence[Group]] = {}
         taken: dict[str, Sequence[int]] = {}
         late: list[str] = []
@@ -142,7 +143,7 @@ class GroupMixer:
         except WhetstoneError:
             raise
         except Exception as error:
-            raise DataError(f"source {name} failed: {type(error).__name__}: {error}") from error
+            raise DataError(f"source {name} failed: {describe_exception(error)}") from error
         if len(groups) != count:
             raise DataError(f"source {name} returned {len(groups)} groups instead of {count}")
         return groups

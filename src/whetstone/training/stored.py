@@ -21,6 +21,7 @@ from whetstone.inference import Engine, publish
 from whetstone.learning.protocol import Learner, LooksAhead
 from whetstone.learning.spec import UpdateBatch
 from whetstone.training.stage import WithoutSampling
+from whetstone.training.train_step import count_provenances
 from whetstone.trajectory import Group
 
 
@@ -101,13 +102,18 @@ class Stored(WithoutSampling):
         self.done += 1
         await publish(self.learner.weights(), self.engine, self.engine.version + 1)
         now = time.perf_counter()
-        tokens = sum(len(segment) for group in groups for t in group.trajectories for segment in t.segments())
-        return metrics | {
-            "data/skipped_fraction": 1 - len(groups) / len(drawn),
-            "data/reward": fmean(_rewards(groups)) if groups else math.nan,
-            "time/update": now - began,
-            "throughput/tokens_per_second": tokens / (now - began),
-        }
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        tokens = sum(len(segment) for trajectory in trajectories for segment in trajectory.segments())
+        return (
+            metrics
+            | count_provenances(trajectories)
+            | {
+                "data/skipped_fraction": 1 - len(groups) / len(drawn),
+                "data/reward": fmean(_rewards(groups)) if groups else math.nan,
+                "time/update": now - began,
+                "throughput/tokens_per_second": tokens / (now - began),
+            }
+        )
 
     def _look(self) -> dict[str, float]:
         """What the weights in front of this update say of groups that are held out."""

@@ -12,7 +12,7 @@ step, and what parts remember is in the checkpoint, so it comes to the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -23,7 +23,7 @@ from whetstone.renames import stored_name
 from whetstone.rollout import Method, StepOutcome
 from whetstone.rollout.optional import LearnsAgain
 from whetstone.seeding import derive_random
-from whetstone.trajectory import Group
+from whetstone.trajectory import Group, Trajectory
 
 _SHOWN_OF_OTHERS = ("loss/total", "update/tokens", "update/grad_norm", "policy/clip_fraction")
 """Of updates beside a step's own."""
@@ -68,20 +68,20 @@ def train_step(
             again = inject.again(update, derive_random(seed, "again", name, update))
             metrics |= _second_pass(learner, again, batch.budget_share) if again else {}
             trained += again
-    metrics |= method.metrics() | count_provenances(trained)
+    metrics |= method.metrics() | count_provenances(t for group in trained for t in group.trajectories)
     played = (*batch.groups, *passed_over)
     return TrainStepResult(
         metrics, StepOutcome(update + 1, played, learned.advantages, derive_random(seed, "hear", update))
     )
 
 
-def count_provenances(groups: Sequence[Group]) -> dict[str, float]:
+def count_provenances(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Count the trajectories of an update and their action tokens, as `provenance/NAME` and `provenance/NAME_tokens`.
 
-    Sums over provenances are the totals of `groups`; a provenance without trajectories is absent.
+    Sums over provenances are the totals; a provenance without trajectories is absent.
     """
     metrics: Counter[str] = Counter()
-    for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
+    for trajectory in trajectories:
         name = f"provenance/{trajectory.provenance}"
         metrics[name] += 1
         metrics[f"{name}_tokens"] += trajectory.action_tokens
