@@ -76,7 +76,7 @@ def test_none_of_it_is_dead():
 
 
 def test_what_stands_for_a_part_is_what_a_method_has():
-    keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "stored", "reward"}
+    keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward"}
     assert set(PARTS) == keys | {"context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
     assert set(PARTS) <= set(Method.__dataclass_fields__)
 

@@ -399,7 +399,7 @@ TRACKED = _rows({
 })  # fmt: skip
 """What trackers are told beside them."""
 PARTS = (
-    "curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "stored", "reward",
+    "curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward",
     "context_transforms", "stops", "rewrites", "replay", "trajectory_filters",
 )  # fmt: skip
 """What `PART` stands for."""
