@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from circumstances import circumstances
 from whetstone.chat import Message, user
 from whetstone.environments import Observation, StepResult
-from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import latest_checkpoint
 from whetstone.record.store import RunStore
@@ -120,9 +120,9 @@ def child(overrides: Sequence[str], run_dir: str, die_at: int | None, ask_after:
 
 def stop_after(steps: int, twice: bool) -> None:
     """SIGTERM when so many gradient steps were made."""
-    left, apply_gradient = [steps], ModelTrainer._apply_gradient
+    left, apply_gradient = [steps], LocalPasses.apply
 
-    def counted(self: ModelTrainer) -> dict[str, float]:
+    def counted(self: LocalPasses) -> dict[str, float]:
         left[0] -= 1
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -132,7 +132,7 @@ def stop_after(steps: int, twice: bool) -> None:
                 time.sleep(10.0)
         return apply_gradient(self)
 
-    ModelTrainer._apply_gradient = counted  # type: ignore[method-assign]
+    LocalPasses.apply = counted  # type: ignore[method-assign]
 
 
 def die_after(events: int) -> None:
@@ -146,7 +146,7 @@ def die_after(events: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     fsync, replace, rename = os.fsync, os.replace, Path.rename
-    append, apply_gradient = RunStore._append, ModelTrainer._apply_gradient
+    append, apply_gradient = RunStore._append, LocalPasses.apply
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ def die_after(events: int) -> None:
 
     os.fsync, os.replace, Path.rename = counted(fsync), counted(replace), counted(rename)  # type: ignore[method-assign]
     RunStore._append = torn  # type: ignore[method-assign]
-    ModelTrainer._apply_gradient = counted(apply_gradient)  # type: ignore[method-assign]
+    LocalPasses.apply = counted(apply_gradient)  # type: ignore[method-assign]
 
 
 def speaking(folder: Path) -> Path:

@@ -30,6 +30,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from circumstances import circumstances
 from turns import Turns
 from whetstone.algorithms import clipped
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import Policy, cast_policy, in_dtype
 from whetstone.recipe import OptimizerSettings
@@ -147,10 +148,11 @@ class Padded:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-class Kept(ModelTrainer):
-    """A learner that leaves its gradient where it is."""
+class Kept(LocalPasses):
+    """Forward passes that leave the gradient where it is."""
 
-    def _apply_gradient(self) -> dict[str, float]:
+    def apply(self) -> dict[str, float]:
+        """See `ForwardPasses.apply`."""
         return {}
 
 
@@ -159,10 +161,11 @@ def surrogate(outputs: Any, micro: Any) -> Any:
     return clipped(outputs.logprobs, outputs.logprobs.detach(), micro.advantages)
 
 
-def learner_of(size: str, kind: type[ModelTrainer] = ModelTrainer, *, share: bool = True) -> ModelTrainer:
+def learner_of(size: str, kind: type[LocalPasses] = LocalPasses, *, share: bool = True) -> ModelTrainer:
     """Ours, computed in what suits the model and the machine."""
     policy = cast_policy(Policy(model_of(size), None), "auto")
-    return kind(policy, SETTINGS.model_copy(update={"prefix_sharing": share}))
+    settings = SETTINGS.model_copy(update={"prefix_sharing": share})
+    return ModelTrainer(policy, settings, passes=kind(policy, settings))
 
 
 def peer_of(size: str, rows: int, *, whole: bool = False) -> Padded:

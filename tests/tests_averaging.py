@@ -13,18 +13,19 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 
+from tests_passes import recorder
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.learner import LocalLearner
-from whetstone.learning.model_trainer import ModelTrainer
 
 
-class _Averaging(ModelTrainer):
-    def _apply_gradient(self):
+class _Averaging(LocalPasses):
+    def apply(self):
         for parameter in self.policy.model.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
-        return super()._apply_gradient()
+        return super().apply()
 
 
 def _join(rank, port):
@@ -35,7 +36,7 @@ def _other(pipe, port, given):
     policy, settings, spec = pickle.loads(given)
     torch.set_num_threads(1)
     _join(1, port)
-    learner = LocalLearner(_Averaging(policy, settings), spec)
+    learner = LocalLearner(recorder(policy, settings, _Averaging), spec)
     while True:
         try:
             name, arguments = pipe.recv()
@@ -61,7 +62,7 @@ class Averaging(LocalLearner):
         if dist.is_initialized():
             dist.destroy_process_group()
         _join(0, port)
-        super().__init__(_Averaging(policy, settings), spec)
+        super().__init__(recorder(policy, settings, _Averaging), spec)
         Averaging.processes.append(other.pid)
         assert other.pid != os.getpid()
 

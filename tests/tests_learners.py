@@ -7,19 +7,21 @@ import signal
 import pytest
 import torch
 
+from tests_passes import recorder
 from tests_small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly.assembly import assemble
 from whetstone.chat import assistant, user
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.learner import LocalLearner
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import load_recipe
 from whetstone.scaling.learners.group import GroupLearner
-from whetstone.scaling.learners.group_trainer import GroupTrainer
+from whetstone.scaling.learners.group_passes import GroupPasses
 from whetstone.scaling.learners.messages import Question
 from whetstone.scaling.learners.rank import Rank
-from whetstone.scaling.learners.shard_trainer import Frozen
+from whetstone.scaling.learners.shard_passes import Frozen
 from whetstone.trajectory import Author, EndReason, Group, Score, Task, Tokens, Trajectory, Turn
 
 FORMS = {
@@ -91,21 +93,21 @@ def assembled(*changes, policy=None):
     return assemble(load_recipe("demo", [*small, "supervised=null", "ablations=null", *steps, *changes]), policy)
 
 
-class Noting(ModelTrainer):
+class Noting(LocalPasses):
     """Keeps each gradient before it is applied."""
 
-    def _apply_gradient(self):
+    def apply(self):
         grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.policy.trained()]
         self.noted = [*vars(self).get("noted", []), grads]
-        return super()._apply_gradient()
+        return super().apply()
 
 
-class GroupNoting(GroupTrainer):
+class GroupNoting(GroupPasses):
     """The same of several processes."""
 
-    def _apply_gradient(self):
+    def apply(self):
         self.noted = [*vars(self).get("noted", []), self.processes.ask("gradients")[0]]
-        return super()._apply_gradient()
+        return super().apply()
 
 
 def reference_of(assembly):
@@ -117,7 +119,7 @@ def reference_of(assembly):
 
 def alone(assembly):
     settings = assembly.resolved.recipe.reinforcement
-    trainer = Noting(assembly.policy, settings, reference=reference_of(assembly))
+    trainer = recorder(assembly.policy, settings, Noting, reference=reference_of(assembly))
     return LocalLearner(trainer, assembly.learning_spec(settings))
 
 
@@ -125,11 +127,9 @@ def together(assembly, processes, **given):
     settings = assembly.resolved.recipe.reinforcement
     held = reference_of(assembly)
     frozen = {"reference": Frozen(held, offload=False)} if held is not None else {}
-    trainer = GroupNoting(
-        processes, assembly.policy, settings, frozen=frozen, own_teacher=False, process=None,
-        **{"staging": None, **given},
-    )  # fmt: skip
-    return GroupLearner(trainer, assembly.learning_spec(settings))
+    passes = GroupNoting(processes, assembly.policy, settings, frozen=frozen, **{"staging": None, **given})
+    trainer = ModelTrainer(assembly.policy, settings, reference=held, passes=passes)
+    return GroupLearner(trainer, passes, assembly.learning_spec(settings))
 
 
 def weights_of(trainer):
@@ -149,8 +149,8 @@ def assert_same_update(form, processes, *changes, tensor_parallel=1, policy=lamb
     one, several = alone(one), together(other, processes, together=tensor_parallel)
     said, told = one.update(batch), several.update(batch)
     assert said.metrics["loss/total"] == pytest.approx(told.metrics["loss/total"], abs=CLOSE)
-    assert one.trainer.noted
-    for mine, theirs in zip(one.trainer.noted, several.trainer.noted, strict=True):
+    assert one.trainer.passes.noted
+    for mine, theirs in zip(one.trainer.passes.noted, several.trainer.passes.noted, strict=True):
         assert_close(theirs, mine)
     mine = {name: value for name, value in told.metrics.items() if not name.startswith("scale/")}
     assert said.metrics.keys() == mine.keys()

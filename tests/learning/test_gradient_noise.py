@@ -145,7 +145,7 @@ def test_the_result_is_that_of_gradients_computed_group_by_group(form):
         result = single.update(UpdateBatch((group,), version=0))
         divides = result.metrics["update/tokens"] if "aggregation=sequence_mean" not in form else 1.0
         tokens.append(divides)
-        (gradient,) = single.trainer.noted
+        (gradient,) = single.trainer.passes.noted
         gradients.append(torch.cat([g.flatten() for g in gradient]).double() * divides / len(each))
     scale = len(each) / sum(tokens)
     mean = sum(gradients) * scale

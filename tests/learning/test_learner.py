@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests_models import CONFIGS, random_model
+from tests_passes import recorder
 from tests_segments import forked_segments, segment
 from tests_slow import examples
 from whetstone.algorithms import clipped, reference_kl, squared_value, supervised
@@ -55,16 +56,6 @@ def entropy(outputs, micro):
 
 
 LOSSES = {"clipped": surrogate, "off_policy": off_policy, "supervised": imitation, "kl": pull, "entropy": entropy}
-
-
-class Recorder(ModelTrainer):
-    """A learner that keeps its gradient instead of stepping."""
-
-    def _apply_gradient(self):
-        self.kept = [None if p.grad is None else p.grad.clone() for p in self.policy.model.parameters()]
-        for parameter in self.policy.model.parameters():
-            parameter.grad = None
-        return {}
 
 
 class _Micro:
@@ -122,11 +113,11 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
         return
     policy = small_policy()
     policy.model.double()
-    learner = Recorder(policy, with_settings(micro_batch_tokens=budget, prefix_sharing=share))
+    learner = recorder(policy, with_settings(micro_batch_tokens=budget, prefix_sharing=share))
     metrics = learner.step(batch, LOSSES[loss], temperature=temperature)
     expected_loss, expected = naive(policy.model, batch, LOSSES[loss], temperature)
     assert metrics["loss/total"] == pytest.approx(expected_loss, rel=FLOAT64, abs=1e-9)
-    assert_same(learner.kept, expected, FLOAT64)
+    assert_same(learner.passes.kept, expected, FLOAT64)
 
 
 @examples(20)
@@ -138,7 +129,7 @@ def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budg
     policy.model.double()
     critic = critic_for(policy.model, detached=False).double()
     torch.nn.init.normal_(critic.value.weight, generator=torch.Generator().manual_seed(0))
-    learner = Recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
+    learner = recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
 
     def squared(values, targets):
         return squared_value(values, torch.cos(targets.to(values.dtype)).unsqueeze(1))
@@ -151,7 +142,7 @@ def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budg
         targets = torch.tensor([s.tokens.ids[i] for i in wanted], dtype=torch.long)
         loss = loss + squared(critic(states[[i - 1 for i in wanted]]), targets).loss.sum()
     (loss / sum(sum(s.action_mask[1:]) for s in batch)).backward()
-    assert_same(learner.kept, [p.grad for p in model.parameters()], FLOAT64)
+    assert_same(learner.passes.kept, [p.grad for p in model.parameters()], FLOAT64)
 
 
 @examples(30)
@@ -161,9 +152,9 @@ def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
         return
     found = []
     for share in (True, False):
-        learner = Recorder(small_policy(), with_settings(micro_batch_tokens=budget, prefix_sharing=share))
+        learner = recorder(small_policy(), with_settings(micro_batch_tokens=budget, prefix_sharing=share))
         loss = learner.step(batch, imitation)["loss/total"]
-        found.append((loss, learner.kept))
+        found.append((loss, learner.passes.kept))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_same(found[0][1], found[1][1], 1e-5)
 
@@ -182,23 +173,23 @@ def group(vocabulary=97):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_family_of_models_is_computed_as_trees(name):
     model = random_model(name).double()
-    learner = Recorder(Policy(model, None), SETTINGS)
+    learner = recorder(Policy(model, None), SETTINGS)
     assert learner.shares
     metrics = learner.step(group(), surrogate)
     assert metrics["update/computed_tokens"] < 0.75 * sum(map(len, group()))
     _, expected = naive(model, group(), surrogate)
-    assert_same(learner.kept, expected, FLOAT64)
+    assert_same(learner.passes.kept, expected, FLOAT64)
 
 
 def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
     policy = small_policy()
     policy.model.double()
     policy.model.base_model_prefix = "nowhere"
-    learner = Recorder(policy, SETTINGS)
+    learner = recorder(policy, SETTINGS)
     assert not learner.shares
     learner.step(group(), surrogate)
     _, expected = naive(policy.model, group(), surrogate)
-    assert_same(learner.kept, expected, FLOAT64)
+    assert_same(learner.passes.kept, expected, FLOAT64)
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -211,10 +202,10 @@ def test_adapters_are_trained_and_nothing_else(dora):
             if "lora_B" in name:
                 parameter += 0.01 * torch.arange(parameter.numel(), dtype=torch.float64).reshape(parameter.shape).sin()
     assert has_adapters(policy.model)
-    learner = Recorder(policy, SETTINGS)
+    learner = recorder(policy, SETTINGS)
     learner.step(group(), surrogate)
     _, expected = naive(policy.model, group(), surrogate)
-    assert_same(learner.kept, expected, FLOAT64)
+    assert_same(learner.passes.kept, expected, FLOAT64)
     names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
     assert names != []
     assert all("lora_" in name for name in names)
@@ -238,9 +229,9 @@ def test_with_its_adapters_off_the_policy_is_its_own_reference():
 def test_what_saves_memory_changes_no_gradient(change):
     kept = []
     for changes in ({}, change):
-        learner = Recorder(small_policy(), with_settings(**changes))
+        learner = recorder(small_policy(), with_settings(**changes))
         learner.step(group(), surrogate)
-        kept.append(learner.kept)
+        kept.append(learner.passes.kept)
     assert_same(*kept, 1e-6)
 
 
@@ -249,20 +240,20 @@ def test_what_saves_memory_changes_no_gradient(change):
 def test_arithmetic_in_shorter_numbers_points_the_same_way(short):
     kept = []
     for precision in (torch.float32, short):
-        learner = Recorder(replace(small_policy(), dtype=precision), with_settings())
+        learner = recorder(replace(small_policy(), dtype=precision), with_settings())
         learner.step(group(), surrogate)
-        kept.append(torch.cat([g.flatten() for g in learner.kept]))
+        kept.append(torch.cat([g.flatten() for g in learner.passes.kept]))
     assert kept[1].dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(*kept, dim=0) > 0.99
 
 
 def test_leaving_out_what_has_no_credit_changes_nothing_when_it_is_counted():
-    learner = Recorder(small_policy(), SETTINGS)
+    learner = recorder(small_policy(), SETTINGS)
     with_credit, without = segment([1, 2, 3], [0, 1, 1]), segment([4, 5, 6, 7], [0, 1, 1, 1], advantage=0.0)
     learner.step([with_credit, without], surrogate)
-    whole = learner.kept
+    whole = learner.passes.kept
     learner.step([with_credit], surrogate, divisor=5)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, learner.kept, strict=True))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, learner.passes.kept, strict=True))
 
 
 def test_logprobs_come_back_in_the_order_of_the_segments():
@@ -374,22 +365,23 @@ class _Little:
 )
 def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
     batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
-    plenty = Recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
+    plenty = recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
     plenty.step(batch, surrogate)
-    scarce = Recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
-    scarce._forward = _Little(scarce._forward, 130, error)
+    scarce = recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
+    little = _Little(scarce.passes.forwards["policy"], 130, error)
+    scarce.passes.forwards["policy"] = little
     metrics = scarce.step(batch, surrogate)
-    assert scarce._forward.refused == 2
+    assert little.refused == 2
     assert (scarce.token_budget, scarce.out_of_memory) == (128, 2)
     assert metrics["memory/micro_batch_tokens"] == 128
-    for ours, theirs in zip(plenty.kept, scarce.kept, strict=True):
+    for ours, theirs in zip(plenty.passes.kept, scarce.passes.kept, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
     assert [len(found) for found in scarce.logprobs(batch)] == [len(found) for found in plenty.logprobs(batch)]
 
 
 def test_what_is_no_lack_of_memory_is_raised_with_the_gradient_forgotten():
     learner = ModelTrainer(small_policy(), SETTINGS)
-    learner._forward = _Little(learner._forward, 0, RuntimeError("shapes differ"))
+    learner.passes.forwards["policy"] = _Little(learner.passes.forwards["policy"], 0, RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
         learner.step([segment([1, 2, 3, 4], [0, 0, 1, 1])], surrogate)
     assert all(parameter.grad is None for parameter in learner.policy.model.parameters())

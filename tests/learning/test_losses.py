@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests_passes import recorder
 from tests_segments import segment
 from whetstone.algorithms import LossTerm, clipped, reference_kl, squared_value, supervised
 from whetstone.algorithms.objectives import aggregated, first_attempt_kl
 from whetstone.learning.credit import CreditedSegment
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, _lengths, _weights
-from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.policies import build_tiny
 from whetstone.recipe import OptimizerSettings, load_recipe
 from whetstone.trajectory import Author
@@ -26,24 +26,17 @@ OWN = [
 SHOWN = [segment([5, 6, 7, 8], [0, 1, 1, 1], 0.0, authors=EXPERT)]
 
 
-class Fixed(ModelTrainer):
-    """Keeps its weights, and a critic that says 0.5 everywhere."""
-
-    def _apply_gradient(self):
-        for parameter in self.policy.trained():
-            parameter.grad = None
-        return {}
-
-    def _forward_of(self, model):
-        forward = super()._forward_of(model)
-        forward.critic = lambda rows: torch.full((len(rows), 1), 0.5)
-        return forward
+def fixed(policy, settings):
+    """A trainer that keeps its weights, with a critic that returns 0.5 everywhere."""
+    trainer = recorder(policy, settings)
+    trainer.passes.forwards["policy"].critic = lambda rows: torch.full((len(rows), 1), 0.5)
+    return trainer
 
 
 @pytest.mark.parametrize("budget", [1, 5, 100])
 def test_each_loss_is_a_mean_over_what_it_is_about(budget):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    learner = fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
     batch = Minibatch.of(OWN, SHOWN, None)
     batch.divisor = 5
     old = [logprobs - 0.1 for logprobs in learner.logprobs(batch.segments)]
@@ -67,7 +60,7 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
 
 def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=5))
+    learner = fixed(policy, OptimizerSettings(micro_batch_tokens=5))
     segments = [each.segment for each in OWN]
     old = learner.logprobs(segments)
     reference = [logprobs - 0.3 for logprobs in old]
@@ -83,7 +76,7 @@ def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens
 
 def test_the_first_update_finds_the_old_log_probs_itself():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=4))
+    learner = fixed(policy, OptimizerSettings(micro_batch_tokens=4))
     segments = [each.segment for each in OWN]
     old = [torch.empty(0)] * 2
     metrics = learner.step(segments, UpdateLoss([POLICY], old, first=True))
@@ -96,7 +89,7 @@ def test_the_first_update_finds_the_old_log_probs_itself():
 @pytest.mark.parametrize("mode", ["token_mean", "sequence_sum", "sequence_mean", "constant"])
 def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    learner = Fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
+    learner = fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
     segments = [replace(each.segment, trajectory_id=str(k)) for k, each in enumerate(OWN)]
     share = [CreditedSegment(segment) for segment in segments]
     changes = ["aggregation.tokens=7"] if mode == "constant" else []

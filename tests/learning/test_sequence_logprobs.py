@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests_passes import recorder
 from whetstone.algorithms import LossTerm
 from whetstone.algorithms.objectives import dpo, refuel, step_dpo
 from whetstone.algorithms.returns import reward_to_go
@@ -13,7 +14,6 @@ from whetstone.chat import assistant, user
 from whetstone.learning.columns import Columns
 from whetstone.learning.learner import _by_coefficients
 from whetstone.learning.losses import UpdateLoss
-from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.sequence_logprobs import coefficients, sums_of
 from whetstone.learning.token_index import index_groups
 from whetstone.policies import build_tiny
@@ -48,15 +48,6 @@ def forest():
     return [Group(tasks[0], (made["a"], made["b"], made["c"])), Group(tasks[1], (made["d"], made["e"]))]
 
 
-class Recorder(ModelTrainer):
-    """A learner that keeps its gradient instead of stepping."""
-
-    def _apply_gradient(self):
-        self.kept = [p.grad.clone() for p in self.policy.model.parameters()]
-        self._forget_gradient()
-        return {}
-
-
 def policy():
     made = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64, seed=3)
     made.model.double()
@@ -64,7 +55,7 @@ def policy():
 
 
 def by_learner(objective, level, budget):
-    learner = Recorder(policy(), OptimizerSettings(micro_batch_tokens=budget))
+    learner = recorder(policy(), OptimizerSettings(micro_batch_tokens=budget))
     columns = Columns(index_groups(forest()), learner=learner)
     placed = [(i, k) for i, held in enumerate(columns.held) for k in range(len(held.segments))]
     segments = [columns.held[i].segments[k] for i, k in placed]
@@ -78,7 +69,7 @@ def by_learner(objective, level, budget):
     of_tokens = {"coefficients": [5 * of for of in per_token], "shares": shares}
     loss = UpdateLoss([LossTerm("policy", _by_coefficients)], now, columns=of_tokens)
     assert learner.step(segments, loss, divisor=5)["loss/total"] == pytest.approx(value)
-    return value, learner.kept, columns, segments, before
+    return value, learner.passes.kept, columns, segments, before
 
 
 def logprobs(model, segments):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests_passes import recorder
 from tests_small import SMALL
 from whetstone.algorithms import LossTerm, columns_of, token_weights
 from whetstone.algorithms.corrections import geometric, sequence_masked, sequence_truncated
@@ -22,16 +23,6 @@ from whetstone.recipe import OptimizerSettings, load_recipe
 from whetstone.trajectory import Author, EndReason, Group, Score, Segment, Task, Tokens, Trajectory, Turn
 
 WIDE = {"clip_low": 0.2, "clip_high": 0.2}
-
-
-class Recorder(ModelTrainer):
-    """A learner that keeps its gradient instead of stepping."""
-
-    def _apply_gradient(self):
-        self.kept = [None if p.grad is None else p.grad.clone() for p in self.policy.model.parameters()]
-        for parameter in self.policy.model.parameters():
-            parameter.grad = None
-        return {}
 
 
 def tiny():
@@ -62,12 +53,12 @@ APART = [[0.12, 0.03, 0.05], [0.02, -0.03], [-0.2, -0.1, -0.05], [0.4], [-0.3, 0
 
 def by_learner(objective, correction, budget, mode=None):
     """(loss, gradients, metrics) as an update of the learner has them."""
-    learner = Recorder(tiny(), OptimizerSettings(micro_batch_tokens=budget))
+    learner = recorder(tiny(), OptimizerSettings(micro_batch_tokens=budget))
     old = [now - torch.tensor(gaps) for now, gaps in zip(learner.logprobs(SEGMENTS), APART, strict=True)]
     loss = UpdateLoss([LossTerm("policy", objective, correction=correction)], old, weights=weights_of(mode))
     loss.compute_whole(SEGMENTS, lambda to: learner.show(SEGMENTS, to))
     metrics = learner.step(SEGMENTS, loss)
-    return metrics["loss/total"], learner.kept, metrics
+    return metrics["loss/total"], learner.passes.kept, metrics
 
 
 def weights_of(mode):

@@ -43,7 +43,7 @@ def test_a_word_is_moved_alike_wherever_it_stands_and_as_much_as_is_said():
 def gradient_of(loss_of, budget, noise):
     """The gradient of a step that is not made, and its loss."""
     trainer = ModelTrainer(small_policy(), OptimizerSettings(micro_batch_tokens=budget, max_grad_norm=1e9))
-    trainer._apply_gradient = dict
+    trainer.passes.apply = dict
     loss = trainer.step(SEGMENTS, loss_of, noise=noise)["loss/total"]
     return loss, [p.grad.clone() for p in trainer.policy.model.parameters() if p.grad is not None]
 

@@ -10,8 +10,8 @@ from tests_segments import forked_segments, segment
 from tests_slow import examples
 from whetstone.learning.packing import Piece, pack
 from whetstone.scaling.learners.dealing import balance, deal, rounds_of
-from whetstone.scaling.learners.group_trainer import share_of, with_shows
-from whetstone.scaling.learners.shard_trainer import Pass
+from whetstone.scaling.learners.group_passes import share_of, with_shows
+from whetstone.scaling.learners.shard_passes import Pass
 
 CPU = torch.device("cpu")
 

@@ -27,8 +27,8 @@ from whetstone.learning.spec import UpdateBatch
 from whetstone.learning.token_index import index_groups
 from whetstone.policies import add_adapters, tensor_plan
 from whetstone.record.checkpoint import Position, load_checkpoint, save_checkpoint
-from whetstone.scaling.learners.group_trainer import GroupTrainer
-from whetstone.scaling.learners.shard_trainer import Frozen
+from whetstone.scaling.learners.group_passes import GroupPasses
+from whetstone.scaling.learners.shard_passes import Frozen
 
 
 def of_family(kind):
@@ -132,10 +132,9 @@ def test_a_teacher_that_cannot_be_shared_is_whole_on_each_rank(two):
         tensor_plan(teacher, 2)
     given = assembled()
     settings = given.resolved.recipe.reinforcement
-    several = GroupTrainer(
-        two, given.policy, settings, together=2, frozen={"teacher": Frozen(teacher, offload=False)}, own_teacher=False,
-        process=None, staging=None,
-    )  # fmt: skip
+    frozen = {"teacher": Frozen(teacher, offload=False)}
+    passes = GroupPasses(two, given.policy, settings, together=2, frozen=frozen, staging=None)
+    several = ModelTrainer(given.policy, settings, teacher=teacher, passes=passes)
     one = ModelTrainer(given.policy, settings, teacher=teacher)
     assert_close(several.logprobs(segments, of="teacher"), one.logprobs(segments, of="teacher"))
 

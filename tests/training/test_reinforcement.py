@@ -8,7 +8,7 @@ import torch
 from tests_slow import mostly_slow
 from tests_small import TEACHING, StopAfter, Stopped
 from whetstone.errors import FaultBudgetError, RecipeError
-from whetstone.learning.model_trainer import ModelTrainer
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import Independent
 from whetstone.training import final_policy, train
@@ -161,15 +161,15 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
 
 
 def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, small_demo, monkeypatch):
-    gradient, failed = ModelTrainer._gradient, []
+    gradient, failed = LocalPasses.gradient, []
 
-    def torn(self, segments, *rest):
-        if any(segment.trajectory_id.startswith(("group-2/", "group-3/")) for segment in segments):
+    def torn(self, request):
+        if any(segment.trajectory_id.startswith(("group-2/", "group-3/")) for segment in request.segments):
             failed.append(1)
             raise ValueError("a number that is none")
-        return gradient(self, segments, *rest)
+        return gradient(self, request)
 
-    monkeypatch.setattr(ModelTrainer, "_gradient", torn)
+    monkeypatch.setattr(LocalPasses, "gradient", torn)
     train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
     events = journal(tmp_path / "run")
     assert failed == [1]

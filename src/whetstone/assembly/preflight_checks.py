@@ -33,6 +33,7 @@ from whetstone.environments.protocol import tools_shown
 from whetstone.errors import WhetstoneError
 from whetstone.evaluation.checks import Check, CheckStatus
 from whetstone.inference import check_engine
+from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_memory_gib
 from whetstone.policies import CPU, free_memory
@@ -217,7 +218,7 @@ class _Probe:
         """Tools that are not called."""
         self.shown: Trajectory | None = None
         self.sampled: list[Trajectory] = []
-        self._trainer: _Dry | None = None
+        self._trainer: ModelTrainer | None = None
 
     async def template(self) -> Check:
         """A conversation of three turns: does each context begin with the one before?"""
@@ -461,10 +462,11 @@ class _Probe:
                 return seconds, tokens
             tokens = min(_STEP_GROWTH * tokens, largest)
 
-    def _learner(self) -> _Dry:
+    def _learner(self) -> ModelTrainer:
         """Return the learner that the checks share; must run in the compute thread."""
         if self._trainer is None:
-            self._trainer = _Dry(self.assembly.policy, self._settings())
+            policy, settings = self.assembly.policy, self._settings()
+            self._trainer = ModelTrainer(policy, settings, passes=_DryPasses(policy, settings))
         return self._trainer
 
     def _settings(self) -> OptimizerSettings:
@@ -473,12 +475,12 @@ class _Probe:
         return settings
 
 
-class _Dry(ModelTrainer):
-    """Computes gradients and drops them."""
+class _DryPasses(LocalPasses):
+    """Passes whose gradients are dropped instead of applied."""
 
-    def _apply_gradient(self) -> dict[str, float]:
-        for parameter in self.policy.trained():
-            parameter.grad = None
+    def apply(self) -> dict[str, float]:
+        """See `ForwardPasses.apply`."""
+        self.drop()
         return {}
 
 

@@ -13,32 +13,34 @@ import torch
 from torch.nn import Module
 
 from whetstone.learning.learner import LocalLearner
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.process_model import ProcessModel
 from whetstone.learning.spec import LearningSpec
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
-from whetstone.scaling.learners.group_trainer import GroupTrainer
+from whetstone.scaling.learners.group_passes import GroupPasses
 from whetstone.scaling.learners.messages import ADDRESS
 from whetstone.scaling.learners.processes import LearnerProcesses
-from whetstone.scaling.learners.shard_trainer import Frozen
+from whetstone.scaling.learners.shard_passes import Frozen
 
 
 class GroupLearner(LocalLearner):
     """A learner of several processes; see `protocol.Learner`.
 
     Args:
-        trainer: Asks them.
+        trainer: Trainer that uses `passes`.
+        passes: Passes that the processes compute.
         spec: As of `LocalLearner`.
     """
 
-    def __init__(self, trainer: GroupTrainer, spec: LearningSpec | None = None) -> None:
+    def __init__(self, trainer: ModelTrainer, passes: GroupPasses, spec: LearningSpec | None = None) -> None:
         super().__init__(trainer, spec)
-        self._group = trainer
+        self._passes = passes
 
     def close(self) -> None:
         """End the processes, unless others started them."""
-        if not self._group.processes.joined:
-            self._group.close()
+        if not self._passes.processes.joined:
+            self._passes.close()
 
 
 def group_learner(
@@ -71,14 +73,13 @@ def group_learner(
     frozen = dict(_frozen(policy, reference=reference, teacher=teacher))
     group = _processes(processes)
     try:
-        trainer = GroupTrainer(
-            group, policy, settings, together=tensor_parallel, frozen=frozen, own_teacher=own_teacher, process=process,
-            staging=staging,
-        )  # fmt: skip
+        passes = GroupPasses(group, policy, settings, together=tensor_parallel, frozen=frozen, staging=staging)
     except BaseException:
         group.close()
         raise
-    return GroupLearner(trainer, spec)
+    models = {"reference": reference, "teacher": teacher}
+    trainer = ModelTrainer(policy, settings, **models, own_teacher=own_teacher, process=process, passes=passes)
+    return GroupLearner(trainer, passes, spec)
 
 
 _joined: dict[int, LearnerProcesses] = {}

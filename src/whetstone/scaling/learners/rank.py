@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Client, Connection
 from typing import Any
@@ -26,15 +27,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from whetstone.learning.model_trainer import LossOf, is_out_of_memory
-from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.forward_passes import GradientRequest, ReadRequest, is_out_of_memory
 from whetstone.learning.tally import Tally
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.messages import ADDRESS, KEY, Answer, Question, command_of, on_device, receive, send
 from whetstone.scaling.learners.rank_mesh import RankMesh
-from whetstone.scaling.learners.shard_trainer import Divisible, Frozen, Pass, ShardTrainer, Whose
-from whetstone.trajectory import Segment
+from whetstone.scaling.learners.shard_passes import Divisible, Frozen, Pass, ShardPasses
 
 _TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others in the middle of a pass."""
@@ -47,15 +46,15 @@ class Rank:
     """One of the processes, and what it can be asked; every method of a public name is a question."""
 
     def __init__(self) -> None:
-        self.trainer: ShardTrainer | None = None
+        self.passes: ShardPasses | None = None
         self.device = torch.device("cpu")
         self._meshes: dict[int, RankMesh] = {}
         """By how many ranks compute a pass together; stages share one."""
 
     @property
-    def _there(self) -> ShardTrainer:
-        assert self.trainer is not None, "begin comes first"
-        return self.trainer
+    def _there(self) -> ShardPasses:
+        assert self.passes is not None, "begin comes first"
+        return self.passes
 
     def rendezvous(self) -> tuple[str, int]:
         """Where all ranks can meet this one."""
@@ -73,7 +72,6 @@ class Rank:
         policy: Policy,
         settings: OptimizerSettings,
         frozen: Mapping[str, Frozen],
-        own_teacher: bool,
         own_state: Sequence[dict[str, Any]] | None,
     ) -> None:
         """Meet the others, and take a share of a policy.
@@ -83,22 +81,21 @@ class Rank:
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        self.trainer = None  # of another stage
+        self.passes = None  # of another stage
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if not dist.is_initialized():
             self._meet(meet, device, rank, count)
         if together not in self._meshes:
             self._meshes[together] = RankMesh(device, count, together)
-        self.trainer = ShardTrainer(
+        self.passes = ShardPasses(
             policy,
             settings,
             mesh=self._meshes[together],
             device=self.device,
             frozen=frozen,
-            own_teacher=own_teacher,
         )
         if own_state is not None:
-            self.trainer.put_own_state(own_state)
+            self.passes.put_own_state(own_state)
 
     def _meet(self, meet: tuple[str, int], device: str, rank: int, count: int) -> None:
         local = int(os.environ.get("LOCAL_RANK", rank))
@@ -112,70 +109,58 @@ class Rank:
     def gradient(
         self,
         *,
-        segments: Sequence[Segment],
+        request: GradientRequest,
         passes: Sequence[Pass],
-        loss_of: LossOf,
         token_budget: int,
-        temperature: float,
-        divisor: int,
-        noise: EmbeddingNoise | None,
         critic_buffers: Mapping[str, Tensor],
     ) -> tuple[Tally, Any, float]:
-        """(sums over this rank's passes of an update, what its part of the loss found out, seconds)"""
+        """Return (sums over this rank's passes of an update, findings of its part of the loss, seconds)."""
         began = time.perf_counter()
-        trainer = self._there
-        trainer.token_budget = token_budget
-        trainer.put_critic_buffers(critic_buffers)
-        here: Any = loss_of if self.device.type == "cpu" else on_device(loss_of, self.device)
-        tally = trainer.gradient(segments, passes, here, temperature=temperature, divisor=divisor, noise=noise)
-        return tally, here.found() if isinstance(here, Divisible) else None, time.perf_counter() - began
+        shard = self._there
+        shard.token_budget = token_budget
+        shard.put_critic_buffers(critic_buffers)
+        loss_of: Any = request.loss_of
+        loss_of = loss_of if self.device.type == "cpu" else on_device(loss_of, self.device)
+        tally = shard.gradient(replace(request, loss_of=loss_of), passes)
+        return tally, loss_of.found() if isinstance(loss_of, Divisible) else None, time.perf_counter() - began
 
     def read(
-        self,
-        *,
-        segments: Sequence[Segment],
-        passes: Sequence[Pass],
-        whose: Whose,
-        temperature: float,
-        column: str,
-        critic_buffers: Mapping[str, Tensor],
-    ) -> list[Tensor]:
-        """[A, …] of each of its segments: a field of `TokenOutputs`."""
-        trainer = self._there
-        trainer.put_critic_buffers(critic_buffers)
-        of = trainer.outputs_of(whose, temperature)
-        return trainer.read(segments, passes, of, lambda outputs: getattr(outputs, column))
+        self, *, request: ReadRequest, passes: Sequence[Pass], critic_buffers: Mapping[str, Tensor]
+    ) -> dict[str, list[Tensor]]:
+        """See `ShardPasses.read`."""
+        self._there.put_critic_buffers(critic_buffers)
+        return self._there.read(request, passes)
 
     def apply(self, **given: Any) -> Any:
-        """See `ShardTrainer.apply`."""
+        """See `ShardPasses.apply`."""
         return self._there.apply(**given)
 
     def gradients(self) -> list[Tensor]:
-        """See `ShardTrainer.gradients`."""
+        """See `ShardPasses.gradients`."""
         return self._there.gradients()
 
     def norm(self) -> float:
-        """See `ShardTrainer.norm`."""
+        """See `ShardPasses.norm`."""
         return self._there.norm()
 
-    def forget(self) -> None:
-        """See `ShardTrainer.forget`."""
-        self._there.forget()
+    def drop(self) -> None:
+        """See `ShardPasses.drop`."""
+        self._there.drop()
 
     def put_weights(self, *, weights: Sequence[Tensor]) -> None:
-        """See `ShardTrainer.put_weights`."""
+        """See `ShardPasses.put_weights`."""
         self._there.put_weights(weights)
 
     def put_reference(self, *, weights: Sequence[Tensor]) -> None:
-        """See `ShardTrainer.put_reference`."""
+        """See `ShardPasses.put_reference`."""
         self._there.put_reference(weights)
 
     def save(self, *, folder: str) -> Any:
-        """See `ShardTrainer.save`."""
+        """See `ShardPasses.save`."""
         return self._there.save(folder)
 
     def load(self, *, state: Mapping[str, Any]) -> None:
-        """See `ShardTrainer.load`."""
+        """See `ShardPasses.load`."""
         self._there.load(state)
 
     def restart(self) -> Any:
@@ -197,7 +182,7 @@ class Rank:
             return Answer("raised", _portable(error), traceback.format_exc())
 
     def _kept(self) -> Any:
-        return None if self.trainer is None else self.trainer.own_state()
+        return None if self.passes is None else self.passes.own_state()
 
 
 def _portable(error: Exception) -> Exception | None:

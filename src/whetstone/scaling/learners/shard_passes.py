@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -20,11 +21,20 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from whetstone.errors import PolicyError
-from whetstone.learning.model_trainer import LossOf, ModelTrainer
-from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.forward_passes import (
+    Differentiation,
+    GradientRequest,
+    LossOf,
+    ReadRequest,
+    apply_gradient,
+    drop_gradient,
+    forward_of,
+    loss_scale,
+    values_of,
+)
 from whetstone.learning.optimizer import SHARDS, Optimizers
 from whetstone.learning.packing import MicroBatch, pack
-from whetstone.learning.resources import Movement
+from whetstone.learning.resources import Flops, peak_memory_gib
 from whetstone.learning.sharded_state import read_shards, write_shards
 from whetstone.learning.tally import Tally
 from whetstone.learning.token_outputs import TokenForward, TokenOutputs
@@ -43,7 +53,6 @@ from whetstone.scaling.learners.sharding import (
 )
 from whetstone.trajectory import Segment
 
-Whose = Literal["policy", "reference", "teacher"]
 _WHOLE = 2**62
 """A budget that everything fits."""
 
@@ -98,16 +107,15 @@ class Stepped:
     seconds: float
 
 
-class ShardTrainer(ModelTrainer):
-    """The policy in training, of which this rank holds a share.
+class ShardPasses:
+    """Forward passes of the policy in training, of which this rank holds a part.
 
     Args:
-        policy: Whole; this rank's share of it is kept.
-        settings: As of a learner in one process.
+        policy: Whole; this rank keeps its part of it.
+        settings: Same as for a learner in one process.
         mesh: The ranks.
-        device: Where this one computes.
-        frozen: By `reference` and `teacher`.
-        own_teacher: As of `ModelTrainer`.
+        device: Device of this rank.
+        frozen: Frozen models by `reference` and `teacher`.
     """
 
     def __init__(
@@ -118,123 +126,94 @@ class ShardTrainer(ModelTrainer):
         mesh: RankMesh,
         device: torch.device,
         frozen: Mapping[str, Frozen],
-        own_teacher: bool,
     ) -> None:
-        self._mesh, self._place = mesh, device
+        self._mesh, self.device = mesh, device
         self._partial: tuple[str, ...] = ()
         """Modules of the policy of whose gradient the ranks of a group have parts."""
-        self._offloaded = {id(each.model) for each in frozen.values() if each.offload}
-        if settings.optimizer_offload:
-            self._offloaded.add(id(policy.model))
-        models = {name: each.model for name, each in frozen.items()}
-        # what is offloaded is the shares' affair
-        settings = settings.model_copy(update={"optimizer_offload": False})
-        super().__init__(
-            policy, settings, reference=models.get("reference"), teacher=models.get("teacher"), own_teacher=own_teacher
-        )
-        self.policy = replace(policy, model=self._forward.network)
-        self.optimizers = Optimizers(self.policy, settings, of_matrices=DividedMuon)
-        self._device = device
+        offload = settings.optimizer_offload
+        # FSDP offloads the optimizer with the parameters
+        self.settings = settings.model_copy(update={"optimizer_offload": False})
+        self._flops = Flops(policy.model, policy.dtype)
+        self._forwards = {"policy": self._sharded(policy.model, policy, offload=offload)}
+        for whose, each in frozen.items():
+            self._forwards[whose] = self._sharded(each.model, policy, offload=each.offload)
+        self.forward = self._forwards["policy"]
+        self.policy = replace(policy, model=self.forward.network)
+        self.optimizers = Optimizers(self.policy, self.settings, of_matrices=DividedMuon)
+        self.token_budget = settings.micro_batch_tokens
 
-    def _forward_of(self, model: torch.nn.Module, device: torch.device | None = None) -> TokenForward:
-        forward = super()._forward_of(model)
-        offload = id(model) in self._offloaded and self._place.type != "cpu"
-        plan = self._plan_of(model)
+    def _sharded(self, model: torch.nn.Module, policy: Policy, *, offload: bool) -> TokenForward:
+        """Return the forward pass of a model whose parameters are divided between the ranks."""
+        forward = forward_of(model, policy, self.settings)
+        offload = offload and self.device.type != "cpu"
+        plan = self._plan_of(model, trained=model is policy.model)
         if plan is not None:
             self._mesh.divide_products(forward.network, plan)
         forward.shard(lambda module: divide(module, self._mesh.groups, offload=offload))
-        forward.device = self._place
+        forward.device = self.device
         return forward
 
-    def _plan_of(self, model: torch.nn.Module) -> TensorPlan | None:
-        """How the ranks of a group compute a model together; None where each computes all of it."""
+    def _plan_of(self, model: torch.nn.Module, *, trained: bool) -> TensorPlan | None:
+        """Return how the ranks of a group compute a model together; None if each computes all of it."""
         if self._mesh.together == 1:
             return None
-        if model is self.policy.model:
+        if trained:
             plan = tensor_plan(model, self._mesh.together)
             self._partial = plan.partial
             return plan
-        with contextlib.suppress(PolicyError):  # a teacher of another kind is whole in a group
+        with contextlib.suppress(PolicyError):  # a teacher of another architecture is whole in a group
             return tensor_plan(model, self._mesh.together)
         return None
 
-    def gradient(
-        self,
-        segments: Sequence[Segment],
-        passes: Sequence[Pass],
-        loss_of: LossOf,
-        *,
-        temperature: float,
-        divisor: int,
-        noise: EmbeddingNoise | None,
-    ) -> Tally:
-        """This rank's passes of an update, forward and backward."""
-        tally = Tally()
+    def gradient(self, request: GradientRequest, passes: Sequence[Pass]) -> Tally:
+        """Compute this rank's passes of an update, forward and backward."""
+        tally, differentiate = Tally(), Differentiation(self.forward, self._flops, loss_scale(self.policy))
         for each in passes:
-            said = tally if each.counts else Tally()
-            mine, of_mine = segments, loss_of
-            if not each.counts:
-                mine = [segments[i] for i in each.places]
-                of_mine = _for_show(loss_of.part(each.places) if isinstance(loss_of, Divisible) else loss_of)
-            (micro,) = self._micro_batches(mine, [each] if each.counts else [Pass(tuple(range(len(mine))))])
-            self._learn(
-                micro, of_mine, said, segments=mine, sloped=each.sloped, temperature=temperature, divisor=divisor,
-                noise=noise,
-            )  # fmt: skip
-        network = self._forward.network
-        partial = [p for name in self._partial for p in network.get_submodule(name).parameters()]
-        self._mesh.settle_gradients(self.policy.trained(), partial)
+            mine = request if each.counts else _for_show(request, each)
+            places = each.places if each.counts else range(len(mine.segments))
+            of_pass = tally if each.counts else Tally()
+            micro = self._micro_batch(mine.segments, places)
+            differentiate(micro, mine, of_pass, has_gradient=each.sloped)
+            of_pass.over += len(micro.ids) > self.token_budget
+        parts = [p for name in self._partial for p in self.forward.network.get_submodule(name).parameters()]
+        self._mesh.settle_gradients(self.policy.trained(), parts)
         return tally
 
     @torch.no_grad()
-    def read(
-        self,
-        segments: Sequence[Segment],
-        passes: Sequence[Pass],
-        of: Callable[[MicroBatch], TokenOutputs],
-        chosen: Callable[[TokenOutputs], Tensor | None],
-    ) -> list[Tensor]:
-        """[A, …] of each segment, on the CPU; empty where another rank reads it."""
-        found = [torch.empty(0)] * len(segments)
-        for each, micro in zip(passes, self._micro_batches(segments, passes), strict=True):
-            values = chosen(of(micro))
-            if values is None:
-                raise ValueError("the policy has no critic")
-            if each.counts:
-                for i, part in micro.by_segment(values.cpu()):
-                    found[i] = part
+    def read(self, request: ReadRequest, passes: Sequence[Pass]) -> dict[str, list[Tensor]]:
+        """Return, by column, [A, …] of each segment, on the CPU; empty if another rank reads the segment."""
+        found = {column: [torch.empty(0)] * len(request.segments) for column in request.columns}
+        forward = self._forwards.get(request.whose, self.forward)
+        without = request.whose == "reference" and "reference" not in self._forwards
+        for each in passes:
+            micro = self._micro_batch(request.segments, each.places)
+            with adapters_off(forward.network, when=without):
+                for parameter in self.policy.trained():  # a parameter first gathered without a gradient never has one
+                    parameter.requires_grad_(True)
+                outputs = forward(micro, request.temperature)
+            for column, of_segments in found.items():
+                values = values_of(outputs, column)
+                if each.counts:
+                    for i, part in micro.by_segment(values.cpu()):
+                        of_segments[i] = part
         return found
 
-    def outputs_of(self, whose: Whose, temperature: float) -> Callable[[MicroBatch], TokenOutputs]:
-        """A model's passes."""
-        other = {"policy": None, "reference": self._reference, "teacher": self._teacher}[whose]
-        forward = other if other is not None else self._forward
-
-        trained = self.policy.trained()
-
-        def outputs(micro: MicroBatch) -> TokenOutputs:
-            with adapters_off(forward.network, when=whose == "reference" and other is None):
-                for parameter in trained:  # what is gathered first without a gradient never has one
-                    parameter.requires_grad_(True)
-                return forward(micro, temperature)
-
-        return outputs
-
     def apply(self, *, critic_only: bool, done: int, share: float) -> Stepped:
-        """A step from the gradient at hand."""
+        """Make an optimizer step from the gradient at hand."""
         began = time.perf_counter()
         self.optimizers.critic_only, self.optimizers.done, self.optimizers.share = critic_only, done, share
-        found = self._apply_gradient()
+        clip, movement_of = partial(clipped_norm, mesh=self._mesh), partial(DividedMovement, mesh=self._mesh)
+        found = apply_gradient(self.policy, self.optimizers, self.settings, clip=clip, movement_of=movement_of)
         weights = None if found["update/skipped_fraction"] else self.weights()
-        return Stepped(found, weights, self._peak_memory(), time.perf_counter() - began)
+        return Stepped(found, weights, peak_memory_gib(self.device), time.perf_counter() - began)
 
     def norm(self) -> float:
         """Return the norm of the gradient of all ranks."""
-        return self._clipped_norm(self.policy.trained(), math.inf)
+        return clipped_norm(self.policy.trained(), math.inf, self._mesh) / loss_scale(self.policy)
 
-    def forget(self) -> None:
-        """Let go of a gradient that is not applied."""
-        self._forget_gradient()
+    def drop(self) -> None:
+        """Drop the gradient."""
+        drop_gradient(self.policy)
 
     def weights(self) -> list[Tensor]:
         """All of what is trained, on the CPU; all ranks ask together. Empty but of the first rank."""
@@ -254,8 +233,7 @@ class ShardTrainer(ModelTrainer):
 
     def put_reference(self, weights: Sequence[Tensor]) -> None:
         """Take other weights for the reference's."""
-        assert self._reference is not None
-        for parameter, everything in zip(self._reference.network.parameters(), weights, strict=True):
+        for parameter, everything in zip(self._forwards["reference"].network.parameters(), weights, strict=True):
             put(parameter, everything)
 
     def put_critic_buffers(self, buffers: Mapping[str, Tensor]) -> None:
@@ -305,34 +283,23 @@ class ShardTrainer(ModelTrainer):
     def _each(self) -> Sequence[Optimizer]:
         return self.optimizers.each
 
-    def _micro_batches(self, segments: Sequence[Segment], passes: Sequence[Pass]) -> Iterator[MicroBatch]:
-        for each in passes:
-            (micro,) = pack(
-                [segments[i] for i in each.places],
-                token_budget=_WHOLE,
-                device=self._device,
-                share=self.settings.prefix_sharing and self.shares,
-            )
-            yield replace(micro, indices=tuple(each.places[i] for i in micro.indices))
-
-    def _note_finite(self, finite: bool) -> None:
-        """The run counts them."""
-
-    def _clipped_norm(self, parameters: Sequence[torch.nn.Parameter], most: float) -> float:
-        return clipped_norm(parameters, most, self._mesh)
-
-    def _movement(self, parameters: Sequence[torch.nn.Parameter]) -> Movement:
-        return DividedMovement(parameters, self._mesh)
+    def _micro_batch(self, segments: Sequence[Segment], places: Sequence[int]) -> MicroBatch:
+        """Return some of the segments as one micro-batch."""
+        share = self.settings.prefix_sharing and self.forward.shares
+        (micro,) = pack([segments[i] for i in places], token_budget=_WHOLE, device=self.device, share=share)
+        return replace(micro, indices=tuple(places[i] for i in micro.indices))
 
 
-def _for_show(loss_of: LossOf) -> LossOf:
-    """A loss with a gradient of 0 wherever the real one has one."""
+def _for_show(request: GradientRequest, shown: Pass) -> GradientRequest:
+    """Return the request of a pass that others compute too, with a loss whose gradient is 0."""
+    loss_of = request.loss_of
+    part: LossOf = loss_of.part(shown.places) if isinstance(loss_of, Divisible) else loss_of
 
     def loss(outputs: TokenOutputs, micro: MicroBatch) -> Any:
-        said = loss_of(outputs, micro)
-        return replace(said, loss=0.0 * said.loss)
+        found = part(outputs, micro)
+        return replace(found, loss=0.0 * found.loss)
 
-    return loss
+    return replace(request, segments=[request.segments[i] for i in shown.places], loss_of=loss)
 
 
 def _as_divided(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:

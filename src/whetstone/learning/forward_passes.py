@@ -1,0 +1,356 @@
+"""Forward and backward passes over segments, for whichever process computes them.
+
+`ForwardPasses` is the protocol: `gradient` accumulates the gradient of a loss, `read` returns columns of log-probs,
+entropies or values, and `apply` makes an optimizer step. `LocalPasses` computes in this process;
+`scaling/learners/group_passes.py` distributes the passes among ranks. `model_trainer.py` uses either.
+
+Note:
+    A token that several segments share is computed once but counts once for each segment: its log-prob is passed to the
+    loss of every one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from whetstone.algorithms import TokenLoss
+from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.optimizer import Optimizers
+from whetstone.learning.packing import MicroBatch, pack
+from whetstone.learning.resources import Flops, Movement, peak_memory_gib
+from whetstone.learning.tally import Tally
+from whetstone.learning.token_outputs import Layout, TokenForward, TokenOutputs
+from whetstone.policies import Policy, adapters_off
+from whetstone.recipe import OptimizerSettings
+from whetstone.trajectory import Segment
+
+LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
+"""(outputs of the policy at the action tokens, with gradient; the micro-batch) → a loss per token."""
+Watch = Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None]
+"""Receives every micro-batch of an update before its backward pass."""
+Whose = Literal["policy", "reference", "teacher"]
+OutputColumn = Literal["logprobs", "entropies", "values"]
+"""A field of `TokenOutputs`."""
+_FLOAT16_SCALE = 2.0**12
+"""Factor of the loss in float16: gradients of activations would be 0 without it."""
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Texts of errors of allocators. cuBLAS takes its workspace outside PyTorch's allocator and names only a status."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRequest:
+    """Gradient of a loss over segments."""
+
+    segments: Sequence[Segment]
+    loss_of: LossOf
+    divisor: int
+    """Tokens that the sum of the losses is divided by."""
+    temperature: float = 1.0
+    """Divisor of the logits in sampling."""
+    flat: Collection[int] = ()
+    """Segments without a gradient, which are computed for metrics only."""
+    noise: EmbeddingNoise | None = None
+    """Noise of a second forward pass, for losses that compare with it."""
+    watch: Watch | None = None
+    """Called in this process only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Columns of a model's outputs at the action tokens of segments."""
+
+    segments: Sequence[Segment]
+    columns: tuple[OutputColumn, ...] = ("logprobs",)
+    temperature: float = 1.0
+    whose: Whose = "policy"
+
+
+class ForwardPasses(Protocol):
+    """Computes forward and backward passes of a policy in training, and of the frozen models beside it."""
+
+    optimizers: Optimizers
+    token_budget: int
+    """Maximum number of tokens of one forward pass. The caller halves it if memory did not suffice."""
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the segments in a forward pass."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """Whether tokens that segments share are computed once."""
+        ...
+
+    def gradient(self, request: GradientRequest) -> Tally:
+        """Add the gradient of a loss to the accumulated gradient.
+
+        Raises:
+            OutOfMemoryError, MemoryError, RuntimeError: Memory did not suffice for `token_budget`.
+        """
+        ...
+
+    def read(self, request: ReadRequest) -> Mapping[str, list[Tensor]]:
+        """Return, by column, [A, …] of each segment, on the device of the policy.
+
+        Raises:
+            ValueError: The policy has no critic, and `values` are requested.
+        """
+        ...
+
+    def apply(self) -> dict[str, float]:
+        """Make an optimizer step from the accumulated gradient, and drop the gradient.
+
+        Returns:
+            Metrics; `update/nonfinite_fraction` is 1 if the gradient was not finite, and no step was made.
+        """
+        ...
+
+    def norm(self) -> float:
+        """Return the norm of the accumulated gradient."""
+        ...
+
+    def drop(self) -> None:
+        """Drop the accumulated gradient."""
+        ...
+
+    def take_reference(self) -> None:
+        """Use the current weights of the reference, which changed."""
+        ...
+
+    def peak_memory(self) -> float:
+        """Return the peak memory of the computing devices, in GiB."""
+        ...
+
+    def utilization(self, flops: int, seconds: float) -> float:
+        """Return the fraction of the peak arithmetic of the computing devices."""
+        ...
+
+
+class LocalPasses:
+    """Passes in this process; see `ForwardPasses`.
+
+    Args:
+        policy: Its weights are changed in place.
+        settings: Optimizer, schedule, and layout of forward passes.
+        reference: Frozen reference model; None if there is none, or if it is the policy without its adapters.
+        teacher: Frozen teacher model; None if there is none, or if it is the policy.
+        reference_device: Device that computes the reference; None: its own.
+        teacher_device: Same for the teacher.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: OptimizerSettings,
+        *,
+        reference: torch.nn.Module | None = None,
+        teacher: torch.nn.Module | None = None,
+        reference_device: torch.device | None = None,
+        teacher_device: torch.device | None = None,
+    ) -> None:
+        self.policy, self.settings = policy, settings
+        self.optimizers = Optimizers(policy, settings)
+        self.token_budget = settings.micro_batch_tokens
+        self.device = next(policy.model.parameters()).device
+        self.forwards = {"policy": forward_of(policy.model, policy, settings)}
+        """By whose model."""
+        for whose, model, device in (("reference", reference, reference_device), ("teacher", teacher, teacher_device)):
+            if model is not None:
+                self.forwards[whose] = forward_of(model, policy, settings, device)
+        self.scale = loss_scale(policy)
+        self._flops = Flops(policy.model, policy.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        """See `ForwardPasses.layout`."""
+        return self.forwards["policy"].way.layout
+
+    @property
+    def shares(self) -> bool:
+        """See `ForwardPasses.shares`."""
+        return self.forwards["policy"].shares
+
+    def gradient(self, request: GradientRequest) -> Tally:
+        """See `ForwardPasses.gradient`."""
+        tally, differentiate = Tally(), Differentiation(self.forwards["policy"], self._flops, self.scale)
+        for micro, has_gradient in self._micro_batches_of(request):
+            differentiate(micro, request, tally, has_gradient=has_gradient)
+            tally.over += len(micro.ids) > self.token_budget
+        return tally
+
+    @torch.no_grad()
+    def read(self, request: ReadRequest) -> dict[str, list[Tensor]]:
+        """See `ForwardPasses.read`."""
+        forward = self.forwards.get(request.whose, self.forwards["policy"])
+        without = request.whose == "reference" and "reference" not in self.forwards
+        found = {column: [torch.empty(0, device=self.device)] * len(request.segments) for column in request.columns}
+        with adapters_off(forward.network, when=without), forward.at_work():
+            for micro in self._packed(request.segments, forward.device):
+                outputs = forward(micro, request.temperature)
+                for column, of_segments in found.items():
+                    for i, part in micro.by_segment(values_of(outputs, column).to(self.device)):
+                        of_segments[i] = part
+        return found
+
+    def apply(self) -> dict[str, float]:
+        """See `ForwardPasses.apply`."""
+        return apply_gradient(self.policy, self.optimizers, self.settings, clip=_clipped_norm, movement_of=Movement)
+
+    def norm(self) -> float:
+        """See `ForwardPasses.norm`."""
+        return _clipped_norm(self.policy.trained(), math.inf) / self.scale
+
+    def drop(self) -> None:
+        """See `ForwardPasses.drop`."""
+        drop_gradient(self.policy)
+
+    def take_reference(self) -> None:
+        """See `ForwardPasses.take_reference`; the reference is computed from its own weights."""
+
+    def peak_memory(self) -> float:
+        """See `ForwardPasses.peak_memory`."""
+        return peak_memory_gib(self.device)
+
+    def utilization(self, flops: int, seconds: float) -> float:
+        """See `ForwardPasses.utilization`."""
+        return self._flops.utilization(flops, seconds)
+
+    def _micro_batches_of(self, request: GradientRequest) -> Iterator[tuple[MicroBatch, bool]]:
+        """Yield each micro-batch and whether it has a gradient; those that have one first."""
+        flat = set(request.flat)
+        sloped = [i for i in range(len(request.segments)) if i not in flat]
+        for places, has_gradient in ((sloped, True), (sorted(flat), False)):
+            for micro in self._packed([request.segments[i] for i in places], self.device):
+                yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
+
+    def _packed(self, segments: Sequence[Segment], device: torch.device) -> Iterable[MicroBatch]:
+        check_ids(segments, self.policy)
+        share = self.settings.prefix_sharing and self.shares
+        return pack(segments, token_budget=self.token_budget, device=device, share=share)
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiation:
+    """Forward and backward pass of a micro-batch."""
+
+    forward: TokenForward
+    flops: Flops
+    scale: float
+    """Factor of the loss; see `loss_scale`."""
+
+    def __call__(self, micro: MicroBatch, request: GradientRequest, tally: Tally, *, has_gradient: bool) -> None:
+        """Compute the loss, and its gradient if it has one, and add the results to `tally`."""
+        with torch.set_grad_enabled(has_gradient):
+            outputs = self.forward(micro, request.temperature, noise=request.noise)
+            per_token = request.loss_of(outputs, micro)
+            if request.watch is not None:
+                request.watch(request.segments, outputs, micro, per_token)
+            if has_gradient:
+                (per_token.loss.sum() * self.scale / request.divisor).backward()  # type: ignore[no-untyped-call]
+        tally.add(per_token, outputs, micro, request.divisor)
+        tally.flops += self.flops.of(micro, backward=has_gradient) * (1 if request.noise is None else 2)
+
+
+def forward_of(
+    model: torch.nn.Module, policy: Policy, settings: OptimizerSettings, device: torch.device | None = None
+) -> TokenForward:
+    """Return the forward pass of a model, with the critic if it is the policy's."""
+    return TokenForward(
+        model,
+        logit_bytes=settings.logits_memory_mb * 2**20,
+        dtype=policy.dtype,
+        checkpointing=settings.activation_checkpointing,
+        critic=policy.critic if model is policy.model else None,
+        device=device,
+    )
+
+
+def loss_scale(policy: Policy) -> float:
+    """Return the factor of the loss of a policy, which its gradient is divided by before it is applied."""
+    return _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0
+
+
+def apply_gradient(
+    policy: Policy,
+    optimizers: Optimizers,
+    settings: OptimizerSettings,
+    *,
+    clip: Callable[[Sequence[torch.nn.Parameter], float], float],
+    movement_of: Callable[[Sequence[torch.nn.Parameter]], Movement],
+) -> dict[str, float]:
+    """Make an optimizer step from the gradient at hand, drop the gradient, and return metrics.
+
+    Args:
+        clip: Scales a longer gradient down to a norm, and returns the norm that it had.
+        movement_of: Measures the change of parameters from this call on.
+    """
+    parameters, scale = policy.trained(), loss_scale(policy)
+    if scale != 1.0:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= scale
+    norm = clip(parameters, settings.max_grad_norm)
+    moves = math.isfinite(norm) and norm > 0
+    metrics = {"update/grad_norm": norm} if math.isfinite(norm) else {}
+    if moves:
+        movement = movement_of(parameters)
+        optimizers.update()
+        metrics["update/relative_norm"] = movement.ratio()
+    drop_gradient(policy)
+    return metrics | {
+        "update/skipped_fraction": float(not moves),
+        "update/nonfinite_fraction": float(not math.isfinite(norm)),
+    }
+
+
+def drop_gradient(policy: Policy) -> None:
+    """Drop the gradient of a policy."""
+    for parameter in policy.trained():
+        parameter.grad = None
+
+
+def values_of(outputs: TokenOutputs, column: str) -> Tensor:
+    """Return a column of outputs.
+
+    Raises:
+        ValueError: The policy has no critic.
+    """
+    found: Tensor | None = getattr(outputs, column)
+    if found is None:
+        raise ValueError("the policy has no critic")
+    return found
+
+
+def check_ids(segments: Sequence[Segment], policy: Policy) -> None:
+    """Check that the model has an embedding of every token.
+
+    Raises:
+        ValueError: A token is not in its vocabulary.
+    """
+    vocabulary: int = policy.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    for segment in segments:
+        largest = max(segment.tokens.ids, default=0)
+        if largest >= vocabulary:
+            raise ValueError(
+                f"{segment.trajectory_id}: token {largest} is not among the {vocabulary} the model knows; "
+                "tokenizer and model do not match"
+            )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an error of an allocator of a CPU or GPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def _clipped_norm(parameters: Sequence[torch.nn.Parameter], most: float) -> float:
+    """Return the norm of the gradient, and scale a longer gradient down to the norm `most`."""
+    return torch.nn.utils.clip_grad_norm_(parameters, most).item()
