@@ -72,7 +72,7 @@ class ReadRequest:
 
 
 class ForwardPasses(Protocol):
-    """Computes forward and backward passes of a policy in training, and of the frozen models beside it."""
+    """Computes forward and backward passes of a policy in training, and of its frozen reference and teacher."""
 
     optimizers: Optimizers
     token_budget: int
@@ -190,14 +190,16 @@ class LocalPasses:
         """See `ForwardPasses.read`."""
         forward = self.forwards.get(request.whose, self.forwards["policy"])
         without = request.whose == "reference" and "reference" not in self.forwards
-        found = {column: [torch.empty(0, device=self.device)] * len(request.segments) for column in request.columns}
+        outputs_by_column = {
+            column: [torch.empty(0, device=self.device)] * len(request.segments) for column in request.columns
+        }
         with adapters_off(forward.network, when=without), forward.at_work():
             for micro in self._packed(request.segments, forward.device):
                 outputs = forward(micro, request.temperature)
-                for column, of_segments in found.items():
+                for column, of_segments in outputs_by_column.items():
                     for i, part in micro.by_segment(values_of(outputs, column).to(self.device)):
                         of_segments[i] = part
-        return found
+        return outputs_by_column
 
     def apply(self) -> dict[str, float]:
         """See `ForwardPasses.apply`."""
@@ -322,10 +324,10 @@ def values_of(outputs: TokenOutputs, column: str) -> Tensor:
     Raises:
         ValueError: The policy has no critic.
     """
-    found: Tensor | None = getattr(outputs, column)
-    if found is None:
+    values: Tensor | None = getattr(outputs, column)
+    if values is None:
         raise ValueError("the policy has no critic")
-    return found
+    return values
 
 
 def check_ids(segments: Sequence[Segment], policy: Policy) -> None:
