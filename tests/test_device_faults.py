@@ -19,7 +19,8 @@ from whetstone.errors import InfrastructureError
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling, choosing, sampling
 from whetstone.inference.cache import RowCache
 from whetstone.learning import model_trainer
-from whetstone.learning.model_trainer import ModelTrainer, is_out_of_memory
+from whetstone.learning.forward_passes import LocalPasses, is_out_of_memory
+from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_flops
 from whetstone.learning.tally import Tally
 from whetstone.policies import Policy, placed
@@ -73,7 +74,7 @@ def make_weights_on_the_cpu(monkeypatch):
 
 
 def restore_a_state_without_its_device(monkeypatch):
-    original = ModelTrainer._apply_gradient
+    original = LocalPasses.apply
 
     def apply(self):
         for optimizer in self.optimizers.each:
@@ -81,7 +82,7 @@ def restore_a_state_without_its_device(monkeypatch):
                 state["exp_avg"] = state["exp_avg"].cpu()
         return original(self)
 
-    monkeypatch.setattr(ModelTrainer, "_apply_gradient", apply)
+    monkeypatch.setattr(LocalPasses, "apply", apply)
 
 
 @pytest.mark.parametrize(

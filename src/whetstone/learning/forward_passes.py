@@ -74,9 +74,13 @@ class ReadRequest:
 class ForwardPasses(Protocol):
     """Computes forward and backward passes of a policy in training, and of its frozen reference and teacher."""
 
-    optimizers: Optimizers
     token_budget: int
     """Maximum number of tokens of one forward pass. The caller halves it if memory did not suffice."""
+
+    @property
+    def optimizers(self) -> Optimizers:
+        """Optimizers and schedule of the stage."""
+        ...
 
     @property
     def layout(self) -> Layout:
@@ -190,7 +194,7 @@ class LocalPasses:
         """See `ForwardPasses.read`."""
         forward = self.forwards.get(request.whose, self.forwards["policy"])
         without = request.whose == "reference" and "reference" not in self.forwards
-        outputs_by_column = {
+        outputs_by_column: dict[str, list[Tensor]] = {
             column: [torch.empty(0, device=self.device)] * len(request.segments) for column in request.columns
         }
         with adapters_off(forward.network, when=without), forward.at_work():

@@ -11,7 +11,7 @@ Note:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -322,7 +322,7 @@ class ModelTrainer:
     def _gradient(self, request: GradientRequest) -> Tally:
         return self._within_memory(lambda: self.passes.gradient(request))
 
-    def _read(self, request: ReadRequest) -> Any:
+    def _read(self, request: ReadRequest) -> Mapping[str, list[Tensor]]:
         return self._within_memory(lambda: self.passes.read(request))
 
     def _within_memory(self, compute: Callable[[], T]) -> T:

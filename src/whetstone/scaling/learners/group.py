@@ -77,8 +77,9 @@ def group_learner(
     except BaseException:
         group.close()
         raise
-    models = {"reference": reference, "teacher": teacher}
-    trainer = ModelTrainer(policy, settings, **models, own_teacher=own_teacher, process=process, passes=passes)
+    trainer = ModelTrainer(
+        policy, settings, reference=reference, teacher=teacher, own_teacher=own_teacher, process=process, passes=passes
+    )
     return GroupLearner(trainer, passes, spec)
 
 

@@ -30,7 +30,7 @@ from whetstone.recipe import OptimizerSettings
 from whetstone.scaling.learners.dealing import Dealt, balance, rounds_of
 from whetstone.scaling.learners.messages import on_device
 from whetstone.scaling.learners.processes import LearnerProcesses, OutOfMemory, threads_of
-from whetstone.scaling.learners.shard_passes import Divisible, Frozen, Pass
+from whetstone.scaling.learners.shard_passes import Divisible, Frozen, Pass, Stepped
 from whetstone.trajectory import Segment
 
 
@@ -136,7 +136,8 @@ class GroupPasses:
             for share in shares
         ]
         answers = self._asked("read", self._to_ranks(each), critic_buffers=self._critic_buffers())
-        found = {column: [torch.empty(0, device=self.device)] * len(request.segments) for column in request.columns}
+        nothing = [torch.empty(0, device=self.device)] * len(request.segments)
+        found: dict[str, list[Tensor]] = {column: list(nothing) for column in request.columns}
         for share, of_group in zip(shares, self._once_a_group(answers), strict=True):
             for column, of_segments in found.items():
                 for place, part in zip(share.places, of_group[column], strict=True):
@@ -149,13 +150,14 @@ class GroupPasses:
         optimizers, measured = self.optimizers, self._measured
         began = time.perf_counter()
         answers = self._once("apply", critic_only=optimizers.critic_only, done=optimizers.done, share=optimizers.share)
-        found, weights = answers[0].metrics, answers[0].weights
+        stepped: Stepped = answers[0]
+        weights = stepped.weights
         if weights is not None:
             self._take(weights)
         self._peak = max(answer.peak_gib for answer in answers)
         slowest = max(answer.seconds for answer in answers)
         elapsed = time.perf_counter() - began
-        return found | {
+        return stepped.metrics | {
             "scale/learner_balance": measured["scale/learner_balance"],
             "scale/learner_seconds": measured["scale/learner_seconds"] + slowest,
             "scale/learner_transfer_seconds": measured["scale/learner_transfer_seconds"] + elapsed - slowest,

@@ -182,7 +182,9 @@ class ShardPasses:
     @torch.no_grad()
     def read(self, request: ReadRequest, passes: Sequence[Pass]) -> dict[str, list[Tensor]]:
         """Return, by column, [A, …] of each segment, on the CPU; empty if another rank reads the segment."""
-        found = {column: [torch.empty(0)] * len(request.segments) for column in request.columns}
+        found: dict[str, list[Tensor]] = {
+            column: [torch.empty(0)] * len(request.segments) for column in request.columns
+        }
         forward = self._forwards.get(request.whose, self.forward)
         without = request.whose == "reference" and "reference" not in self._forwards
         for each in passes:
