@@ -11,7 +11,8 @@ Note:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -197,7 +198,11 @@ class ModelTrainer:
             return {"update/skipped_fraction": 1.0, "update/tokens": 0.0}
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
-        tally = self._gradient(GradientRequest(segments, loss_of, divisor, temperature, flat, noise, self.watch))
+        request = GradientRequest(segments, loss_of, divisor, temperature, flat, noise, self.watch)
+        tally: Tally | None = None
+        while tally is None:
+            with self._smaller_if_full():
+                tally = self.passes.gradient(request)
         metrics = tally.metrics()
         self.optimizers.critic_only = critic_only
         try:
@@ -326,16 +331,22 @@ class ModelTrainer:
         return self._within_memory(lambda: self.passes.read(request))
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
-        """Return the result of `compute`; repeat it with half the tokens per pass while memory does not suffice."""
+        """Return the result of `compute`, repeated with fewer tokens per forward pass until it fits into memory."""
         while True:
-            try:
+            with self._smaller_if_full():
                 return compute()
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                self.passes.drop()
-                if not is_out_of_memory(error) or self.token_budget <= SMALLEST_BUDGET:
-                    raise
-                self.passes.token_budget //= 2
-                self.out_of_memory += 1
+
+    @contextmanager
+    def _smaller_if_full(self) -> Iterator[None]:
+        """Halve the tokens of a forward pass, and suppress the error, if memory does not suffice for the block."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            self.passes.drop()
+            if not is_out_of_memory(error) or self.token_budget <= SMALLEST_BUDGET:
+                raise
+            self.passes.token_budget //= 2
+            self.out_of_memory += 1
 
     def _note_finite(self, finite: bool) -> None:
         self.nonfinite_in_a_row = 0 if finite else self.nonfinite_in_a_row + 1
