@@ -201,7 +201,7 @@ NO_CREDIT = dict.fromkeys(("supervised", "reinforcement", "rollout", "advantage"
 def preferred(made, path, objective="dpo", **data):
     settings = {"data": {"path": str(path), **data}, "objective": objective}
     resolved = made.resolved.with_changes(NO_CREDIT, preference=settings)
-    return preferences_of(replace(made, resolved=resolved), resolved.recipe.preference)
+    return preferences_of(assemble(resolved, made.policy), resolved.recipe.preference)
 
 
 def test_a_log_gives_the_best_and_the_worst_of_each_task_where_its_rewards_are_named(tmp_path, made):
@@ -260,7 +260,7 @@ def trained_turns(episode):
 def test_which_turns_of_a_log_are_learned_from_is_said_as_of_a_conversation(tmp_path, made, chosen, turns):
     path = written(tmp_path / "a.jsonl", [{"messages": computed(12, 34), "reward": 1.0}])
     resolved = made.resolved.with_changes(supervised={"data": {"path": str(path), "min_reward": 1, "train_on": chosen}})
-    drawn = demonstrations_of(replace(made, resolved=resolved), resolved.recipe.supervised.data, "supervised.data")
+    drawn = demonstrations_of(assemble(resolved, made.policy), resolved.recipe.supervised.data, "supervised.data")
     assert trained_turns(drawn.episode(0)) == turns
 
 

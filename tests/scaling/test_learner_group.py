@@ -206,4 +206,4 @@ def test_a_run_of_two_processes_trains_the_weights_of_one(tmp_path):
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_trained():
     with pytest.raises(RecipeError, match="adamw_8bit"):
-        assembled("reinforcement.optimizer=adamw_8bit", "scale.learner_processes=2")
+        assembled("reinforcement.optimizer=adamw_8bit", "scale.learner_processes=2").check()

@@ -183,7 +183,7 @@ def test_adapters_are_cut_as_the_layers_they_stand_beside():
 )
 def test_what_ranks_cannot_share_is_refused_in_a_line(changes, said):
     with pytest.raises(RecipeError, match=rf"scale\.learner_tensor_parallel: {said}") as refused:
-        assembled("scale.learner_tensor_parallel=2", *changes)
+        assembled("scale.learner_tensor_parallel=2", *changes).check()
     assert "\n" not in str(refused.value)
 
 

@@ -162,17 +162,23 @@ def own_code(tmp_path, monkeypatch):
     sys.modules.pop("viewed_reward", None)
 
 
-@pytest.mark.parametrize("page", ["why", "data"])
-def test_no_module_of_a_run_is_imported_unless_that_is_allowed(own_code, tmp_path, page):
+@pytest.mark.parametrize(
+    ("page", "reason", "is_imported"),
+    [
+        ("why", "viewed_reward is not imported; `whetstone view --allow-run-code`", True),
+        ("data", "this run has no stage supervised", False),  # found without building the reward
+    ],
+)
+def test_no_module_of_a_run_is_imported_unless_that_is_allowed(own_code, tmp_path, page, reason, is_imported):
     (run,) = opened_runs([own_code], cache=tmp_path / "cache")
     run.refresh()
     query = {"id": "group-0/sums/0#0", "stage": "supervised", "first": "0", "count": "1"}
-    with pytest.raises(WhetstoneError, match="viewed_reward is not imported; `whetstone view --allow-run-code`"):
+    with pytest.raises((WhetstoneError, RefusedError), match=reason):
         getattr(Viewer([run]), page)(run, query)
     assert not (tmp_path / "imported").exists()
     with contextlib.suppress(WhetstoneError, RefusedError):  # the run was made up, and goes only so far
         getattr(Viewer([run], allow_run_code=True), page)(run, query)
-    assert (tmp_path / "imported").exists()
+    assert (tmp_path / "imported").exists() is is_imported
 
 
 @pytest.mark.parametrize(
