@@ -266,7 +266,7 @@ def is_streamed(chat: Chat, ids: Sequence[int], turn: Turn) -> bool:
     stream = Shown(chat, request, pieces.append, hidden=chat._begins_thought(prompt), calls=start)
     ids = ids[:-1] if ids and ids[-1] in chat.stop_ids else ids
     for count in range(1, len(ids) + 1):
-        stream.heard(ids[:count])
+        stream.on_tokens(ids[:count])
     text = "".join(pieces)
     content = chat.read(ids, [turn.tool], turn=0).text
     return content.strip().startswith(text.strip()) and not any(marker in text for marker in chat.format.markers)

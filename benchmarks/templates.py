@@ -167,7 +167,7 @@ def _conversation(chat: Chat, found: Found, *, thought: str) -> tuple[bool, int]
         following = chat.extend(context, sampled, answers)
         segments += following.opens_segment
         if not following.opens_segment:
-            exact &= following.ids == (*context.ids, *sampled, *following.new)
+            exact &= following.ids == (*context.ids, *sampled, *following.new.ids)
         exact &= _at_once(chat, following, found, f"turn {number + 1}{', with thoughts' if thought else ''}")
         context = following
     return exact, segments

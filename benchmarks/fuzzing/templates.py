@@ -92,10 +92,10 @@ def turn_by_turn(chat: Chat, choices: Choices) -> None:
         said += [spoken, *answers]
         choices.note("conversation", list(said))
         if following.opens_segment:
-            held(following.new == following.ids, "a segment that does not begin", said)
+            held(following.new.ids == following.ids, "a segment that does not begin", said)
         else:
             sampled = chat.write(spoken, ())
-            held(following.ids == context.ids + sampled + following.new, "ids that are not those of before", said)
+            held(following.ids == context.ids + sampled + following.new.ids, "ids that are not those of before", said)
         context = following
         if whole:
             at_once = chat.encode(chat._render(context.spoken, (), True))
@@ -110,7 +110,7 @@ def any_ids(chat: Chat, choices: Choices) -> None:
     held(chat.read(sampled, (), turn=0).role == "assistant", "a message of somebody else")
     following = chat.extend(context, sampled, [_message(choices)])
     if not following.opens_segment:
-        held(following.ids == context.ids + sampled + following.new, "ids that are not those of before", sampled)
+        held(following.ids == context.ids + sampled + following.new.ids, "ids that are not those of before", sampled)
 
 
 def _special(chat: Chat, ids: tuple[int, ...]) -> list[int]:
