@@ -18,7 +18,7 @@ from tests_models import random_model
 from whetstone.errors import InfrastructureError
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling, choosing, sampling
 from whetstone.inference.cache import RowCache
-from whetstone.learning import model_trainer
+from whetstone.learning import forward_passes
 from whetstone.learning.forward_passes import LocalPasses, is_out_of_memory
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.resources import peak_flops
@@ -55,13 +55,13 @@ def sample(count=1, tokens=4):
 
 
 def leave_a_column_on_the_cpu(monkeypatch):
-    original = model_trainer.pack
+    original = forward_passes.pack
 
     def pack(*arguments, **options):
         for micro in original(*arguments, **options):
             yield replace(micro, advantages=micro.advantages.cpu())
 
-    monkeypatch.setattr(model_trainer, "pack", pack)
+    monkeypatch.setattr(forward_passes, "pack", pack)
 
 
 def make_weights_on_the_cpu(monkeypatch):

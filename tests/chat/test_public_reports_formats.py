@@ -57,8 +57,8 @@ def test_pieces_of_any_size_show_the_text_before_a_call_and_nothing_of_the_call(
     begins = turn[len(text) :].partition("write")[0].strip()
     for cut in range(1, len(tokens)):
         progress = Shown(chat, request, lambda _: None, hidden=False, calls=begins)
-        progress.heard(tokens[:cut])
-        progress.heard(tokens)
+        progress.on_tokens(tokens[:cut])
+        progress.on_tokens(tokens)
         assert text.startswith(progress.shown.rstrip()), (cut, progress.shown)
 
 

@@ -262,5 +262,5 @@ def test_nothing_of_a_call_is_streamed_however_the_tokens_cut_it(name, step):
         request = SimpleNamespace(tools=(TOOL,), prompt=None, stop=(), one_call=False)
         stream = Shown(chat, request, pieces.append, hidden=False, calls="" if name == "tags" else opening)
         for count in range(step, len(text) + step, step):
-            stream.heard([ord(character) for character in text[:count]])
+            stream.on_tokens([ord(character) for character in text[:count]])
         assert before.startswith("".join(pieces).rstrip())
