@@ -140,6 +140,33 @@ def test_arguments_of_a_trl_script_are_translated_or_reported(tmp_path):
     assert keys_with(result, "to set") == ["tasks.source", "reward"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys", "default", "expected"),
+    [
+        ("trl", {"importance_sampling_level": "sequence", "num_iterations": 2}, "epsilon",
+         {"objective.clip_low": 0.2, "objective.clip_high": 0.2}),
+        ("trl", {"peft_config.use_dora": False}, "peft_config.lora_alpha", {"policy.lora.alpha": 8}),
+        ("trl", {"peft_config.use_dora": False}, "peft_config.r", {"policy.lora.rank": 8}),
+        ("trl", {"num_iterations": 2}, "epsilon", None),  # a recipe has the same default
+        ("verl", {"actor_rollout_ref.model.lora_rank": 4}, "actor_rollout_ref.model.lora_alpha",
+         {"policy.lora.alpha": 16}),
+        ("verl", {"actor_rollout_ref.model.path": "x"}, "actor_rollout_ref.model.lora_alpha", None),
+        ("verl", {"algorithm.adv_estimator": "grpo"}, "actor_rollout_ref.actor.clip_ratio_c",
+         {"objective.dual_clip": 3.0}),
+        ("verl", {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo", "algorithm.adv_estimator": "grpo"},
+         "actor_rollout_ref.actor.clip_ratio", {"objective.clip_low": 0.2, "objective.clip_high": 0.2}),
+    ],
+)  # fmt: skip
+def test_defaults_that_differ_from_those_of_a_recipe_are_imported_and_reported(kind, keys, default, expected):
+    result = translate(kind, keys)
+    recipes = [entry.recipe for entry in result.entries if entry.key == f"{default} (default)"]
+    assert len(recipes) == (expected is not None)
+    for recipe in recipes:
+        assert expected.items() <= recipe.items()
+        assert expected.items() <= result.recipe.items()
+    load_recipe(result.nested())
+
+
 def test_yaml_of_verl_becomes_a_recipe(tmp_path):
     result = read("verl", tmp_path, "a.yaml", VERL)
     recipe = load_recipe(result.nested()).recipe

@@ -43,9 +43,17 @@ class Library:
     off: Mapping[str, Any]
     """Values that disable a key, if they differ from the usual ones."""
     defaults: Mapping[str, Any]
-    """Defaults of the library that differ from those of a recipe."""
+    """Defaults of the library that differ from those of a recipe. A function of the keys of a configuration returns a
+    default that depends on them, or None if there is none."""
     default_on: frozenset[str] = field(default_factory=frozenset)
     """Keys without a counterpart that are enabled by default, so that False changes the trained policy."""
+
+    def defaults_for(self, keys: Keys) -> dict[str, Any]:
+        """Return the defaults of the keys that a configuration does not set."""
+        values = {
+            key: value(keys) if callable(value) else value for key, value in self.defaults.items() if key not in keys
+        }
+        return {key: value for key, value in values.items() if value is not None}
 
     def apply(self, key: str, value: Any, keys: Keys) -> dict[str, Any] | Missing | NoEffect:
         """Return the keys of a recipe for one key, or why there are none.

@@ -87,7 +87,7 @@ def translate(kind: str, keys: Keys) -> Translation:
     keys = {key: value for key, value in _resolved(keys).items() if not key.endswith("_target_")}
     result = Translation()
     present = {key for key, value in keys.items() if value is not None}
-    defaults = {key: value for key, value in library.defaults.items() if key not in present}
+    defaults = library.defaults_for({key: keys[key] for key in present})
     defaults = {key: value for key, value in defaults.items() if not _stands_for(library, key, present)}
     everything = {**defaults, **keys}
     for key, value in keys.items():

@@ -105,6 +105,10 @@ def _adapters(path: str) -> Any:
     return rule
 
 
+def _has_peft_config(keys: Keys) -> bool:
+    return any(key.startswith("peft_config.") for key in keys)
+
+
 def _sapo(path: str) -> Any:
     return lambda value, keys: {path: value} if keys.get("loss_type") == "sapo" else NoEffect("loss_type is not sapo")
 
@@ -393,6 +397,9 @@ TRL = Library(
     defaults={
         "learning_rate": 1e-6, "per_device_train_batch_size": 8, "max_completion_length": 512,
         "lr_scheduler_type": "linear", "num_train_epochs": 3,
+        "epsilon": lambda keys: 0.2 if _objective(keys) == "gspo" else None,
+        "peft_config.r": lambda keys: 8 if _has_peft_config(keys) else None,
+        "peft_config.lora_alpha": lambda keys: 8 if _has_peft_config(keys) else None,
     },
     default_on=frozenset({"shuffle_dataset"}),
 )  # fmt: skip

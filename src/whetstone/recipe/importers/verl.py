@@ -428,6 +428,9 @@ VERL = Library(
         "algorithm.adv_estimator": "gae", "data.train_batch_size": 1024, "data.max_response_length": 512,
         f"{ACTOR}.optim.lr": 1e-6, f"{ACTOR}.optim.weight_decay": 0.01, f"{ACTOR}.optim.lr_scheduler_type": "constant",
         f"{ACTOR}.ppo_mini_batch_size": 256, f"{ROLLOUT}.n": 1, "trainer.total_epochs": 30,
+        f"{ACTOR}.clip_ratio": lambda keys: 0.2 if keys.get(f"{ACTOR}.policy_loss.loss_mode") == "gspo" else None,
+        f"{ACTOR}.clip_ratio_c": 3.0,
+        f"{MODEL}.lora_alpha": lambda keys: 16 if keys.get(f"{MODEL}.lora_rank") else None,
     },
     default_on=frozenset({"data.shuffle", f"{ROLLOUT}.do_sample"}),
 )  # fmt: skip
