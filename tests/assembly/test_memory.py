@@ -102,6 +102,7 @@ def test_what_a_run_holds_is_counted_thing_by_thing_and_device_by_device():
     plain = planned("reinforcement.reference_kl=0.1")
     assert plain["weights", DEVICE] == plain["gradients", DEVICE] == plain["the reference", DEVICE] == 4 * count
     assert plain["optimiser states", DEVICE] == 8 * count
+    assert planned("loss_terms=[{name: reference_kl, weight: 0.1}]") == plain
     offloaded = planned("reinforcement.reference_kl=0.1", "reinforcement.reference_offload=true")
     assert offloaded["the reference", "cpu"] == offloaded["the reference in its pass", DEVICE] == 4 * count
     assert (

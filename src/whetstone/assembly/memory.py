@@ -121,7 +121,7 @@ def _beside(
     """Of the models beside the policy."""
     recipe, places = resolved.recipe, auxiliary_devices(resolved, stage, device)
     models: dict[str, int] = {}
-    refers = isinstance(stage, ReinforcementSettings) and stage.holds_on
+    refers = isinstance(stage, ReinforcementSettings) and recipe.has_reference
     if refers and (recipe.policy.lora is None or recipe.supervised is not None):
         models["reference"] = 4 * size.parameters
     if recipe.teacher is not None and recipe.teacher.path is not None:
@@ -188,7 +188,7 @@ def _mends(resolved: Resolved) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"{offload}: true", {offload: True, f"{name}.optimizer": "adamw"}
         if stage.optimizer == "adamw":
             yield f"{name}.optimizer: adamw_8bit", {f"{name}.optimizer": "adamw_8bit"}
-    if isinstance(stage, ReinforcementSettings) and stage.holds_on and not stage.reference_offload:
+    if isinstance(stage, ReinforcementSettings) and recipe.has_reference and not stage.reference_offload:
         yield "reinforcement.reference_offload: true", {"reinforcement.reference_offload": True}
     yield "policy.device: cpu", {"policy.device": "cpu"}
 

@@ -258,7 +258,7 @@ def _teacher_of_its_own(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _reference_needs_weight(recipe: Recipe) -> Iterator[tuple[str, str]]:
     settings = recipe.reinforcement
-    if settings is not None and not settings.holds_on:
+    if settings is not None and not recipe.has_reference:
         yield "reinforcement.reference_estimator", "reinforcement.reference_kl is 0, so no divergence is estimated"
     if settings is not None and settings.reference_sync_steps is None:
         yield "reinforcement.reference_mixup_alpha", "reinforcement.reference_sync_steps is not set: it does not move"

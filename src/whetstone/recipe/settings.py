@@ -336,6 +336,14 @@ class Recipe(Settings):
         self.__dict__[key] = suited
 
     @property
+    def has_reference(self) -> bool:
+        """Whether a built-in loss term of reinforcement reads a frozen reference model."""
+        terms = {term.name for term in self.loss_terms}
+        return self.reinforcement is not None and (
+            self.reinforcement.holds_on or bool(terms & {"reference_kl", "first_attempt_kl"})
+        )
+
+    @property
     def own_stages(self) -> dict[str, OptimizerSettings]:
         """By kind, the stages that stand in the recipe itself, in the order in which they are gone through."""
         found = {kind: getattr(self, kind) for kind in STAGE_KINDS}

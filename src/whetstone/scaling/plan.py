@@ -305,7 +305,7 @@ class _Cluster:
         learner = learner_rates(
             rates, size, gpu, settings, learners=balance.learners, travel=travel,
             trained=trained_parameters(size, recipe), tensor_parallel=balance.tensor_parallel, context=self.context,
-            together=balance.together,
+            together=balance.together, has_reference=recipe.has_reference,
         )  # fmt: skip
         groups, replicas = max(1, round(settings.tasks_per_step / share)), max(1, round(balance.replicas / share))
         # a replica that stands for a part of one is slower by as much

@@ -81,7 +81,7 @@ def learner_memory(
         "gradients": 4 * trained * shard,
         "optimiser": 0.0 if settings.optimizer_offload else optimizer * trained * shard,
     }
-    if settings.holds_on and not lora and not settings.reference_offload:
+    if recipe.has_reference and not lora and not settings.reference_offload:
         parts["reference"] = 4 * parameters * shard
     if gpus > 1 and size.layers:
         parts["gathered layers"] = 2 * 2 * size.parameters / size.layers / together / _GIB

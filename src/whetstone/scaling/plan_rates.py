@@ -201,6 +201,7 @@ def learner_rates(
     tensor_parallel: int,
     context: float,
     together: int = 1,
+    has_reference: bool = False,
 ) -> LearnerRates:
     """The learner's rates.
 
@@ -209,8 +210,9 @@ def learner_rates(
         travel: Parameters that replicas are sent.
         trained: Parameters that have a gradient.
         context: Tokens a sequence has in view at its end.
+        has_reference: Whether a reference model computes log-probs of each segment.
     """
-    passes = settings.epochs + (1 / 3 if settings.holds_on else 0)
+    passes = settings.epochs + (1 / 3 if has_reference else 0)
     each = (6 * size.parameters + 6 * size.layers * size.hidden * context) * passes
     each *= 4 / 3 if settings.activation_checkpointing else 1
     fixed = rates.learner.seconds + 12 * trained / (learners * gpu.memory_bandwidth * 1e9)
