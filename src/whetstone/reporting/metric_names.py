@@ -248,6 +248,9 @@ METRICS = _rows({
     "`reinforcement.imitation`": (
         ("loss/imitation", "", "Imitation term of the loss."),
     ),
+    "`loss_terms`, and keys that add a term to the loss": (
+        ("loss/NAME", "", "Weighted loss of the term NAME, such as `loss/reference_kl` or `loss/entropy`."),
+    ),
     "`supervised`": (
         ("loss/supervised", "nats per token", "Negative log-likelihood of the demonstrations per token."),
         ("demonstrations/skipped_fraction", "fraction",
