@@ -42,7 +42,8 @@ def main() -> int:
             print(f"{', '.join(row.papers)}: {row.sentence}")
         print(f"{len(typed)} checks of {len({key for row in typed for key in row.papers})} papers")
     if options.write:
-        STORED.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        STORED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     return 0 if all(row.verdict == SHOWN for row in typed) else 1
 
 
