@@ -60,42 +60,42 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python docs/generate.py --check
+	$(BIN)/python docs/make/generate.py --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# the pages of docs/, from the docstrings
+# the pages of docs/reference/, from the docstrings
 docs: $(READY)
-	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/make/generate.py
 
 # the same as a site with search, in build/site; a link that leads nowhere ends it
 docs-site: docs
 	@$(INSTALL) site
-	$(BIN)/python docs/gather.py
+	$(BIN)/python docs/make/gather.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # all benchmarks, or one: make bench NAME=engine
 NAME ?= engine concurrency rollout learner end_to_end learn asynchronous crash faults checkpoint credit methods branching stability tools environments worlds rewards evaluation
 bench: $(READY)
 	@$(INSTALL) bench
-	set -e; for name in $(NAME); do $(BIN)/python benchmarks/$$name.py; done
+	set -e; for name in $(NAME); do $(BIN)/python -m benchmarks $$name; done
 
 # changes of algorithms/ and rewards/ that no test notices: all (hours), or one in so many: make mutants EVERY=8
 EVERY ?= 1
 mutants: $(READY) system
 	@$(INSTALL) mutants
-	$(BIN)/python benchmarks/mutants.py --again --every $(EVERY)
-	$(BIN)/python benchmarks/mutants.py --write benchmarks/results
+	$(BIN)/python -m benchmarks mutants --again --every $(EVERY)
+	$(BIN)/python -m benchmarks mutants --write benchmarks/results
 
 # inputs without end for everything that reads what others wrote: make fuzz TARGET=recipes MINUTES=60
 TARGET ?= all
 MINUTES ?= 10
 fuzz: $(READY)
 	@$(INSTALL) fuzz || echo "fuzz: atheris is not installed (it has wheels for x86-64 and Python 3.12 or newer): hypothesis draws the inputs"
-	$(BIN)/python benchmarks/fuzz.py $(TARGET) --minutes $(MINUTES)
-	$(BIN)/python benchmarks/fuzz.py merge
+	$(BIN)/python -m benchmarks fuzz $(TARGET) --minutes $(MINUTES)
+	$(BIN)/python -m benchmarks fuzz merge
 
 # the wheel that `pip install` and `uvx --from` take, in dist/
 wheel: $(READY)

@@ -1,8 +1,8 @@
-"""An agent of the OpenAI Agents SDK trained as it is: of Whetstone it knows an address, as its client's `base_url`.
+"""Train an unmodified agent of the OpenAI Agents SDK: only the `base_url` of its client is set.
 
 python examples/agents_sdk_agent.py [RUN_DIR]
 
-Needs what it is written with: pip install openai-agents 'whetstone-rl[serve]'
+Requires: pip install openai-agents 'whetstone-rl[serve]'
 """
 
 import ssl
@@ -20,12 +20,12 @@ from whetstone.training import RunSummary
 
 TOOLS = [function_tool(calculate), function_tool(halve)]
 TRUSTED = ssl.create_default_context()
-"""Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
+"""Loaded once: loading it in every client would take longer than all model responses of an episode."""
 
 
 @effects("read")
 async def agent(task: str, base_url: str, api_key: str, wire: Any = OpenAIResponsesModel) -> str:
-    """Over the Responses API, which the SDK prefers."""
+    """Run the agent with the Responses API, the default of the SDK."""
     http = openai.DefaultAsyncHttpxClient(verify=TRUSTED)
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http) as client:
         calculating = Agent(name="calculating", tools=TOOLS, model=wire("policy", client))
@@ -35,12 +35,12 @@ async def agent(task: str, base_url: str, api_key: str, wire: Any = OpenAIRespon
 
 @effects("read")
 async def chatting(task: str, base_url: str, api_key: str) -> str:
-    """The same over the chat API."""
+    """Run the agent with the chat completions API."""
     return await agent(task, base_url, api_key, OpenAIChatCompletionsModel)
 
 
 def main(run_dir: str = "runs/agents-sdk-agent", **sections: Any) -> RunSummary:
-    """Show the model how, then let it find out."""
+    """Train with a warm-up on demonstrations, then reinforcement."""
     recipe = whetstone.load_recipe(Path(__file__).with_name("calculating.yaml"), **sections)
     run = whetstone.train(recipe.with_changes(environment={"function": agent}), run_dir)
     print(f"{run.before.success:.0%} → {run.after.success:.0%}")

@@ -1,6 +1,6 @@
-"""A taskset of the package `verifiers` with a harness of its own: products, and two tools, of which one finds them.
+"""A taskset of the package `verifiers` with its own harness: products, and two tools, one of which computes them.
 
-Nothing in here knows of Whetstone. `verifiers_agent.py` trains on it, in the Python that has the package.
+This file does not depend on Whetstone. `verifiers_agent.py` trains on it, with the interpreter that has the package.
 """
 
 import json
@@ -12,8 +12,8 @@ import verifiers.v1 as vf
 
 def calculate(expression: str) -> str:
     """One operation, such as 12*34."""
-    one, found, other = expression.partition("*")
-    if found and one.strip().isdigit() and other.strip().isdigit():
+    one, symbol, other = expression.partition("*")
+    if symbol and one.strip().isdigit() and other.strip().isdigit():
         return str(int(one) * int(other))
     raise ValueError("one product of two whole numbers")
 
@@ -28,14 +28,14 @@ PARAMETERS = {"calculate": {"expression": {"type": "string"}}, "halve": {"number
 
 
 def declared(name: str) -> dict:
-    """A tool as the API wants it."""
+    """Return the declaration of a tool in the OpenAI format."""
     schema = {"type": "object", "properties": PARAMETERS[name], "required": list(PARAMETERS[name])}
     about = {"name": name, "description": TOOLS[name].__doc__, "parameters": schema}
     return {"type": "function", "function": about}
 
 
 class ProductData(vf.TaskData):
-    """A task, as it is written down."""
+    """Stored data of a task."""
 
     answer: int
 
@@ -45,7 +45,7 @@ class Product(vf.Task[ProductData]):
 
     @vf.reward(weight=1.0)
     async def right(self, trace: vf.Trace) -> float:
-        """Whether the last reply is the number."""
+        """Return 1 if the last reply is the number."""
         return float(trace.last_reply.strip() == str(self.data.answer))
 
 
@@ -53,7 +53,7 @@ class Products(vf.Taskset[Product, vf.TasksetConfig]):
     """Six hundred products of two-digit numbers."""
 
     def load(self):
-        """The same each time."""
+        """Yield the same tasks every time."""
         draw = random.Random(0)
         for _ in range(600):
             a, b = draw.randint(10, 99), draw.randint(10, 99)
@@ -61,35 +61,35 @@ class Products(vf.Taskset[Product, vf.TasksetConfig]):
 
 
 class LoopConfig(vf.HarnessConfig):
-    """Nothing to say."""
+    """Configuration without options."""
 
 
 class Loop(vf.Harness[LoopConfig]):
-    """Ask, do what is called for, ask again; at most five times."""
+    """Alternate between model and tools, at most five times."""
 
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **_):
-        """In this process, over the chat API."""
+        """Run the loop in this process, with the chat completions API."""
         messages = [{"role": "user", "content": data.prompt}]
         tools = [declared(name) for name in TOOLS]
         url, headers = f"{endpoint}/chat/completions", {"Authorization": f"Bearer {secret}"}
         async with httpx.AsyncClient(verify=False, timeout=None) as client:
             for _ in range(5):
                 body = {"model": ctx.model, "messages": messages, "tools": tools}
-                told = await client.post(url, json=body, headers=headers)
-                if told.is_error:
-                    return vf.ProgramResult(1, "", told.text)
-                said = told.json()["choices"][0]["message"]
-                messages.append(said)
-                for call in said.get("tool_calls") or ():
+                response = await client.post(url, json=body, headers=headers)
+                if response.is_error:
+                    return vf.ProgramResult(1, "", response.text)
+                message = response.json()["choices"][0]["message"]
+                messages.append(message)
+                for call in message.get("tool_calls") or ():
                     try:
                         result = TOOLS[call["function"]["name"]](**json.loads(call["function"]["arguments"]))
                     except Exception as error:
                         result = f"{type(error).__name__}: {error}"
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-                if not said.get("tool_calls"):
+                if not message.get("tool_calls"):
                     break
         return vf.ProgramResult(0, "", "")
 

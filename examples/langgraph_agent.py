@@ -1,8 +1,8 @@
-"""A LangGraph agent trained as it is: of Whetstone it knows an address, as its model's `base_url`.
+"""Train an unmodified LangGraph agent: only the `base_url` of its model is set.
 
 python examples/langgraph_agent.py [RUN_DIR]
 
-Needs what it is written with: pip install langgraph langchain-openai 'whetstone-rl[serve]'
+Requires: pip install langgraph langchain-openai 'whetstone-rl[serve]'
 """
 
 import ssl
@@ -23,14 +23,14 @@ from whetstone.training import RunSummary
 
 TOOLS = [tool(calculate), tool(halve)]
 TRUSTED = ssl.create_default_context()
-"""Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
+"""Loaded once: loading it in every client would take longer than all model responses of an episode."""
 PLAIN = httpx.Client(verify=TRUSTED)
-"""Never asked, and made anew for each address if there is none."""
+"""Synchronous client, which is never used; without it, one would be created for each address."""
 
 
 @effects("read")
 async def agent(task: str, base_url: str, api_key: str) -> str:
-    """A model and its tools, in turn, until it calls none."""
+    """Alternate between model and tools until the model makes no call."""
     async with httpx.AsyncClient(verify=TRUSTED) as http:
         clients = {"http_async_client": http, "http_client": PLAIN}
         model = ChatOpenAI(model="policy", base_url=base_url, api_key=api_key, **clients).bind_tools(TOOLS)
@@ -44,12 +44,12 @@ async def agent(task: str, base_url: str, api_key: str) -> str:
         graph.add_edge(START, "think")
         graph.add_conditional_edges("think", tools_condition)
         graph.add_edge("tools", "think")
-        said = await graph.compile().ainvoke({"messages": [("user", task)]})
-        return said["messages"][-1].text
+        state = await graph.compile().ainvoke({"messages": [("user", task)]})
+        return state["messages"][-1].text
 
 
 def main(run_dir: str = "runs/langgraph-agent", **sections: Any) -> RunSummary:
-    """Show the model how, then let it find out."""
+    """Train with a warm-up on demonstrations, then reinforcement."""
     recipe = whetstone.load_recipe(Path(__file__).with_name("calculating.yaml"), **sections)
     run = whetstone.train(recipe.with_changes(environment={"function": agent}), run_dir)
     print(f"{run.before.success:.0%} → {run.after.success:.0%}")

@@ -82,7 +82,7 @@ CUSTOMERS = {"Ada": 11, "Ben": 12, "Eva": 13, "Ida": 14, "Leo": 15, "Mia": 16}
 
 
 class Refunds(Generated):
-    """Customers who want their money back."""
+    """Tasks: customers who want a refund."""
 
     name, held_out_share = "refunds", 3
 

@@ -1,4 +1,4 @@
-"""An idea for giving credit, in thirty lines, against a baseline: the same tasks, seed and budget for both.
+"""Compare a custom advantage estimator of thirty lines with a baseline: same tasks, seed and budget.
 
 python examples/own_advantage.py [FOLDER]
 """
@@ -15,7 +15,7 @@ from whetstone.training import RunSummary
 
 
 def by_rank(rewards: PerTrajectory, group: PerTrajectory) -> PerTrajectory:
-    """Where each trajectory stands among those of its task, from −1 (the worst) to 1; equal rewards share a place."""
+    """Compute the rank of each trajectory in its group, from −1 (the worst) to 1; equal rewards have equal ranks."""
     advantages = torch.zeros_like(rewards)
     for g in group.unique():
         r = rewards[group == g]
@@ -25,7 +25,7 @@ def by_rank(rewards: PerTrajectory, group: PerTrajectory) -> PerTrajectory:
 
 
 def main(folder: str = "runs/own-advantage", **sections: Any) -> dict[str, RunSummary]:
-    """Train with both, and compare."""
+    """Train with both estimators and compare them."""
     recipe = whetstone.load_recipe("demo", **{"ablations": None, **sections})
     runs = {}
     for name, advantage in (("group_relative", "group_relative"), ("by_rank", by_rank)):

@@ -1,8 +1,8 @@
-"""An agent of the kind most people have, trained as it is: of Whetstone it knows an address, as its model's `base_url`.
+"""Train an unmodified agent with an OpenAI client: only the `base_url` of the client is set.
 
 python examples/own_agent.py [RUN_DIR]
 
-Needs the client it is written with: pip install openai 'whetstone-rl[serve]'
+Requires the client: pip install openai 'whetstone-rl[serve]'
 """
 
 import json
@@ -21,8 +21,8 @@ from whetstone.training import RunSummary
 def calculate(expression: str) -> str:
     """One operation, such as 12*34."""
     for sign, operation in (("*", int.__mul__), ("+", int.__add__), ("-", int.__sub__)):
-        one, found, other = expression.partition(sign)
-        if found and one.strip().isdigit() and other.strip().isdigit():
+        one, symbol, other = expression.partition(sign)
+        if symbol and one.strip().isdigit() and other.strip().isdigit():
             return str(operation(int(one), int(other)))
     raise ValueError("one operation on two whole numbers")
 
@@ -33,7 +33,7 @@ def halve(number: int) -> str:
 
 
 def declared(function: Any, **parameters: str) -> dict[str, Any]:
-    """A tool as the API wants it."""
+    """Return the declaration of a tool in the OpenAI format."""
     properties = {name: {"type": kind} for name, kind in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters)}
     about = {"name": function.__name__, "description": function.__doc__, "parameters": schema}
@@ -43,22 +43,22 @@ def declared(function: Any, **parameters: str) -> dict[str, Any]:
 TOOLS = {"calculate": calculate, "halve": halve}
 DECLARED = [declared(calculate, expression="string"), declared(halve, number="integer")]
 TRUSTED = ssl.create_default_context()
-"""Read once: a client each reads it anew, which takes longer than all of an episode's answers."""
+"""Loaded once: loading it in every client would take longer than all model responses of an episode."""
 
 
 @effects("read")
 async def agent(task: str, base_url: str, api_key: str) -> str:
-    """Ask the model, do what it calls for, until it answers."""
+    """Alternate between model and tools until the model makes no call."""
     messages: list[Any] = [{"role": "user", "content": task}]
     http = openai.DefaultAsyncHttpxClient(verify=TRUSTED)
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http) as client:
         for _ in range(5):
-            told = await client.chat.completions.create(model="policy", messages=messages, tools=DECLARED)  # type: ignore
-            said = told.choices[0].message
-            messages.append(said.model_dump(exclude_none=True))
-            if not said.tool_calls:
-                return said.content or ""
-            for call in said.tool_calls:
+            response = await client.chat.completions.create(model="policy", messages=messages, tools=DECLARED)  # type: ignore
+            message = response.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            if not message.tool_calls:
+                return message.content or ""
+            for call in message.tool_calls:
                 function: Any = call.function  # type: ignore
                 try:
                     result = TOOLS[function.name](**json.loads(function.arguments))
@@ -69,7 +69,7 @@ async def agent(task: str, base_url: str, api_key: str) -> str:
 
 
 def main(run_dir: str = "runs/own-agent", **sections: Any) -> RunSummary:
-    """Show the model how, then let it find out."""
+    """Train with a warm-up on demonstrations, then reinforcement."""
     recipe = whetstone.load_recipe(Path(__file__).with_name("calculating.yaml"), **sections)
     run = whetstone.train(recipe.with_changes(environment={"function": agent}), run_dir)
     print(f"{run.before.success:.0%} → {run.after.success:.0%}")

@@ -1,4 +1,4 @@
-"""A world of one's own: find a number from "higher" and "lower", with tasks and an expert that shows how.
+"""A custom environment: find a number from "higher" and "lower", with tasks and an expert.
 
 python examples/own_environment.py [RUN_DIR]
 """
@@ -22,16 +22,16 @@ class Guess:
 
     @property
     def instruction(self) -> str:
-        """Instruct the model."""
+        """Instruction for the model."""
         return f"Guess a number from 1 to {self.highest}."
 
     def begin(self, task: whetstone.Task, seed: int) -> GameObservation:
-        """A new number."""
+        """Start an episode with the number of the task."""
         self.number, self.guesses, self.found = task.private["number"], 0, False
         return GameObservation("guess")
 
     def act(self, command: str) -> GameObservation:
-        """One guess."""
+        """Evaluate one guess."""
         self.guesses += 1
         self.found = command == str(self.number)
         if self.found:
@@ -40,28 +40,28 @@ class Guess:
         return GameObservation("higher" if higher else "lower", reward=0.0, truncated=self.guesses == 5)
 
     def verdict(self) -> dict[str, Any]:
-        """What `reward: verdict` pays."""
+        """Return the outcome, which is the reward with `reward: verdict`."""
         return {"success": self.found, "score": float(self.found)}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release resources; there are none."""
 
 
 class Numbers(Generated):
-    """Numbers to find."""
+    """Tasks: numbers to find."""
 
     name, held_out_share = "numbers", 4
     highest = 9
 
     def make(self, draw: random.Random, level: int) -> whetstone.Task:
-        """One."""
+        """Sample a task."""
         return whetstone.Task("", "", {"number": draw.randint(1, self.highest), "round": draw.randrange(1000)})
 
     def demonstrate(self, task: whetstone.Task, conversation: Sequence[Message], tools: Any) -> Message:
-        """Halve what is left."""
+        """Guess the middle of the remaining range (binary search)."""
         low, high = 1, self.highest
-        said = [message.text for message in conversation if message.role != "system"]
-        for guess, answer in zip(said[1::2], said[2::2], strict=False):
+        texts = [message.text for message in conversation if message.role != "system"]
+        for guess, answer in zip(texts[1::2], texts[2::2], strict=False):
             low, high = (int(guess) + 1, high) if answer == "higher" else (low, int(guess) - 1)
         return assistant(str((low + high) // 2))
 
@@ -80,7 +80,7 @@ RECIPE = {
 
 
 def main(run_dir: str = "runs/guess", **sections: Any) -> RunSummary:
-    """Train in it."""
+    """Train in the environment."""
     run = whetstone.train(whetstone.load_recipe(RECIPE, **sections), run_dir)
     print(f"{run.before.success:.0%} → {run.after.success:.0%}, in {run.after.turns:.1f} guesses")
     return run

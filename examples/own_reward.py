@@ -1,4 +1,4 @@
-"""A reward of one's own: the right number, and a little less for each call it took.
+"""A custom reward: 1 for the right number, less a cost per tool call.
 
 python examples/own_reward.py [RUN_DIR]
 """
@@ -12,7 +12,7 @@ from whetstone.training import RunSummary
 
 
 async def solved_briefly(trajectory: whetstone.Trajectory, task: whetstone.Task) -> whetstone.Score:
-    """1 for the right number, less 0.05 for each call, and never less than 0.5; 0 for a wrong one."""
+    """Return 1 for the right number, less 0.05 per call and never below 0.5; 0 for a wrong one."""
     right = last_number(final_answer(trajectory) or "") == last_number(str(task.private["answer"]))
     if not right:
         return whetstone.Score(0.0, parts={"right": 0.0}, success=False)
@@ -21,7 +21,7 @@ async def solved_briefly(trajectory: whetstone.Trajectory, task: whetstone.Task)
 
 
 def main(run_dir: str = "runs/own-reward", **sections: Any) -> RunSummary:
-    """Train with it."""
+    """Train with the reward."""
     recipe = whetstone.load_recipe("demo", reward=solved_briefly, **{"ablations": None, **sections})
     run = whetstone.train(recipe, run_dir)
     print(f"success {run.after.success:.0%}, reward {run.after.reward:.2f}, {run.after.tool_calls:.1f} calls")

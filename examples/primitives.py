@@ -1,7 +1,7 @@
-"""One small part of one's own for each of the thirteen primitives that ways to sample, reshape and choose are made of.
+"""A small custom component for each of the thirteen primitives of sampling, context changes, replay and scheduling.
 
-Each runs: `whetstone train demo KEY`, with the key that stands above it, from the folder of this file. What each may be
-asked, and what it may know, says its protocol (`whetstone.rollout.protocol`, `whetstone.tasks.protocol`).
+Each runs with `whetstone train demo KEY` and the key above it, from the folder of this file. The protocols are in
+`whetstone.rollout.protocol` and `whetstone.tasks.protocol`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from random import Random
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.rollout.protocol import (
-    Allowance,
     Ask,
     Demonstrator,
     EpisodeKey,
     EpisodeState,
+    GroupBudget,
     Judge,
     Roller,
     Siblings,
@@ -29,9 +29,9 @@ from whetstone.tasks import Arithmetic, Source
 from whetstone.trajectory import Author, Group, OffPolicy, RemovalScope, Task, Tokens, Trajectory
 
 
-# sample: rollout.strategy=primitives:WithGreedy
+# sampling strategy: rollout.strategy=primitives:WithGreedy
 class WithGreedy:
-    """As many episodes as the recipe says, the first of them without chance."""
+    """Sample a group of which the first episode is greedy."""
 
     def __init__(self, *, group_size: int) -> None:
         self.group_size = group_size
@@ -44,7 +44,7 @@ class WithGreedy:
 
 # fork: rollout.strategy=primitives:SecondThoughts
 class SecondThoughts:
-    """One episode, and others that go on by themselves behind its first turn."""
+    """Sample one episode, and fork the others from it after its first turn."""
 
     provides = frozenset({"forks"})
 
@@ -53,42 +53,42 @@ class SecondThoughts:
 
     async def __call__(self, task: Task, roller: Roller) -> Group:
         parent = await roller.sample(task, index=0)
-        if len(parent.turns) < 2 or not parent.ended.valid:  # it has no middle to go on from
+        if len(parent.turns) < 2 or not parent.ended.valid:  # too short for a fork
             rest = [roller.sample(task, index=i) for i in range(1, roller.samples(self.group_size))]
         else:
             rest = [roller.fork(task, parent, turns=1, index=i) for i in range(1, roller.samples(self.group_size))]
         return Group(task, (parent, *await asyncio.gather(*rest)))
 
 
-# allocate: rollout.budget_allocation=primitives:ShortAtFirst
+# budget allocation: rollout.budget_allocation=primitives:ShortAtFirst
 class ShortAtFirst:
-    """Two turns in the first ten steps, then as many as the recipe allows."""
+    """Limit episodes to two turns in the first ten steps."""
 
-    def __call__(self, occasion: EpisodeKey) -> Allowance:
-        return Allowance(max_turns=2 if occasion.step < 10 else None)
+    def __call__(self, occasion: EpisodeKey) -> GroupBudget:
+        return GroupBudget(max_turns=2 if occasion.step < 10 else None)
 
 
-# start: rollout.start_states=primitives:BehindTheExpert
+# start states: rollout.start_states=primitives:BehindTheExpert
 class BehindTheExpert:
-    """Every second group begins behind the first turn of an expert, whose words are read and not trained."""
+    """Start every second group after the first turn of an expert, which is context and not trained."""
 
     async def __call__(self, occasion: EpisodeKey, guide: Demonstrator) -> StartPrefix | None:
         if occasion.random("start").random() < 0.5:
             return None
-        shown, world = await guide.demonstration(occasion.task)
-        if len(shown.turns) < 2:
+        demonstration, world = await guide.demonstration(occasion.task)
+        if len(demonstration.turns) < 2:
             return None
-        first = shown.turns[0]
+        first = demonstration.turns[0]
         read = replace(first, action=Tokens.written(first.action.ids, Author.INSERTED))
         return StartPrefix((read,), world)
 
 
-# view: rollout.context_transforms=[primitives:TurnsLeft]
+# context transform: rollout.context_transforms=[primitives:TurnsLeft]
 class TurnsLeft:
-    """Behind what the environment says stands how many turns are left."""
+    """Append the number of remaining turns to each observation."""
 
     trained_on, off_policy = "shown", OffPolicy.RECOMPUTE
-    at_evaluation = True  # it belongs to the agent, and is there when it is evaluated
+    at_evaluation = True  # it also applies in evaluations
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState) -> tuple[Message, ...]:
         return messages
@@ -97,27 +97,27 @@ class TurnsLeft:
         return (*messages, user(f"{so_far.max_turns - len(so_far.turns)} left"))
 
 
-# stop: rollout.early_stopping=[primitives:SameCallTwice]
+# early stopping: rollout.early_stopping=[primitives:SameCallTwice]
 class SameCallTwice:
-    """Ends an episode that makes the same call again."""
+    """End an episode that repeats a call."""
 
     def __call__(self, so_far: EpisodeState, siblings: Siblings) -> bool:
         calls = [(call.name, call.arguments) for turn in so_far.turns for call in turn.message.tool_calls]
         return len(calls) > len(set(calls))
 
 
-# rewrite: rollout.context_rewrites=[primitives:AsksForASummary]
+# context rewrite: rollout.context_rewrites=[primitives:AsksForASummary]
 class AsksForASummary:
-    """Behind the third turn the policy is asked, once, for what it knows so far."""
+    """Ask the policy after the third turn, once, for a summary."""
 
     async def __call__(self, so_far: EpisodeState) -> Ask | None:
-        asked = any(turn.aside for turn in so_far.turns)
-        return None if asked or len(so_far.turns) != 3 else Ask("What do you know so far?")
+        was_asked = any(turn.aside for turn in so_far.turns)
+        return None if was_asked or len(so_far.turns) != 3 else Ask("What do you know so far?")
 
 
-# partner: rollout.environment_wrapper=primitives:OneMoreTry
+# environment wrapper: rollout.environment_wrapper=primitives:OneMoreTry
 class OneMoreTry:
-    """The first wrong answer is told to be wrong."""
+    """Reject the first wrong answer and let the policy try again."""
 
     at_evaluation = True
 
@@ -126,15 +126,15 @@ class OneMoreTry:
 
 
 class Doubting:
-    """An environment around another."""
+    """Environment that wraps another one."""
 
-    stateless = False  # it counts, so whoever comes back to its middle leads it there through the actions
+    stateless = False  # it has state, so a fork replays the actions
 
     def __init__(self, environment: Environment, judge: Judge) -> None:
         self.environment, self.judge = environment, judge
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.environment, name)  # whatever else the other has
+        return getattr(self.environment, name)  # all other attributes
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         self.task, self.said, self.told = task, [], False
@@ -146,16 +146,16 @@ class Doubting:
         if not result.terminated or self.told or await self.judge(self.task, self.said):
             return result
         self.told = True
-        heard = Observation((*result.observation.messages, user("That is wrong. Once more.")))
-        return replace(result, observation=heard, terminated=False, reason=None)
+        observation = Observation((*result.observation.messages, user("That is wrong. Once more.")))
+        return replace(result, observation=observation, terminated=False, reason=None)
 
     async def close(self) -> None:
         await self.environment.close()
 
 
-# inject: rollout.replay=[primitives:BestOfBefore]
+# replay: rollout.replay=[primitives:BestOfBefore]
 class BestOfBefore:
-    """A group without a success is given the last one there was of its task."""
+    """Add the last successful trajectory of a task to a group without a success."""
 
     off_policy = OffPolicy.RECOMPUTE
 
@@ -166,26 +166,26 @@ class BestOfBefore:
         stored = self.best.get(group.task.id)
         if stored is None or any(each.solved for each in group.counted):
             return group
-        again = replace(stored, id=f"group-{group.number}/again/{stored.id}", parent=None, fork_turn=None)
-        return replace(group, trajectories=(*group.trajectories, again))
+        copy = replace(stored, id=f"group-{group.number}/again/{stored.id}", parent=None, fork_turn=None)
+        return replace(group, trajectories=(*group.trajectories, copy))
 
-    def observe(self, heard: StepOutcome) -> None:
-        """A step is over; `state` and `load_state` beside it would carry this through a kill."""
-        for group in heard.groups:
+    def observe(self, outcome: StepOutcome) -> None:
+        """Store successful trajectories; with `state` and `load_state`, they would survive a resume."""
+        for group in outcome.groups:
             for each in group.counted:
                 if each.solved:
                     self.best[group.task.id] = each
 
     def state(self) -> dict[str, object]:
-        return {}  # after a kill it begins with nothing
+        return {}  # empty after a resume
 
     def load_state(self, state: dict[str, object]) -> None:
         self.best = {}
 
 
-# select: rollout.trajectory_filters=[primitives:NoMonologues]
+# trajectory filter: rollout.trajectory_filters=[primitives:NoMonologues]
 class NoMonologues:
-    """Episodes without a single call are not learned from; they count in what their siblings are compared with."""
+    """Exclude episodes without a tool call from the loss; they still count in the baseline."""
 
     def __call__(self, groups: Sequence[Group], draw: Random) -> Sequence[Group]:
         return [replace(group, trajectories=tuple(map(self.marked, group.trajectories))) for group in groups]
@@ -195,9 +195,9 @@ class NoMonologues:
         return trajectory if calls or trajectory.removal else replace(trajectory, removal=RemovalScope.LOSS_ONLY)
 
 
-# refill: rollout.dynamic_sampling=primitives:SomeReward
+# dynamic sampling: rollout.dynamic_sampling=primitives:SomeReward
 class SomeReward:
-    """Groups count that earned anything; others are sampled in their place, three times as many at most."""
+    """Keep groups with a positive reward; resample the others, at most three times."""
 
     max_tried = 3
     when_exhausted = "continue"
@@ -206,17 +206,17 @@ class SomeReward:
         return any(reward > 0 for reward in group.rewards)
 
 
-# task distribution: curriculum=primitives:EveryTaskTwice
+# curriculum: curriculum=primitives:EveryTaskTwice
 class EveryTaskTwice:
-    """Each task in two groups, one behind the other."""
+    """Sample each task in two consecutive groups."""
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random) -> int:
         return first + number // 2
 
 
-# task generation: tasks={source: "primitives:AskedPolitely"}
+# task source: tasks={source: "primitives:AskedPolitely"}
 class AskedPolitely(Arithmetic):
-    """Tasks made of other tasks. The same index is the same task, always, so that a run can go on anywhere."""
+    """Tasks derived from other tasks. An index always gives the same task, so that a run can resume anywhere."""
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__(seed=seed)

@@ -1,4 +1,4 @@
-"""Reinforcement learning in plain sight, from the parts a recipe names: sample, judge, give credit, learn, again.
+"""The training loop from its components: sampling, reward, advantage, update, weight sync.
 
 python examples/the_whole_loop.py [STEPS]
 """
@@ -12,30 +12,30 @@ from whetstone.algorithms import ADVANTAGES, OBJECTIVES
 from whetstone.chat import Chat
 from whetstone.chat.formats import Compact
 from whetstone.environments import ToolEnvironment
-from whetstone.inference import LocalEngine, Sampling, publish
-from whetstone.learning.credit import CreditParts
+from whetstone.inference import LocalEngine, Sampling, sync_weights
+from whetstone.learning.credit_assignment import CreditParts
 from whetstone.learning.learner import LocalLearner
-from whetstone.learning.loss_terms import expand_loss_terms
+from whetstone.learning.loss_expansion import expand_loss_terms
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import LearningSpec, UpdateBatch
 from whetstone.policies import build_tiny
 from whetstone.recipe import ReinforcementSettings
-from whetstone.rollout import Collector, Independent, Limits, PolicyActor, plans_of
+from whetstone.rollout import Collector, Independent, Limits, PolicyActor, make_plans
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 def tasks() -> Iterator[Task]:
-    """Questions without an end."""
+    """Yield prompts endlessly."""
     return (Task(f"question-{n}", f"Say something about {n % 7}.") for n in count())
 
 
 async def reward(trajectory: Trajectory, task: Task) -> Score:
-    """More for a shorter answer: what even a model that knows nothing can learn."""
+    """Return a higher reward for a shorter response, which even a randomly initialized model can learn."""
     return Score(1.0 - trajectory.action_tokens / 16)
 
 
 async def main(steps: int = 20, tasks_per_step: int = 4) -> list[float]:
-    """The mean reward of each step."""
+    """Train and return the mean reward of each step."""
     policy = build_tiny([task.prompt for task in islice(tasks(), 50)], hidden=32, heads=2, layers=1, intermediate=48)
     chat = Chat(policy.tokenizer, Compact())
     engine = LocalEngine(policy.model, context_length=policy.context_length, detokenize=policy.tokenizer.decode)
@@ -53,11 +53,11 @@ async def main(steps: int = 20, tasks_per_step: int = 4) -> list[float]:
     )
     source, means = tasks(), []
     for step in range(steps):
-        plans = plans_of(islice(source, tasks_per_step), seed=step)
-        groups = [group async for group in collector.groups(plans, Independent(group_size=8))]  # sampled and judged
-        result = learner.update(UpdateBatch(tuple(groups), version=step))  # credit, loss, gradient, weights
+        plans = make_plans(islice(source, tasks_per_step), seed=step)
+        groups = [group async for group in collector.groups(plans, Independent(group_size=8))]  # sampled and scored
+        result = learner.update(UpdateBatch(tuple(groups), version=step))  # advantages, loss, gradient, optimizer step
         learner.end_step()
-        await publish(learner.weights(), engine, step + 1)
+        await sync_weights(learner.weights(), engine, step + 1)
         rewards = [reward for group in groups for reward in group.rewards]
         means.append(sum(rewards) / len(rewards))
         print(f"step {step + 1:>3}  reward {means[-1]:.3f}  entropy {result.metrics['policy/entropy']:.2f}")

@@ -1,4 +1,4 @@
-"""A small agent learns to use a calculator: the recipe `demo`, fewer steps, from Python.
+"""Train a small agent to use a calculator: the recipe `demo` with fewer steps, from Python.
 
 python examples/train_calculator.py [RUN_DIR]
 """
@@ -11,7 +11,7 @@ from whetstone.training import RunSummary
 
 
 def main(run_dir: str = "runs/calculator", **sections: Any) -> RunSummary:
-    """Train, and say what came of it."""
+    """Train, and print the results."""
     recipe = whetstone.load_recipe("demo", **{"ablations": None, "reinforcement": {"steps": 30}, **sections})
     run = whetstone.train(recipe, run_dir)
     for stage, evaluation in run.evaluations.items():

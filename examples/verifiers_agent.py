@@ -1,8 +1,8 @@
-"""An environment of the package `verifiers`, trained through its own harness, which asks its model at an address.
+"""Train on an environment of the package `verifiers` with its own harness, which calls the policy over HTTP.
 
 python examples/verifiers_agent.py PYTHON [RUN_DIR]
 
-PYTHON is the interpreter that has the package: python -m venv V && V/bin/pip install verifiers, and it is V/bin/python.
+PYTHON is an interpreter with the package: python -m venv V && V/bin/pip install verifiers gives V/bin/python.
 """
 
 import json
@@ -22,10 +22,10 @@ HERE = Path(__file__).parent
 
 
 class Shown(VerifiersTasks):
-    """The tasks of the taskset, and how they are done."""
+    """Tasks of the taskset, with an expert."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """One call, and the number that came back."""
+        """Call the tool, then answer with its result."""
         results = [message.text for message in conversation if message.role == "tool"]
         if results:
             return assistant(results[-1])
@@ -33,12 +33,12 @@ class Shown(VerifiersTasks):
 
 
 def main(python: str, run_dir: str = "runs/verifiers-agent", **sections: Any) -> RunSummary:
-    """Show the model how, then let it find out."""
-    os.environ["PYTHONPATH"] = str(HERE)  # where the taskset is found
-    there = {"taskset": "calculating_taskset", "python": python}
+    """Train with a warm-up on demonstrations, then reinforcement."""
+    os.environ["PYTHONPATH"] = str(HERE)  # folder of the taskset
+    taskset = {"taskset": "calculating_taskset", "python": python}
     changed = {
-        "tasks": {"source": "verifiers_agent:Shown", **there, "env": {}, "held_out_fraction": 0.33},
-        "environment": {"name": "verifiers_harness", **there},
+        "tasks": {"source": "verifiers_agent:Shown", **taskset, "env": {}, "held_out_fraction": 0.33},
+        "environment": {"name": "verifiers_harness", **taskset},
         "reward": "verdict",
     }
     recipe = whetstone.load_recipe(HERE / "calculating.yaml", ["tasks.kinds=null", "tasks.digits=null"])

@@ -1,4 +1,4 @@
-"""Write `docs/licenses.md`, the licenses of all packages that the lock files pin.
+"""Write `docs/reference/licenses.md`, the licenses of all packages that the lock files pin.
 
 Licenses come from the metadata of packages as installed, therefore all lock files have to be installed somewhere:
 
@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "licenses.md"
+PAGE = HERE.parent / "docs" / "reference" / "licenses.md"
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
 
 COPYLEFT = re.compile(r"\b[AL]?GPL|GNU|MPL|Mozilla|EPL|Eclipse|CDDL|EUPL|OSL|CC-BY-SA|SSPL|BUSL", re.I)
@@ -46,6 +46,7 @@ KNOWN_COPYLEFT = {
 WITHOUT_METADATA = {
     "atheris": "Apache-2.0",
     "axe-playwright-python": "MIT",
+    "cuda-toolkit": "NVIDIA proprietary",  # of PyTorch's builds for GPUs
     "textworld": "MIT",
     "zss": "BSD-3-Clause",
 }

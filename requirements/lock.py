@@ -93,10 +93,10 @@ def pins(text: str) -> dict[tuple[str, str, str], str]:
 
 
 def compile_with_uv(sources: list[str], *, extras: tuple[str, ...], work: Path, options: list[str]) -> str:
-    """Resolve requirements for all supported platforms; torch and triton are left out."""
-    left_out = work / "left-out.txt"
-    left_out.write_text("torch; python_version < '3'\ntriton; python_version < '3'\n")
-    command = ["uv", "pip", "compile", *sources, "--universal", "--python-version", "3.11", "--override", str(left_out)]
+    """Resolve requirements for all supported platforms; torch and triton are excluded."""
+    excluded = work / "left-out.txt"
+    excluded.write_text("torch; python_version < '3'\ntriton; python_version < '3'\n")
+    command = ["uv", "pip", "compile", *sources, "--universal", "--python-version", "3.11", "--override", str(excluded)]
     command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"]
     command += [word for extra in extras for word in ("--extra", extra)]
     finished = subprocess.run([*command, *options], cwd=PYPROJECT.parent, capture_output=True, text=True)
@@ -108,7 +108,7 @@ def compile_with_uv(sources: list[str], *, extras: tuple[str, ...], work: Path, 
 def lock(upgrade: str) -> None:
     """Resolve all extras together, then write each file with the shared pins and their hashes."""
     if not shutil.which("uv"):
-        sys.exit("lock: uv is not installed; pip install uv, in an environment of its own on your PATH")
+        sys.exit("lock: uv is not installed; pip install uv, in a separate environment on your PATH")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         needs = work / "needs.txt"

@@ -1,4 +1,5 @@
-"""What every test stands on. The process that hands tests out loads neither torch nor models: they take seconds."""
+"""Configuration of pytest. The process that distributes tests imports neither PyTorch nor models, which takes
+seconds."""
 
 import atexit
 import collections
@@ -7,28 +8,29 @@ import os
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests_slow import thinned
+from support.slow import thinned
 
-# what is made while tests are collected stays: to look through it for what could go takes seconds, again and again
+# objects of the collection stay; searching them for garbage repeatedly takes seconds
 gc.disable()
-# whatever the environment says: a third of what collecting takes is compiling these files
+# in any environment: a third of the time of the collection is compilation of these files
 sys.dont_write_bytecode = False
 # examples are a function of the test, so that a commit either passes or fails; `explore` samples others each time
-settings.register_profile("quick", max_examples=5, deadline=None, derandomize=True)
-settings.register_profile("thorough", max_examples=200, deadline=None, derandomize=True)
-settings.register_profile("explore", max_examples=200, deadline=None)
-if settings.get_current_profile_name() in ("default", "ci"):  # nobody asked for another one
+_ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a busy machine is no failure
+settings.register_profile("quick", max_examples=5, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("thorough", max_examples=200, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("explore", max_examples=200, **_ANY_MACHINE)
+if settings.get_current_profile_name() in ("default", "ci"):  # no other profile was requested
     settings.load_profile("quick")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "needs_isolation: runs untrusted code; skipped on a machine without isolation")
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None):
-        config.pluginmanager.import_plugin("tests_fixtures")
+        config.pluginmanager.import_plugin("support.fixtures")
     else:
-        gc.enable()  # this process hands out tests, and collects none
+        gc.enable()  # this process distributes tests and collects none
 
 
 def pytest_collection_modifyitems(items):
@@ -37,8 +39,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """From here on no bytecode is kept: a module that a test writes twice within a second would be taken for the first.
-    What there is by now is not looked through any more, what tests make is."""
+    """Write no more bytecode: a module that a test writes twice within a second would keep that of the first version.
+
+    Objects of the collection are no longer searched by the garbage collector, those of tests are.
+    """
     gc.freeze()
     gc.enable()
     sys.dont_write_bytecode = True
@@ -57,5 +61,5 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.line(f"{count:5}  {reason}")
 
 
-# some libraries complain of what is still there when Python ends; pytest itself collects garbage several times before
+# some libraries warn about remaining objects at the end of Python; pytest collects garbage several times before
 atexit.register(gc.unfreeze)

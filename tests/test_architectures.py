@@ -1,4 +1,4 @@
-"""Models of every kind are sampled and learned as they compute themselves, or refused in a line."""
+"""Models of every architecture are sampled and trained with their own results, or refused in one line."""
 
 import asyncio
 import math
@@ -9,13 +9,13 @@ from transformers import BertConfig, BertLMHeadModel, Qwen2Config, Qwen2ForCausa
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from architectures import CONTEXT, examine, tiny_model
-from tests_models import GROUPED, random_model
+from support.models import GROUPED, random_model
 from whetstone.errors import PolicyError
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling
-from whetstone.inference.choosing import choose_forward
-from whetstone.inference.own_cache import Feeding, OwnForward
+from whetstone.inference.hf_cache import DecodeMode, HFCacheForward
+from whetstone.inference.select_forward import choose_forward
 from whetstone.learning.token_outputs import TokenForward
-from whetstone.policies import masks_are_known, plain_pass, softmax_with_sinks
+from whetstone.policies import masks_are_known, run_reference_forward, softmax_with_sinks
 from whetstone.trajectory import TokenSequence
 
 
@@ -29,23 +29,23 @@ from whetstone.trajectory import TokenSequence
         pytest.param("mamba", "own cache (single)", "padded", id="state space"),
     ],
 )
-def test_each_way_of_computing_gives_what_the_model_itself_gives(kind, engine, learner):
-    found = examine(kind, layers=2, tokens=3)
-    assert (found.outcome, found.engine, found.learner) == ("exact", engine, learner), found
+def test_each_computation_has_the_results_of_the_model(kind, engine, learner):
+    result = examine(kind, layers=2, tokens=3)
+    assert (result.outcome, result.engine, result.learner) == ("exact", engine, learner), result
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
-def test_no_causal_model_of_transformers_is_computed_wrong(kind):
-    found = examine(kind)
-    if found.outcome == "not tried":
-        pytest.skip(f"no tiny {kind}: {found.said}")
-    assert found.outcome in ("exact", "refused"), found
-    assert "\n" not in found.said
+def test_no_causal_model_of_transformers_is_computed_incorrectly(kind):
+    result = examine(kind)
+    if result.outcome == "not tried":
+        pytest.skip(f"no tiny {kind}: {result.said}")
+    assert result.outcome in ("exact", "refused"), result
+    assert "\n" not in result.said
 
 
-def test_a_model_that_looks_ahead_is_refused_in_a_line():
+def test_bidirectional_model_is_refused_in_one_line():
     config = BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     torch.manual_seed(0)
     model = BertLMHeadModel(config).eval()
@@ -63,39 +63,39 @@ def test_a_model_that_looks_ahead_is_refused_in_a_line():
         asyncio.run(main())
 
 
-def test_a_sink_takes_its_share_of_attention():
-    # e⁰ : e⁰ : e^{ln 2} = 1 : 1 : 2, so half of it goes nowhere
+def test_attention_sink_takes_its_fraction():
+    # e⁰ : e⁰ : e^{ln 2} = 1 : 1 : 2, so half of it goes to the sink
     shares = softmax_with_sinks(torch.zeros(1, 1, 2), torch.tensor([[[math.log(2)]]]))
     assert shares.flatten().tolist() == pytest.approx([0.25, 0.25])
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_sequence_that_is_computed_from_its_start_each_time_says_the_same():
+def test_recomputed_sequence_has_the_same_logits():
     model = random_model("llama")
-    plain = plain_pass(model)
-    forward = OwnForward(model, feeding=Feeding("whole"))
+    plain = run_reference_forward(model)
+    forward = HFCacheForward(model, feeding=DecodeMode("whole"))
     ids = plain.sequences[0]
     with torch.no_grad():
         forward.logits([3], [0], [ids[:5]])
-        behind = forward.logits([3], [5], [ids[5:9]], everywhere=True)[0]
-    assert plain.apart(0, 5, behind) < 1
-    assert plain.apart(0, 5, behind.roll(1, 0)) > 1
+        recomputed = forward.logits([3], [5], [ids[5:9]], everywhere=True)[0]
+    assert plain.relative_error(0, 5, recomputed) < 1
+    assert plain.relative_error(0, 5, recomputed.roll(1, 0)) > 1
 
 
-def test_a_window_no_layer_tells_of_is_found_however_far_it_reaches():
+def test_undeclared_window_is_detected_at_any_length():
     config = Qwen2Config(**GROUPED, use_sliding_window=True, sliding_window=70_000, max_window_layers=0)
     model = Qwen2ForCausalLM(config)
     assert masks_are_known(model)
-    for layer in model.model.layers:  # its mask still has it
+    for layer in model.model.layers:  # it is only in the mask
         layer.self_attn.sliding_window = None
     assert not masks_are_known(model)
 
 
 @pytest.mark.slow
-def test_a_slower_way_is_said_in_one_line():
+def test_slower_computation_is_reported_in_one_line():
     model = tiny_model("lfm2", seed=5)
-    model.config.initializer_range = 0.0321  # none that was tried before in this process
+    model.config.initializer_range = 0.0321  # none that was examined before in this process
     with pytest.warns(UserWarning, match=r"lfm2: .* sampled slower: each sequence with the model's own cache"):
         choose_forward(model, rows=1, context_length=CONTEXT)
-    with pytest.warns(UserWarning, match="lfm2 cannot be learned as trees: segments in padded rows"):
+    with pytest.warns(UserWarning, match="lfm2 cannot be trained as prefix trees: segments in padded rows"):
         assert not TokenForward(model).shares

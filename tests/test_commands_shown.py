@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide" / "start.md")
 SHOP = [("shop.py", "python", 0), ("shop_loss.py", "python", 1), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)]
 VERL = "algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: 5}}\n"
 TRL = "from trl import GRPOConfig\nargs = GRPOConfig(num_generations=4, max_steps=7)\n"
@@ -55,7 +55,7 @@ RUN = {command: more for command, more in SHOWN.items() if isinstance(more, list
 
 
 def commands():
-    """Command lines of console blocks, without comments and without the folder of the program."""
+    """Return command lines of console blocks, without comments and without the folder of the program."""
     blocks = [block for page in PAGES for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)]
     lines = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     return [re.sub(r"\s+#.*", "", line).removeprefix(".venv/bin/") for line in lines]
@@ -67,7 +67,7 @@ def block(language, number=0):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    """A folder with the tracked files of this repository, and the files that the README shows."""
+    """Copy the tracked files of this repository and the files that the README shows into a folder."""
     folder = tmp_path_factory.mktemp("bare") / "whetstone"
     if shutil.which("git") and (ROOT / ".git").exists():
         subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True, capture_output=True)

@@ -1,11 +1,11 @@
 from whetstone.errors import did_you_mean
 
 
-def test_a_near_miss_gets_the_nearest_name():
+def test_near_miss_gets_the_nearest_name():
     assert did_you_mean("group_relatve", ["group_relative", "gae"]) == '; did you mean "group_relative"?'
 
 
-def test_a_far_miss_gets_all_names_in_order():
+def test_far_miss_gets_all_names_in_order():
     assert did_you_mean("xyz", ["b", "a"]) == "; there are: a, b"
 
 

@@ -1,4 +1,4 @@
-"""Every example runs, on a model of a few thousand parameters and two steps a stage."""
+"""Every example runs, with a model of a few thousand parameters and two steps per stage."""
 
 import asyncio
 import functools
@@ -27,7 +27,7 @@ NEEDS = {"langgraph_agent": "langgraph langchain-openai", "agents_sdk_agent": "o
 
 @pytest.fixture
 def example(request, monkeypatch):
-    """The module of an example; skips where its library is not installed."""
+    """Load the module of an example; skip if its library is not installed."""
     name = request.param
     monkeypatch.syspath_prepend(EXAMPLES)
     for brings in NEEDS.get(name, "").split():
@@ -50,14 +50,14 @@ def test_an_example_trains(example, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["own_agent", "langgraph_agent", "agents_sdk_agent"], indirect=True)
-def test_an_agent_that_knows_an_address_trains(example, tmp_path):
+def test_agent_with_only_an_address_trains(example, tmp_path):
     run = example.main(str(tmp_path / "run"), **SMALL)
     assert run.after.episodes == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["verifiers_agent"], indirect=True)
-def test_an_environment_of_verifiers_trains_through_its_own_harness(example, tmp_path):
+def test_environment_of_verifiers_trains_with_its_own_harness(example, tmp_path):
     python = EXAMPLES.parent / "servers" / "verifiers" / "bin" / "python"
     if not python.exists():
         pytest.skip("python -m venv servers/verifiers && servers/verifiers/bin/pip install verifiers")
@@ -67,14 +67,14 @@ def test_an_environment_of_verifiers_trains_through_its_own_harness(example, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["own_advantage"], indirect=True)
-def test_an_idea_is_tried_against_a_baseline(example, tmp_path):
+def test_idea_is_compared_with_a_baseline(example, tmp_path):
     runs = example.main(str(tmp_path), **SMALL)
     assert runs["by_rank"].written["method"]["advantage"] == "own_advantage:by_rank"
     assert runs["by_rank"].before.to_json() == runs["group_relative"].before.to_json()
 
 
 @pytest.mark.parametrize("example", ["the_whole_loop"], indirect=True)
-def test_the_whole_loop_learns(example):
+def test_complete_loop_trains(example):
     means = asyncio.run(example.main(12))
     assert sum(means[-3:]) > sum(means[:3]) + 0.3
 

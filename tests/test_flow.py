@@ -1,7 +1,7 @@
 """From the command to the gradient: the functions of a training step, compared with the list of the documentation.
 
-The list is in `docs/architecture.md`. A run of one step is stopped in its first backward pass. The frames of three
-places make the path: the thread of the caller, the coroutines of the event loop, and the compute thread.
+The list is in `docs/guide/architecture.md`. A run of one step is stopped in its first backward pass. The frames of
+three places make the path: the thread of the caller, the coroutines of the event loop, and the compute thread.
 """
 
 import asyncio
@@ -13,22 +13,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 from whetstone.training.single_run import SingleRun
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "guide" / "architecture.md"
 SOURCE = ROOT / "src" / "whetstone"
 MAX_FRAMES = 10
-BETWEEN_THREADS = {"compute_thread.py", "training/own_loop.py", "training/interruption.py"}
+BETWEEN_THREADS = {"compute_thread.py", "own_loop.py", "training/interruption.py"}
 """Modules whose functions only pass a call to another thread or task."""
 
 
 def listed_path():
-    """(file, function) of each step of the numbered list under the heading "From the command to the gradient"."""
+    """Return (file, function) of each step of the numbered list under the heading "From the command to the
+    gradient"."""
     text = PAGE.read_text()
     section = text.partition("## From the command to the gradient\n")[2].partition("\n## ")[0]
     return re.findall(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", section, flags=re.MULTILINE)
@@ -85,7 +86,7 @@ def test_the_first_gradient_is_reached_by_the_listed_functions(tmp_path, monkeyp
     monkeypatch.setattr(SingleRun, "play", recorded_play)
     monkeypatch.setattr(torch.Tensor, "backward", recorded_backward)
     small = ["supervised=null", "ablations=null", "reinforcement.steps=1", "reinforcement.measure_noise_scale=false"]
-    recipe = load_recipe("demo", [*SMALL, *small, "reward=tests_small:alternating"])
+    recipe = load_recipe("demo", [*SMALL, *small, "reward=support.small:alternating"])
     train(recipe, tmp_path / "run", progress=Progress(quiet=True))
     assert paths[0] == listed_path()
 

@@ -1,4 +1,4 @@
-"""The fuzzer's targets hold for a few inputs that are always the same, and a planted fault is a finding."""
+"""The fuzzer finds nothing for a few fixed inputs, and reports a planted fault."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ import pytest
 
 import fuzz
 from fuzzing.choices import Choices, Finding
-from fuzzing.trying import failure, kind_of, loaded
+from fuzzing.trying import failure, kind_of, load_target
 
 TARGETS = sorted(fuzz.TARGETS)
 
@@ -20,7 +20,7 @@ def inputs(target, count):
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_few_inputs_find_nothing(target, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    module, _ = loaded(target, instrumented=False)
+    module, _ = load_target(target, instrumented=False)
     monkeypatch.chdir(os.getcwd())
     for data in inputs(target, 40):
         module.one(Choices(data))
@@ -31,10 +31,10 @@ def test_choices_end_where_the_bytes_end():
     assert (choices.below(7), choices.often(255), choices.text(("x",)), choices.value(("x",))) == (0, False, "", "x")
 
 
-def test_what_is_raised_is_a_finding_with_its_kind():
+def test_raised_exception_is_a_finding_with_its_kind():
     def fails(choices):
         if choices.below(256) == 7:
-            raise Finding("a kind: and what it was")
+            raise Finding("a kind: and its reason")
 
     assert failure(fails, b"x") is None
     assert kind_of(failure(fails, b"\x07")) == "a kind"

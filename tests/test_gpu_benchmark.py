@@ -1,4 +1,4 @@
-"""The benchmark for a GPU keeps its measurements if a part fails or is cut, and its parts run on a CPU."""
+"""The benchmark for a GPU keeps its measurements if a part fails or is interrupted, and its parts run on a CPU."""
 
 import argparse
 import importlib.util
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "speed" / "gpu"
 SCRIPT = FOLDER / "run.sh"
 ENVIRONMENT = {**os.environ, "PYTHON": sys.executable}
 
@@ -31,7 +31,7 @@ def gpu():
 
 @pytest.fixture
 def run(gpu, tmp_path, monkeypatch):
-    """A run of three parts, whose commands a test replaces."""
+    """Prepare a run of three parts, whose commands a test replaces."""
     monkeypatch.setattr(gpu, "PARTS", tuple(gpu.Part(name, 60, "") for name in ("one", "two", "three")))
     options = {"out": tmp_path, "device": "cpu", "small": False, "seconds": 600.0, "model": "none", "only": None}
     benchmark = gpu.Run(argparse.Namespace(**options, wheels=tmp_path / "wheels", commit="abc"))
@@ -54,7 +54,7 @@ def test_a_part_that_fails_does_not_stop_the_next_and_its_error_is_one_line(run)
     assert "no room" in (run.arguments.out / "gpu.log").read_text()
 
 
-def test_a_part_that_exceeds_its_limit_is_cut_and_what_it_measured_is_kept(run, gpu):
+def test_part_beyond_its_limit_is_ended_and_its_measurements_are_kept(run, gpu):
     run._file_of("one").write_text(json.dumps({"measured": {"steps": 2}}))
     run._command = lambda part, limit: ["sleep", "600"] if part.name == "one" else ["true"]
     run.parts = [gpu.Part("one", 0.1, ""), *run.parts[1:]]
@@ -99,8 +99,8 @@ def test_a_machine_that_fails_ends_the_run(run, gpu):
     assert stored(run)["three"]["why"] == "the machine part failed: RuntimeError: No CUDA GPUs are available"
 
 
-def test_the_page_of_devices_shows_the_last_run_or_that_there_is_none(run, monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER.parents[1] / "docs")
+def test_page_of_devices_shows_the_last_run_if_any(run, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER.parents[2] / "docs" / "make")
     devices_page = importlib.import_module("devices_page")
     assert "not run" in devices_page.measured_on_gpu({})
     machine = {"name": "machine", "state": "done", "card": "NVIDIA H100", "packages": {"torch": "2.11.0"}}
@@ -142,7 +142,7 @@ def test_without_a_gpu_one_line_states_that_nothing_was_measured(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_part_runs_in_miniature_on_a_cpu(tmp_path):
+def test_every_part_runs_in_a_small_version_on_a_cpu(tmp_path):
     command = [SCRIPT, "--device", "cpu", "--small", "--seconds", "5000", "--out", tmp_path]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     result = json.loads((tmp_path / "gpu.json").read_text())

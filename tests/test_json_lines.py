@@ -1,4 +1,4 @@
-"""A line of JSON of any origin is read, or costs one error with file, line and reason."""
+"""A line of JSON from any source is read, or costs one error with file, line and reason."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fuzzing import records
 from fuzzing.choices import Choices
-from tests_slow import mostly_slow
+from support.slow import mostly_slow
 from whetstone.errors import RunDirectoryError
 from whetstone.json_lines import (
     MAX_DEPTH,
@@ -25,9 +25,9 @@ from whetstone.json_lines import (
     read_objects,
     validate_shape,
 )
-from whetstone.rewards.judges.asking import Kept, read_answer
-from whetstone.serving.live.journal import LearningJournal
-from whetstone.serving.people.queue import PeopleQueue
+from whetstone.rewards.judges.judge_client import AnswerCache, read_answer
+from whetstone.serving.human_in_the_loop.queue import PeopleQueue
+from whetstone.serving.online.feedback_journal import LearningJournal
 from whetstone.trajectory_json import decoded_trajectories
 
 JSON = st.recursive(
@@ -42,7 +42,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_what_json_writes_is_read_as_json_reads_it(value):
+def test_written_json_is_read_as_json_reads_it(value):
     assert parse_json(json.dumps(value)) == json.loads(json.dumps(value))
 
 
@@ -58,7 +58,7 @@ def test_what_json_writes_is_read_as_json_reads_it(value):
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} levels"),
     ],
 )
-def test_what_is_no_json_is_said_in_a_line(text, message):
+def test_invalid_json_is_reported_in_one_line(text, message):
     with pytest.raises(ValueError, match=message):
         parse_json(text)
 
@@ -69,11 +69,11 @@ def test_depth_is_counted_in_brackets_outside_of_strings():
     assert parse_json(json.dumps(["[" * 500] * 300)) == ["[" * 500] * 300
 
 
-def test_half_of_a_surrogate_pair_is_replaced():
+def test_unpaired_surrogate_is_replaced():
     assert parse_object(b'{"a": "\\ud800"}') == {"a": "\ufffd"}  # json.dumps writes such lines, orjson refuses them
 
 
-def test_lines_are_held_one_at_a_time_and_a_long_one_is_the_last(tmp_path):
+def test_lines_are_read_one_at_a_time_and_a_long_one_is_the_last(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"ab\n" + b"c" * 20 + b"\nd\n")
     with open_regular_file(path) as file:
@@ -82,7 +82,7 @@ def test_lines_are_held_one_at_a_time_and_a_long_one_is_the_last(tmp_path):
     assert len(lines[1].content) == 11
 
 
-def test_a_damaged_line_is_an_error_or_left_out(tmp_path):
+def test_damaged_line_is_an_error_or_skipped(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n\n[1]\n{"a": "x"}\n{"a": 2}\n{"a": ')
     shape = make_shape(a=int)
@@ -123,7 +123,7 @@ def test_an_event_is_named_by_its_first_key():
         read_event({}, shapes)
 
 
-def test_an_incomplete_line_is_cut(tmp_path):
+def test_incomplete_line_is_truncated(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"a\nb")
     cut_incomplete_line(path)
@@ -157,7 +157,7 @@ def test_a_damaged_line_of_the_queue_of_people_is_named(tmp_path, line, message)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"back": 1, "version": 1, "to": 1}', "step 1 cannot go back to step 1"),  # was a loop without end
+        (b'{"back": 1, "version": 1, "to": 1}', "step 1 cannot go back to step 1"),  # was an endless loop
         (b'{"update": 5, "version": 1, "turns": [], "replayed": []}', "step 5 does not follow step 0"),
         (b'{"update": 1, "version": 1, "turns": [7], "replayed": []}', "KeyError: 7"),
         (b'{"paused": "perhaps"}', "paused: Input should be a valid boolean"),
@@ -171,7 +171,7 @@ def test_a_damaged_line_of_the_learning_journal_is_named(tmp_path, line, message
     assert message in str(caught.value)
 
 
-def test_a_run_of_authors_of_any_length_is_refused_before_it_is_written_out():
+def test_run_length_encoded_authors_are_refused_before_expansion():
 
     row = json.loads(json.dumps(records._TRAJECTORY))
     row["turns"][0]["context"]["authors"] = [["environment", 10**15]]
@@ -179,26 +179,26 @@ def test_a_run_of_authors_of_any_length_is_refused_before_it_is_written_out():
         decoded_trajectories([json.dumps(row).encode()])
 
 
-def test_an_answer_of_a_judge_that_is_no_json_is_said_in_a_line():
+def test_invalid_json_of_a_judge_is_reported_in_one_line():
     shape = {"type": "object"}
     for text in ("[" * 100_000, "9" * 5000, '{"a": NaN}', "{"):
         answer, wrong = read_answer(text, shape)
         assert answer is None
-        assert "is no JSON" in wrong
+        assert "is not JSON" in wrong
 
 
 def test_a_damaged_answer_on_disk_is_named(tmp_path):
 
-    cache = Kept(str(tmp_path / "answers.sqlite"))
+    cache = AnswerCache(str(tmp_path / "answers.sqlite"))
     cache.put("a", {"met": True})
     cache.close()
     with sqlite3.connect(tmp_path / "answers.sqlite") as db:
         db.execute("UPDATE answers SET answer = CAST(? AS TEXT)", (b"\xff{",))
     with pytest.raises(RunDirectoryError, match=r"answers\.sqlite: row 1 of answers is damaged: not JSON"):
-        Kept(str(tmp_path / "answers.sqlite")).get("a")
+        AnswerCache(str(tmp_path / "answers.sqlite")).get("a")
     (tmp_path / "answers.sqlite").write_bytes(b"no database at all, but long enough" * 9)
-    with pytest.raises(RunDirectoryError, match="holds no answers of judges"):
-        Kept(str(tmp_path / "answers.sqlite")).get("a")
+    with pytest.raises(RunDirectoryError, match="not a cache of judge answers"):
+        AnswerCache(str(tmp_path / "answers.sqlite")).get("a")
 
 
 @pytest.mark.parametrize("count", mostly_slow([150, 20_000], quick=[150]))

@@ -1,4 +1,4 @@
-"""Numbers that are measured while sampling keep their tokens on the way to an estimator and to a file."""
+"""Measurements of sampling stay with their tokens on the way to an estimator and to a file."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_episodes import path
+from support.episodes import path
 from whetstone.inference import Generation
 from whetstone.trajectory import Author, Media, Tokens, TokenSequence
 from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
@@ -24,7 +24,7 @@ def generations(draw):
 
 
 def known(generation, name):
-    """[T] the column; None if it was not measured."""
+    """Sample a column [T], or None if it was not measured."""
     return list(generation.measured.get(name, [None] * len(generation.tokens)))
 
 
@@ -41,7 +41,7 @@ def test_continued_generation_has_the_columns_of_both(first, second):
 
 
 @given(generations(), generations())
-def test_tokens_of_an_action_keep_columns_when_joined_and_cut(first, second):
+def test_tokens_of_an_action_keep_columns_when_joined_and_split(first, second):
     joined = Tokens.joined([first.to_tokens(), Tokens.written([9], Author.INSERTED), second.to_tokens()])
     for name in joined.measured:
         values = [None if math.isnan(v) else v for v in joined.measured[name]]

@@ -1,10 +1,10 @@
-"""What a notebook shows of a trajectory, a group and a run: all that was said, and as text alone."""
+"""HTML views of a trajectory, a group and a run in a notebook: complete, and text only."""
 
 from html.parser import HTMLParser
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -15,7 +15,7 @@ ODD = "<script>alert(1)</script>"
 
 
 class Reading(HTMLParser):
-    """Tags that are open, and all text."""
+    """Collect open tags and all text."""
 
     def __init__(self, text):
         super().__init__()
@@ -47,7 +47,7 @@ def episode(name, value=0.5):
     )
 
 
-def test_a_trajectory_is_its_conversation_and_what_came_of_it():
+def test_trajectory_shows_its_conversation_and_result():
     seen = Reading(episode(f"group-1/{ODD}#0")._repr_html_())
     assert seen.open == []
     assert "script" not in seen.tags
@@ -56,7 +56,7 @@ def test_a_trajectory_is_its_conversation_and_what_came_of_it():
     assert seen.said.count(ODD) == 5  # id, task, error, question, call
 
 
-def test_a_group_is_a_table_and_its_conversations():
+def test_group_is_a_table_with_its_conversations():
     group = Group(Task(f"sums {ODD}", "2 + 3"), (episode("a#0"), episode("a#1", 1.0)), 7)
     seen = Reading(group._repr_html_())
     assert seen.open == []
@@ -66,7 +66,7 @@ def test_a_group_is_a_table_and_its_conversations():
         assert text in seen.said
 
 
-def test_a_trajectory_without_a_score_says_so():
+def test_trajectory_without_a_score_reports_it():
     played = episode("a#0")
     unscored = Trajectory(played.id, played.task_id, played.opening, (), EndReason.TIMEOUT)
     assert "reward none" in Reading(unscored._repr_html_()).said
@@ -80,7 +80,7 @@ def test_a_long_message_does_not_fill_the_page():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
-def test_a_run_is_its_evaluations_and_a_curve(tmp_path):
+def test_run_shows_its_evaluations_and_a_curve(tmp_path):
     recipe = load_recipe("demo", [*SMALL, "ablations=null", f"title='{ODD}'"])
     seen = Reading(train(recipe, tmp_path / "run", progress=Progress(quiet=True))._repr_html_())
     assert seen.open == []

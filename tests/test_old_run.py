@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests_cli import whetstone
-from whetstone.analysis import ShownRun
+from support.cli import whetstone
+from whetstone.analysis import RunText
 from whetstone.record import run_recipe
 from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
-from whetstone.viewing.opened import OpenedRun, opened_runs
+from whetstone.viewer.runs import ViewedRun, open_runs
 
 STORED = Path(__file__).parent / "data" / "run_9e27b57"
 STAGES = ("1-supervised", "2-reinforcement")
@@ -27,7 +27,8 @@ def copy_run(folder):
     shutil.copytree(STORED, folder)
     for file in folder.rglob("*"):
         if file.suffix in (".json", ".yaml"):
-            file.write_text(file.read_text().replace("OLD_RUN_FOLDER", str(folder)))
+            text = file.read_text().replace("OLD_RUN_FOLDER", str(folder))
+            file.write_text(text.replace("tests_small:", "support.small:"))
     return folder / "run"
 
 
@@ -38,7 +39,7 @@ def run_dir(tmp_path):
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory):
-    """The run for tests that only read it."""
+    """Return the run for tests that only read it."""
     return copy_run(tmp_path_factory.mktemp("old") / "old")
 
 
@@ -51,7 +52,7 @@ def checksum(run_dir):
 
 
 def processor():
-    """Name, family and model; one name covers several generations."""
+    """Return name, family and model; one name covers several generations."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.is_file() else ""
     fields = (re.search(rf"^{field}\s*: (.+)$", text, re.MULTILINE) for field in ("model name", "cpu family", "model"))
@@ -68,8 +69,8 @@ def test_its_recipe_is_read_with_the_names_of_this_release(unchanged):
 
 
 def test_it_is_listed_and_viewed(unchanged, tmp_path):
-    assert [run.name for run in opened_runs([unchanged], cache=tmp_path)] == list(STAGES)
-    run = OpenedRun(unchanged / "stages" / STAGES[1], "run", cache=tmp_path / "cache")
+    assert [run.name for run in open_runs([unchanged], cache=tmp_path)] == list(STAGES)
+    run = ViewedRun(unchanged / "stages" / STAGES[1], "run", cache=tmp_path / "cache")
     run.refresh()
     assert (run.progress()["stage"], run.progress()["step"]) == ("reinforcement", 4)
 
@@ -84,7 +85,7 @@ def test_it_is_shown(unchanged):
 
 def test_a_trajectory_is_shown_and_explained(unchanged):
     stage = unchanged / "stages" / STAGES[1]
-    trajectory = ShownRun(stage).last_ids(1)[0]
+    trajectory = RunText(stage).last_ids(1)[0]
     for command in (["show", stage, "--trajectory", trajectory], ["why", stage, trajectory]):
         done = whetstone(*command)
         assert done.returncode == 0, done.stderr
@@ -98,9 +99,9 @@ def test_it_is_evaluated(run_dir):
 
 
 @pytest.mark.slow
-def test_it_is_resumed_to_the_weights_the_earlier_release_ends_with(run_dir):
+def test_it_resumes_to_the_weights_of_the_earlier_release(run_dir):
     train(run_recipe(run_dir), run_dir, resume=True, progress=Progress(quiet=True))
-    rows = ShownRun(run_dir).rows
+    rows = RunText(run_dir).rows
     assert [(row["stage"], row["step"]) for row in rows][-4:] == [("reinforcement", step) for step in range(1, 5)]
     assert rows[-1]["replay/success_replay/stored"] > 0
     expected = json.loads((STORED / "resumed.json").read_text())

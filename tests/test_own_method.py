@@ -1,4 +1,4 @@
-"""The page that takes an estimator from its paper: its code, its test and its recipe do what the page says."""
+"""The tutorial on a method of a paper: its code, its test and its recipe work as described."""
 
 import importlib
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests_cli import whetstone
+from support.cli import whetstone
 from whetstone.algorithms.advantages import leave_one_out
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "own-method.md").read_text()
+PAGE = (ROOT / "docs" / "guide" / "own-method.md").read_text()
 README = (ROOT / "README.md").read_text()
 CODE, TEST, LOSS, TERM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (KEYS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -33,7 +33,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_is_thirty_lines_and_what_comes_along_by_that_name(folder, monkeypatch):
+def test_it_has_thirty_lines_and_the_name_of_the_paper(folder, monkeypatch):
     assert len(CODE.splitlines()) <= 30
     monkeypatch.syspath_prepend(folder)
     rewards, group = torch.rand(12, dtype=torch.float64), torch.arange(12) % 4
@@ -50,7 +50,7 @@ def test_its_loss_term_lowers_the_probability_of_tokens_of_failed_episodes(folde
 
 
 @pytest.mark.slow
-def test_its_test_passes_and_fails_where_the_function_is_another(folder):
+def test_its_test_passes_and_fails_for_another_function(folder):
     def passed():
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_rloo.py"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
@@ -62,8 +62,8 @@ def test_its_test_passes_and_fails_where_the_function_is_another(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", COMMANDS)
-def test_its_commands_run(folder, said):
-    done = whetstone(*shlex.split(said), "--json", cwd=folder)
+@pytest.mark.parametrize("message", COMMANDS)
+def test_its_commands_run(folder, message):
+    done = whetstone(*shlex.split(message), "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The example of each primitive trains as the line above it says, and the page of the interface shows all of them."""
+"""The example of each primitive trains as described, and the page of the interface shows all of them."""
 
 import importlib
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests_small import SMALL, TEACHING
+from support.small import SMALL, TEACHING
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import train
@@ -27,17 +27,17 @@ def trained(folder, *keys):
     return [row for path in sorted((folder / "trajectories").glob("step-*")) for row in read_trajectories(path)]
 
 
-def test_there_are_thirteen():
+def test_number_of_primitives():
     assert len(KEYS) == 13
 
 
-def test_those_that_go_together_train_together(tmp_path):
-    together = [key for name, key in KEYS.items() if name not in ("fork", "rewrite", "inject")]
+def test_compatible_primitives_train_together(tmp_path):
+    together = [key for name, key in KEYS.items() if name not in ("fork", "context rewrite", "replay")]
     rows = trained(tmp_path / "run", *together)
     assert all(row.opening[-1].text.startswith("Please ") for row in rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
-def test_each_trains_by_its_key_alone(tmp_path, name):
+def test_each_primitive_trains_by_its_key(tmp_path, name):
     assert trained(tmp_path / "run", KEYS[name])

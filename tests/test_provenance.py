@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_episodes import path, turn
-from whetstone.data.stored_episodes import as_stored
-from whetstone.rollout.replay.buffer import as_replayed
-from whetstone.tools.protocol import provenance_of
-from whetstone.training.supervised import costs_of, spent_on
+from support.episodes import path, turn
+from whetstone.data.offline_episodes import mark_offline
+from whetstone.rollout.replay.buffer import mark_replayed
+from whetstone.tools.protocol import find_provenance
+from whetstone.training.supervised import cost_metrics, step_cost_metrics
 from whetstone.training.train_step import count_provenances
 from whetstone.trajectory import Author, Costs, Group, OffPolicy, Provenance, Task, Tokens
 from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
@@ -60,7 +60,7 @@ def test_provenance_of_an_older_file_is_derived_from_its_marks(marks, provenance
     assert (read.provenance, read.marks) == (provenance, tuple(mark for mark in marks if mark != "replayed"))
 
 
-def test_older_episode_that_an_expert_wrote_is_demonstrated():
+def test_older_episode_of_an_expert_is_demonstrated():
     demonstration = turn("4")
     object.__setattr__(demonstration, "action", Tokens.written((1, 2), Author.EXPERT))
     (read,) = decoded_trajectories([older(path("a", 1, [demonstration]))])
@@ -79,22 +79,22 @@ def test_sums_over_provenances_are_the_totals(groups):
 
 @given(GROUPS)
 def test_stored_trajectories_are_never_sampled_and_cost_nothing_again(groups):
-    stored = [as_stored(group, "again/") for group in groups]
+    stored = [mark_offline(group, "again/") for group in groups]
     stored += [
-        replace(g, trajectories=tuple(as_replayed(t, "x/", OffPolicy.RECOMPUTE) for t in g.trajectories))
+        replace(g, trajectories=tuple(mark_replayed(t, "x/", OffPolicy.RECOMPUTE) for t in g.trajectories))
         for g in stored
     ]
     assert not any(trajectory.provenance.is_fresh for group in stored for trajectory in group.trajectories)
     assert "provenance/sampled" not in count_provenances(t for group in stored for t in group.trajectories)
-    assert set(spent_on(stored).values()) == {0.0}
-    assert set(costs_of(stored).values()) == {0.0}
-    assert spent_on([*groups, *stored]) == spent_on(groups)
+    assert set(step_cost_metrics(stored).values()) == {0.0}
+    assert set(cost_metrics(stored).values()) == {0.0}
+    assert step_cost_metrics([*groups, *stored]) == step_cost_metrics(groups)
 
 
 @given(GROUPS)
 def test_episodes_that_are_spent_are_those_that_the_policy_played(groups):
     played = [t for group in groups for t in group.trajectories if t.provenance in ("sampled", "imagined")]
-    assert spent_on(groups)["cost_per_step/episodes"] == len(played)
+    assert step_cost_metrics(groups)["cost_per_step/episodes"] == len(played)
 
 
 def test_parts_of_an_episode_declare_its_provenance():
@@ -104,8 +104,8 @@ def test_parts_of_an_episode_declare_its_provenance():
     class Shows:
         provenance = Provenance.DEMONSTRATED
 
-    assert provenance_of(object(), object()) is Provenance.SAMPLED
-    assert provenance_of(object(), Imagines()) is Provenance.IMAGINED
-    assert provenance_of(Shows(), Imagines()) is Provenance.DEMONSTRATED
+    assert find_provenance(object(), object()) is Provenance.SAMPLED
+    assert find_provenance(object(), Imagines()) is Provenance.IMAGINED
+    assert find_provenance(Shows(), Imagines()) is Provenance.DEMONSTRATED
     with pytest.raises(ValueError, match="'dreamt' is not a valid Provenance"):
-        provenance_of(type("Dreams", (), {"provenance": "dreamt"})())
+        find_provenance(type("Dreams", (), {"provenance": "dreamt"})())

@@ -5,7 +5,7 @@ import threading
 from whetstone.python_syntax import parse_expression, parse_syntax
 
 
-def test_many_threads_may_parse_at_once():
+def test_many_threads_can_parse_concurrently():
     text = "[" + ", ".join(f"f(a={k}, b=[({k}, 'x')])" for k in range(200)) + "]"
     failures = []
 

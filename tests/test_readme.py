@@ -1,4 +1,4 @@
-"""The code and the commands of the README and of `your-own.md` run as they are written."""
+"""The code and the commands of the README and of `your-own.md` run as shown."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests_cli import whetstone
-from tests_sandbox import needs_isolation
-from tests_slow import mostly_slow
+from support.cli import whetstone
+from support.sandbox import needs_isolation
+from support.slow import mostly_slow
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "your-own.md").read_text()
+README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "guide" / "your-own.md").read_text()
 
 
 def block(language, number=0):
@@ -30,10 +30,11 @@ OWN_TASK = [
 
 
 @pytest.mark.parametrize(
-    "said", [pytest.param(said, marks=needs_isolation) if "name: python" in said else said for said in OWN_TASK]
+    "command",
+    [pytest.param(command, marks=needs_isolation) if "name: python" in command else command for command in OWN_TASK],
 )
-def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request):
-    if said == OWN_TASK[0]:
+def test_every_command_with_the_tool_of_the_readme_trains(tmp_path, command, request):
+    if command == OWN_TASK[0]:
         request.getfixturevalue("rendered")
     (tmp_path / "shop.py").write_text(block("python"))
     (tmp_path / "shop_loss.py").write_text(block("python", 1))
@@ -42,44 +43,44 @@ def test_every_command_on_the_tool_of_the_readme_trains(tmp_path, said, request)
     (tmp_path / "shop_rollout.py").write_text(block("python", 6))
     (tmp_path / "shop.jsonl").write_text(block("json"))
     (tmp_path / "shop.yaml").write_text(block("yaml"))
-    done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
+    done = whetstone(*shlex.split(command), "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["stages"][-1]["after"]["episodes"] >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "said",
+    "command",
     mostly_slow(
         ["environments check guess:Guess --tasks guess:Numbers actions=text --json", "train guess.yaml --json"],
         quick=["train guess.yaml --json"],
     ),
 )
-def test_the_world_of_the_readme_keeps_its_promises_and_is_learned_in(tmp_path, said):
-    assert said.removesuffix(" --json") in README
+def test_environment_of_the_readme_passes_its_checks_and_trains(tmp_path, command):
+    assert command.removesuffix(" --json") in README
     (tmp_path / "guess.py").write_text(block("python", 3))
     (tmp_path / "guess.yaml").write_text(block("yaml", 1))
-    done = whetstone(*shlex.split(said), cwd=tmp_path)
+    done = whetstone(*shlex.split(command), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["stages"][-1]["after"]["episodes"] == 50 if "stages" in found else found["kept"]
+    summary = json.loads(done.stdout)
+    assert summary["stages"][-1]["after"]["episodes"] == 50 if "stages" in summary else summary["kept"]
 
 
 @pytest.mark.slow
-def test_the_data_of_the_page_on_data_are_learned_from(tmp_path):
-    page = (ROOT / "docs" / "data.md").read_text()
+def test_data_of_the_page_on_data_is_trained_on(tmp_path):
+    page = (ROOT / "docs" / "guide" / "data.md").read_text()
     (tmp_path / "chats.jsonl").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     for name, language in (("shop.py", "python"), ("shop.jsonl", "json"), ("shop.yaml", "yaml")):
         (tmp_path / name).write_text(block(language))
-    for said in re.findall(r"^\$ whetstone (.* shop\.yaml.*)$", page, re.MULTILINE):
-        done = whetstone(*shlex.split(said), "--json", cwd=tmp_path)
+    for command in re.findall(r"^\$ whetstone (.* shop\.yaml.*)$", page, re.MULTILINE):
+        done = whetstone(*shlex.split(command), "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-    assert told["stages"][-1]["after"]["episodes"] >= 1
+        report = json.loads(done.stdout)
+    assert report["stages"][-1]["after"]["episodes"] >= 1
 
 
 @pytest.mark.slow
-def test_what_it_shows_from_python_trains(tmp_path):
+def test_python_code_of_the_readme_trains(tmp_path):
     for name, language, number in (("shop.py", "python", 0), ("shop.jsonl", "json", 0), ("shop.yaml", "yaml", 0)):
         (tmp_path / name).write_text(block(language, number))
     (tmp_path / "from_python.py").write_text(block("python", 4))
@@ -97,11 +98,11 @@ def test_what_it_shows_from_python_trains(tmp_path):
     assert "from_python:better_than_half" in (tmp_path / "runs" / "from-python" / "recipe.yaml").read_text()
 
 
-def test_the_loss_is_ten_lines_or_fewer():
+def test_loss_has_at_most_ten_lines():
     assert len([line for line in block("python", 1).splitlines() if line.strip()]) <= 10
 
 
-def test_the_tool_is_fifteen_lines_or_fewer():
+def test_tool_has_at_most_fifteen_lines():
     lines = [line for line in block("python").splitlines() if line.strip()]
     assert len(lines) <= 15
 

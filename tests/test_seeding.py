@@ -21,10 +21,10 @@ def test_a_number_and_its_text_are_different_parts():
 
 def test_another_process_derives_the_same_seed():
     code = "from whetstone.seeding import derive_seed; print(derive_seed('run', 7))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(told.stdout) == derive_seed("run", 7)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(completed.stdout) == derive_seed("run", 7)
     assert 0 <= derive_seed("run", 7) < 2**63
 
 
-def test_a_derived_generator_is_its_own():
+def test_derived_generator_is_independent():
     assert derive_random(1).random() == derive_random(1).random() != derive_random(2).random()

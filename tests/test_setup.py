@@ -35,7 +35,7 @@ def script(path, text):
 
 
 def run_make(*arguments, **environment):
-    """Run make in the checkout; return its exit code, output and the lines of standard error that are not make's."""
+    """Run make in the checkout; return its exit code, output and the standard error without the lines of make."""
     clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "TORCH")}
     finished = subprocess.run(
         ["make", "--no-print-directory", *map(str, arguments)],
@@ -118,7 +118,7 @@ def test_unknown_failure_shows_the_last_lines_and_names_the_log(setup, tmp_path)
     assert "something odd" in (tmp_path / "setup.log").read_text()
 
 
-def test_packages_unpacked_in_part_are_installed_again(setup, tmp_path):
+def test_partially_unpacked_packages_are_installed_again(setup, tmp_path):
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name, files in {
         "whole-1.dist-info": ["METADATA", "RECORD"],

@@ -1,4 +1,4 @@
-"""Telemetry of dependencies: off by default, and left as the user set it."""
+"""Telemetry of dependencies: off by default, and unchanged if the user set it."""
 
 import json
 import os

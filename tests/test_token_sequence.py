@@ -7,17 +7,17 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests_models import random_model
+from support.models import random_model
 from whetstone.errors import EngineError, PolicyError
-from whetstone.inference import EngineAbilities, GenerateRequest, LocalEngine, Sampling, SGLangEngine, VLLMEngine
-from whetstone.inference.rows import BLOCK as ROW_BLOCK
-from whetstone.inference.rows import Rows
-from whetstone.learning.packing import pack
-from whetstone.learning.prefix_tree import prefix_trees
+from whetstone.inference import EngineCapabilities, GenerateRequest, LocalEngine, Sampling, SGLangEngine, VLLMEngine
+from whetstone.inference.kv_slots import BLOCK as ROW_BLOCK
+from whetstone.inference.kv_slots import KVSlots
+from whetstone.learning.packing import pack_segments
+from whetstone.learning.prefix_tree import build_prefix_trees
 from whetstone.learning.token_outputs import TokenForward
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.scaling.routing import BLOCK as ROUTE_BLOCK
-from whetstone.scaling.routing import Sent, chain_of
+from whetstone.scaling.routing import SentPrefixes, hash_prefixes
 from whetstone.trajectory import Author, Media, Segment, Tokens, TokenSequence
 
 DIGESTS = st.sampled_from(["cat", "dog", "owl"])
@@ -25,7 +25,7 @@ DIGESTS = st.sampled_from(["cat", "dog", "owl"])
 
 @st.composite
 def media_of(draw, length):
-    """Media that fit into `length` tokens."""
+    """Sample media that fit into `length` tokens."""
     media, end = [], 0
     while end < length and draw(st.booleans()):
         start = draw(st.integers(end, length - 1))
@@ -42,7 +42,7 @@ def sequences(draw, min_size=0, max_size=40):
 
 @st.composite
 def twins(draw):
-    """Two sequences of equal ids whose media differ."""
+    """Sample two sequences of equal ids whose media differ."""
     ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=120))
     one, other = (TokenSequence(ids, draw(media_of(len(ids)))) for _ in range(2))
     assume(one.media != other.media)
@@ -50,7 +50,7 @@ def twins(draw):
 
 
 def answered(tokens):
-    """A segment of a prompt and one token to train."""
+    """Return a segment of a prompt and one token to train."""
     columns = Tokens.joined([Tokens.written(tokens, Author.ENVIRONMENT), Tokens.written([7], Author.EXPERT)])
     return Segment("t", 0, columns, (*(False,) * len(tokens), True), (0,) * len(columns))
 
@@ -118,32 +118,32 @@ def test_a_slice_that_cuts_a_medium_is_refused():
 @given(twins(), st.booleans(), st.booleans())
 def test_rows_share_no_token_from_the_first_different_medium_on(pair, same_episode, share):
     one, other = pair
-    rows = Rows(3, share=share)
+    rows = KVSlots(3, share=share)
     row, _ = rows.take("a", one.keys, one.keys, len(one))
     row.keys, row.computed_keys = list(one.keys), list(one.keys)
-    rows.rest(row)
+    rows.mark_idle(row)
     taken, copied = rows.take("a" if same_episode else "b", other.keys, other.keys, len(other))
     assert len(taken.keys) <= first_difference(one, other)
     assert copied is None or copied[1] <= first_difference(one, other)
 
 
 @given(twins())
-def test_prefix_trees_and_routes_part_at_the_first_different_medium(pair):
+def test_prefix_trees_and_routes_split_at_the_first_different_medium(pair):
     one, other = pair
     place = first_difference(one, other)
     segments = [Tokens.written(each, Author.ENVIRONMENT).sequence.keys for each in pair]
-    for node in prefix_trees([torch.tensor(keys).numpy() for keys in segments], worth=1):
+    for node in build_prefix_trees([torch.tensor(keys).numpy() for keys in segments], min_saved_tokens=1):
         assert node.leaf or node.end <= place
-    sent = Sent()
-    sent.note(chain_of(one.keys))
-    assert sent.matched(chain_of(other.keys)) <= place
-    assert sent.matched(chain_of(one.keys)) == len(one) // ROUTE_BLOCK * ROUTE_BLOCK
+    sent = SentPrefixes()
+    sent.note(hash_prefixes(one.keys))
+    assert sent.count_matched_tokens(hash_prefixes(other.keys)) <= place
+    assert sent.count_matched_tokens(hash_prefixes(one.keys)) == len(one) // ROUTE_BLOCK * ROUTE_BLOCK
 
 
 @given(twins(), st.booleans(), st.integers(1, 300))
 def test_packed_segments_keep_their_media_and_share_none_of_another(pair, share, budget):
     batch, computed = [answered(tokens) for tokens in pair], 0
-    for micro in pack(batch, token_budget=budget, device=torch.device("cpu"), share=share):
+    for micro in pack_segments(batch, token_budget=budget, device=torch.device("cpu"), share=share):
         placed = set()
         for m in micro.media:
             first, *others = micro.positions[m.start : m.end].tolist()
@@ -155,9 +155,9 @@ def test_packed_segments_keep_their_media_and_share_none_of_another(pair, share,
 
 
 class Blind(LocalEngine):
-    """Accepts media without passing them to the model, to count computed tokens."""
+    """Accept media without passing them to the model, to count computed tokens."""
 
-    abilities = EngineAbilities(media=True)
+    capabilities = EngineCapabilities(media=True)
 
 
 @pytest.fixture(scope="module")
@@ -191,17 +191,17 @@ def test_engines_of_text_refuse_media_in_one_line(model):
         LocalEngine(model, context_length=96),
         VLLMEngine(address="http://127.0.0.1:9"),
         SGLangEngine(address="http://127.0.0.1:9"),
-        ReplicatedEngine([object()], abilities=EngineAbilities(), patience_seconds=1.0),
+        ReplicatedEngine([object()], capabilities=EngineCapabilities(), patience_seconds=1.0),
     ]
     for engine in engines:
         for call in (engine.generate(GenerateRequest(prompt, Sampling(1), "a")), engine.score(prompt)):
-            with pytest.raises(EngineError, match="an image at token 1, which this engine cannot show") as refused:
+            with pytest.raises(EngineError, match="an image at token 1, which this engine does not support") as refused:
                 asyncio.run(call)
             assert "\n" not in str(refused.value)
 
 
 def test_a_learner_of_text_refuses_media_in_one_line(model):
     batch = [answered(TokenSequence([1, 2, 3], [Media(1, 1, "cat")]))]
-    (micro,) = pack(batch, token_budget=100, device=torch.device("cpu"))
+    (micro,) = pack_segments(batch, token_budget=100, device=torch.device("cpu"))
     with pytest.raises(PolicyError, match=r"an image at token 1 of its batch, and .* reads text only"):
         TokenForward(model)(micro, 1.0)

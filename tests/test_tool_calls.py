@@ -1,4 +1,4 @@
-"""Statistics of tool calls agree with a count by hand, and a tool that never works is named with a remedy."""
+"""Statistics of tool calls agree with a manual count, and a tool that never works is named with a remedy."""
 
 import json
 from collections import Counter
@@ -44,7 +44,7 @@ def episode(*calls, name="t"):
 
 
 @given(CALLS)
-def test_statistics_agree_with_a_count_by_hand(calls):
+def test_statistics_agree_with_a_manual_count(calls):
     statistics = tool_statistics(calls)
     assert sum(tool.calls for tool in statistics.values()) == sum(
         call.outcome not in ("malformed_call", "too_many_calls") for call in calls
@@ -92,7 +92,7 @@ class _Nowhere:
 _NOWHERE = _Nowhere()
 
 
-def test_errors_that_differ_in_numbers_are_one_and_the_most_frequent_is_named():
+def test_errors_that_differ_only_in_numbers_are_one_and_the_most_frequent_is_named():
     calls = [CallRecord("look", "tool_failed", 0.1, error=f"KeyError: '{n}'") for n in range(29)]
     calls += [CallRecord("look", "timeout", 10.0, error="look did not answer within 10 s")] * 2
     assert describe_failing_tools(tool_statistics(calls)) == [
@@ -101,13 +101,13 @@ def test_errors_that_differ_in_numbers_are_one_and_the_most_frequent_is_named():
     assert describe_failing_tools(tool_statistics([*calls, CallRecord("look", "ok", 0.1)])) == []
 
 
-def test_errors_of_the_model_have_another_sentence_and_another_remedy():
+def test_errors_of_the_model_have_another_message_and_another_remedy():
     wrong = [CallRecord("look", "invalid_arguments", 0.0, error="look: id: Field required")] * 3
     (line,) = describe_failing_tools(tool_statistics(wrong))
     assert line.startswith("look rejected the arguments in 3 of 3 calls: look: id: Field required; the model does not")
     both = [*wrong, *[CallRecord("look", "unavailable", 0.0, error="down")] * 4]
     (line,) = describe_failing_tools(tool_statistics(both))
-    assert line.startswith("look failed in 7 of 7 calls (3 of them by arguments of the model): down; repair")
+    assert line.startswith("look failed in 7 of 7 calls (3 of them by arguments of the model): down; start its")
     unknown = [CallRecord("lok", "unknown_tool", 0.0, error='there is no tool "lok"')] * 2
     (line,) = describe_failing_tools(tool_statistics(unknown))
     assert line.startswith('2 of 2 calls named a tool that does not exist: there is no tool "lok"')
@@ -143,7 +143,7 @@ def test_a_watch_waits_longer_for_errors_of_the_model():
     assert lines == [line for line in lines if line.startswith("look rejected the arguments in 50 of 50 calls")] != []
 
 
-def test_a_step_names_tools_that_mostly_fail_or_whose_results_are_mostly_cut():
+def test_step_names_tools_that_mostly_fail_or_whose_results_are_mostly_truncated():
     cut = [CallRecord("search", "ok", 0.1, truncated=k < 3) for k in range(5)]
     down = [CallRecord("look", "unavailable" if k < 5 else "ok", 0.1) for k in range(10)]
     few = [CallRecord("rare", "tool_failed", 0.1)] * 4

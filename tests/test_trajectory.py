@@ -35,7 +35,7 @@ def trajectory(*turns, **more):
     return Trajectory("t", "task", (user("hi"),), turns, EndReason.TERMINATED, **more)
 
 
-def test_one_segment_holds_everything_and_its_mask_is_true_on_sampled_tokens_alone():
+def test_one_segment_holds_all_tokens_and_only_sampled_ones_are_trained():
     (segment,) = trajectory(turn(read(1, 2), drawn(3, 4), opens_segment=True), turn(read(5), drawn(6))).segments()
     assert segment.tokens.ids == (1, 2, 3, 4, 5, 6)
     assert segment.action_mask == (False, False, True, True, False, True)
@@ -44,7 +44,7 @@ def test_one_segment_holds_everything_and_its_mask_is_true_on_sampled_tokens_alo
     assert [math.isnan(x) for x in segment.tokens.logprobs] == [True, True, False, False, True, False]
 
 
-def test_a_rewritten_context_begins_another_segment():
+def test_rewritten_context_starts_another_segment():
     first, second = trajectory(
         turn(read(1), drawn(2), opens_segment=True), turn(read(1, 9, 9), drawn(3), opens_segment=True)
     ).segments()
@@ -53,7 +53,7 @@ def test_a_rewritten_context_begins_another_segment():
     assert (first.index, second.index) == (0, 1)
 
 
-def test_a_turn_trained_under_another_context_trains_there_and_only_there():
+def test_turn_with_a_training_context_is_trained_only_there():
     hinted = turn(read(1, 7), drawn(2), opens_segment=True, training_context=read(1))
     generated, trained = trajectory(hinted, turn(read(4), drawn(5))).segments()
     assert generated.tokens.ids == (1, 7, 2, 4, 5)
@@ -63,20 +63,20 @@ def test_a_turn_trained_under_another_context_trains_there_and_only_there():
 
 
 @pytest.mark.parametrize("author", Author)
-def test_what_policy_and_experts_said_is_trained_as_it_was_or_mended(author):
+def test_tokens_of_policy_and_experts_are_trained_in_final_form(author):
     tokens = Tokens.written((5,), author)
     segments = trajectory(turn(read(1), tokens, opens_segment=True)).segments()
     assert bool(segments) == (author in (Author.POLICY, Author.EXPERT, Author.CORRECTED))
 
 
-def test_a_fork_shares_its_first_turns_by_identity():
+def test_fork_shares_its_first_turns_by_identity():
     shared = turn(read(1), drawn(2), opens_segment=True)
     twin = turn(read(1), drawn(2), opens_segment=True)
     left = trajectory(shared, turn(read(3), drawn(4)))
     right = replace(trajectory(shared, turn(read(3), drawn(5))), id="u", parent="t", fork_turn=1)
     assert left.turns[0] is right.turns[0]
     assert len({*left.turns, *right.turns}) == 3
-    assert shared != twin  # equal in content, two nodes of the tree all the same
+    assert shared != twin  # equal in content, but two nodes of the tree
 
 
 def test_columns_of_unequal_length_are_refused():
@@ -84,12 +84,12 @@ def test_columns_of_unequal_length_are_refused():
         Tokens((1, 2), (Author.POLICY,), (0.0, 0.0), (0, 0), (0.0, 0.0))
 
 
-def test_joining_nothing_is_no_tokens():
+def test_joining_no_tokens_is_empty():
     assert len(Tokens.joined([])) == 0
     assert Tokens.joined([read(1), drawn(2)]).ids == (1, 2)
 
 
-def test_what_failed_or_was_removed_is_in_no_statistic():
+def test_failed_or_removed_trajectories_are_in_no_statistic():
     right, wrong, failed = (
         trajectory(score=Score(1.0, success=True)),
         trajectory(score=Score(0.0)),
@@ -102,7 +102,7 @@ def test_what_failed_or_was_removed_is_in_no_statistic():
     assert not wrong.solved
 
 
-def test_every_ending_is_valid_or_a_failure_and_never_both_cut_short_and_invalid():
+def test_every_end_reason_is_valid_or_a_failure_and_never_both_truncated_and_invalid():
     assert {reason for reason in EndReason if not reason.valid} == {"aborted", "infrastructure", "error"}
     assert not [reason for reason in EndReason if reason.cut_short and not reason.valid]
 
@@ -118,5 +118,5 @@ def test_every_ending_is_valid_or_a_failure_and_never_both_cut_short_and_invalid
         ("malformed_call", False),
     ],
 )
-def test_a_call_is_well_formed_when_it_could_be_made(outcome, well_formed):
+def test_call_is_well_formed_if_it_could_be_executed(outcome, well_formed):
     assert CallRecord("f", outcome, 0.0).well_formed is well_formed

@@ -24,7 +24,7 @@ def final(trajectory):
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """A package of the user with the module `stores.shop`."""
+    """Write a package of the user with the module `stores.shop`."""
     (tmp_path / "stores").mkdir()
     (tmp_path / "stores" / "__init__.py").touch()
     (tmp_path / "stores" / "shop.py").write_text(SHOP)
@@ -54,7 +54,7 @@ def test_the_place_starts_at_the_topmost_package_in_every_working_directory(shop
     assert remove_place(remove_place(text)) == remove_place(text)
 
 
-def test_of_a_group_of_exceptions_the_first_is_located(shop):
+def test_first_exception_of_a_group_is_located(shop):
     error = ExceptionGroup("both", [raised_by(shop.price, "the"), OSError("closed")])
     assert describe_place(error) == "stores/shop.py:3 (price)"
 
@@ -66,7 +66,7 @@ def test_an_error_that_passed_through_no_code_of_the_user_has_no_place():
     assert describe_exception(error).startswith("SyntaxError: ")
 
 
-def test_a_wrong_field_of_a_trajectory_is_answered_with_the_nearest_or_all(shop):
+def test_wrong_field_of_a_trajectory_is_answered_with_the_nearest_or_all(shop):
     trajectory = Trajectory("a", "t", (), (), EndReason.MAX_TURNS)
     assert describe_exception(raised_by(shop.final, trajectory)).endswith('did you mean "ended"?')
     text = describe_exception(raised_by(shop.outcome, trajectory))

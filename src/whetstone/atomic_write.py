@@ -1,7 +1,10 @@
-"""How is a file or folder written so that a kill at any moment leaves the old one or the new one?
+"""Atomic writes of files and folders: after a crash the path holds the old content or the new one.
 
-Write aside, fsync, rename. Easy to get wrong: without the fsync before the rename the new name may
-point at an empty file after a power cut; without the fsync of the folder the rename itself may be lost.
+Content is written to a temporary path, synced and renamed.
+
+Note:
+    Without the fsync before the rename the new name may point at an empty file after a power cut. Without the fsync of
+    the folder the rename itself may be lost.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ _REASONS = {
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Replace `path` by `text`, whole or not at all. Secrets that this process knows are masked.
+    """Replace `path` by `text` atomically. Secrets that this process knows are masked.
 
     Args:
         is_private: Whether only the owner can read the file (mode 0600).
 
     Raises:
-        SaveError: It could not be written; the previous content is untouched.
+        SaveError: If the file cannot be written; the previous content is unchanged.
     """
     aside = path.with_name(f".{path.name}.partial")
-    with saving(path, aside):
+    with convert_save_errors(path, aside):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(aside, "w", encoding="utf-8", opener=_open_private if is_private else None) as file:
             file.write(mask_secrets(text))
@@ -47,16 +50,16 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `path` on leaving the block without an error.
+    """Yield a folder to fill that becomes `path` when the block ends without an error.
 
     Raises:
-        SaveError: `path` exists already (a folder cannot be replaced in one step, so none is),
-            or something in it could not be written; then nothing of it remains.
+        SaveError: If `path` exists already (a folder cannot be replaced in one step), or if something in it could not
+            be written; then nothing of it remains.
     """
     if path.exists():
-        raise SaveError(f"{path}: exists already; it is kept, nothing was saved over it")
+        raise SaveError(f"{path}: exists already; it is unchanged, nothing was saved")
     aside = path.with_name(f".{path.name}.partial")
-    with saving(path, aside):
+    with convert_save_errors(path, aside):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         yield aside
@@ -69,8 +72,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def saving(path: Path, aside: Path | None = None) -> Iterator[None]:
-    """Turn a failed write into one clear line, and clear what was begun in `aside`."""
+def convert_save_errors(path: Path, aside: Path | None = None) -> Iterator[None]:
+    """Raise a failed write as a `SaveError` of one line, and delete the incomplete content of `aside`."""
     try:
         yield
     except BaseException as error:
@@ -81,16 +84,16 @@ def saving(path: Path, aside: Path | None = None) -> Iterator[None]:
                 aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
-            raise SaveError(f"{path}: could not be saved: {reason}; what was there before is kept") from error
+            raise SaveError(f"{path}: cannot be saved: {reason}; the previous content is unchanged") from error
         # safetensors wraps the operating system's error in its own type, with the code in the text
         wrapped = re.search(r"os error (\d+)", str(error))
         if wrapped is not None:
             reason = _REASONS.get(int(wrapped[1]), os.strerror(int(wrapped[1])))
-            raise SaveError(f"{path}: could not be saved: {reason}; what was there before is kept") from error
-        # and PyTorch forgets it, and says that what it wrote is not as long as it should be
+            raise SaveError(f"{path}: cannot be saved: {reason}; the previous content is unchanged") from error
+        # PyTorch loses the code, and reports a wrong length of the file
         if isinstance(error, RuntimeError) and ("inline_container" in str(error) or "PytorchStream" in str(error)):
-            said = "it could not be written whole, as on a full disk"
-            raise SaveError(f"{path}: could not be saved: {said}; what was there before is kept") from error
+            problem = "it cannot be written completely, as on a full disk"
+            raise SaveError(f"{path}: cannot be saved: {problem}; the previous content is unchanged") from error
         raise
 
 

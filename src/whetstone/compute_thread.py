@@ -29,7 +29,9 @@ _runs_engine_steps = False
 
 
 async def run_in_compute_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `work` in the compute thread, in the caller's context, and return its result; exceptions propagate.
+    """Call `work` in the compute thread, in the caller's context, and return its result.
+
+    Exceptions propagate.
 
     Calls run one after another.
     """

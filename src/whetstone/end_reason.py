@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EndReason(StrEnum):
-    """Why an episode ended. The list is closed: every way to end has a name here."""
+    """Reason why an episode ended. The list is complete: every way to end has a name here."""
 
     TERMINATED = "terminated"
     """The environment ended the episode: answered, solved or lost."""
@@ -19,7 +19,7 @@ class EndReason(StrEnum):
     CONTEXT_FULL = "context_full"
     """The model's context has no room for another turn."""
     MALFORMED_ACTION = "malformed_action"
-    """The action could not be read, and the environment gives no second try."""
+    """The action could not be parsed, and the environment allows no retry."""
     TOOL_STOPPED = "tool_stopped"
     """A tool ended the episode."""
     EARLY_STOPPED = "stopped"
@@ -29,18 +29,18 @@ class EndReason(StrEnum):
     ABORTED = "aborted"
     """The run was stopped, or the episode cancelled."""
     INFRASTRUCTURE = "infrastructure"
-    """An engine, server or sandbox failed; nothing is learned from it."""
+    """An engine, server or sandbox failed; the episode is not trained."""
     ERROR = "error"
-    """An exception in the environment, a reward or our own code; `Trajectory.error` holds the cause."""
+    """An exception in the environment, a reward or Whetstone; `Trajectory.error` holds the cause."""
 
     @property
     def valid(self) -> bool:
-        """Whether the episode is a result of the policy; if not, it leaves every statistic."""
+        """Return whether the episode is a result of the policy; if not, it leaves every statistic."""
         return self not in (EndReason.ABORTED, EndReason.INFRASTRUCTURE, EndReason.ERROR)
 
     @property
     def cut_short(self) -> bool:
-        """Whether a limit ended the episode rather than the environment or a failure."""
+        """Return whether a limit ended the episode rather than the environment or a failure."""
         return self in (
             EndReason.TRUNCATED,
             EndReason.MAX_TURNS,

@@ -1,13 +1,15 @@
-"""Every error Whetstone raises on purpose, on one page.
+"""Exceptions of Whetstone.
 
-A `WhetstoneError` is the user's to mend: it is shown as one line and the command exits with 2.
-A `ToolError` is the model's: it reads the text and may try again. An `InfrastructureError` is nobody's in the episode,
-which is void then. Anything else is a bug of ours or of a plug-in, and inside an episode it ends that episode with a
-recorded reason; a bug of a tool is answered to the model, which may have found it.
+A `WhetstoneError` is to be corrected by the user: it is shown as one line and the command exits with 2. A `ToolError`
+is to be corrected by the model, which reads the text and may retry. An `InfrastructureError` is caused by neither, and
+makes the episode invalid. Any other exception is a bug of Whetstone or of a plug-in, and inside an episode it ends that
+episode with a recorded reason. A bug of a tool is returned to the model as a result, since the model may have triggered
+it.
 
-Easy to get wrong: a void episode leaves every statistic, so a model that can void one hides its failures. What a model
-can bring about, by any code or argument, is therefore the model's outcome, however much it looks like a broken server;
-`InfrastructureError` is for what would have failed whatever the model had said.
+Note:
+    An invalid episode leaves every statistic, so a model that can invalidate one hides its failures. Whatever a model
+    can cause, by any code or argument, is therefore the model's outcome, even if it resembles a broken server.
+    `InfrastructureError` is for failures that do not depend on the model's output.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ _MOST_CHARACTERS = 2000
 
 
 class WhetstoneError(Exception):
-    """Something a person can put right: one line saying what, where, and the nearest right thing.
+    """A problem that the user can correct; the message is one line: place, problem, nearest valid value.
 
-    What somebody wrote is part of it and may be of many lines; it is one all the same.
+    Quoted user input may have several lines; they are joined.
     """
 
     def __init__(self, message: str) -> None:
@@ -36,63 +38,63 @@ class WhetstoneError(Exception):
 
 
 class RecipeError(WhetstoneError):
-    """A recipe does not parse, names something unknown, or sets a key that would have no effect."""
+    """A recipe does not parse, names something unknown, or sets a key that has no effect."""
 
 
 class TaskError(WhetstoneError):
-    """Tasks could not be read: no such file, an empty file, a line that does not parse."""
+    """Tasks cannot be read: no such file, an empty file, or a line that does not parse."""
 
 
 class DataError(WhetstoneError):
-    """Data of one's own could not be read, or cannot be learned from; the message has file, line and reason."""
+    """User data cannot be read or trained on; the message has file, line and reason."""
 
 
 class PolicyError(WhetstoneError):
-    """A model folder is missing, incomplete, or cannot be used as a policy."""
+    """A model folder is missing or incomplete, or cannot be used as a policy."""
 
 
 class PromptTooLong(WhetstoneError):
-    """A task's prompt leaves no room for an answer in the model's context."""
+    """The prompt of a task leaves no room for a response in the model's context."""
 
 
 class EngineError(WhetstoneError):
-    """An engine cannot do what is asked of it, or its server is not what it was said to be."""
+    """An engine does not support a request, or its server differs from the recipe."""
 
 
 class RunDirectoryError(WhetstoneError):
-    """A run directory holds another run, no run, or a run that does not match its recipe."""
+    """A run directory contains another run, no run, or a run that does not match its recipe."""
 
 
 class NonFiniteError(WhetstoneError):
-    """Gradients stopped being numbers, update after update; the last good state is saved."""
+    """Gradients are not finite in several consecutive updates; the last good state is saved."""
 
 
 class MismatchError(WhetstoneError):
-    """Sampler and learner disagree too far on what sampled tokens were worth; the update was not made."""
+    """Log-probs of sampler and learner differ too much; the update is not made."""
 
 
 class LearnerError(WhetstoneError):
-    """A process that learns with others ended, or could not begin; what was saved is whole."""
+    """A process of distributed training ended or did not start; saved checkpoints are complete."""
 
 
-class FaultBudgetError(WhetstoneError):
-    """Servers, sandboxes, rewards or our own code failed too often to go on; the last good state is saved."""
+class TooManyFailuresError(WhetstoneError):
+    """Servers, sandboxes, rewards or Whetstone itself failed too often; the last good state is saved."""
 
 
-class NothingScoredError(FaultBudgetError):
-    """Not one episode could be scored, so nothing can be learned or said; the message has the causes."""
+class NoScoredEpisodesError(TooManyFailuresError):
+    """No episode could be scored, so nothing can be trained or reported; the message has the causes."""
 
 
-class QuotaError(WhetstoneError):
-    """So many groups did not count that an update cannot have those it takes."""
+class SamplingExhausted(WhetstoneError):
+    """Dynamic sampling is exhausted: too few groups pass the filter for an update."""
 
 
 class CreditError(WhetstoneError):
-    """Credit asks for something that episodes or their rewards do not give."""
+    """Credit assignment needs values that the episodes or their rewards do not have."""
 
 
 class SaveError(WhetstoneError):
-    """Something could not be written (disk full, read-only); what existed before is untouched."""
+    """A file cannot be written (disk full, read-only); the previous content is unchanged."""
 
 
 class OutputError(WhetstoneError):
@@ -100,11 +102,11 @@ class OutputError(WhetstoneError):
 
 
 class SandboxError(WhetstoneError):
-    """Foreign code cannot be run here as it was asked for: no isolation, or one this machine does not offer."""
+    """Untrusted code cannot run here as requested: no isolation, or one that this machine does not support."""
 
 
 class DatabaseError(WhetstoneError):
-    """A file of SQLite or DuckDB cannot be made, copied or opened."""
+    """A SQLite or DuckDB file cannot be created, copied or opened."""
 
 
 class ToolError(Exception):
@@ -116,7 +118,7 @@ class ToolStop(Exception):
 
 
 class EpisodeError(Exception):
-    """An environment was used out of order: a step before the first reset, behind the end, or behind `close`."""
+    """An environment was used out of order: a step before the first reset, after the end, or after `close`."""
 
 
 class InfrastructureError(Exception):
@@ -135,11 +137,11 @@ class InfrastructureError(Exception):
     """
 
 
-def innermost(error: BaseException) -> BaseException:
-    """What a group of exceptions is about; any other exception itself.
+def root_exception(error: BaseException) -> BaseException:
+    """Return the causing exception of an exception group; any other exception unchanged.
 
-    That is the first in it that is not of the closing down behind it: tasks that were cancelled, streams whose other
-    end was gone.
+    The cause is the first one that does not result from the cleanup after it, such as cancelled tasks and closed
+    streams.
     """
     leaves = [error]
     while groups := [leaf for leaf in leaves if isinstance(leaf, BaseExceptionGroup)]:
@@ -155,29 +157,29 @@ def _of_closing(error: BaseException) -> bool:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def said_by(error: BaseException) -> str:
-    """An exception's text, which is foreign code where the exception is: one that raises says so."""
+def exception_text(error: BaseException) -> str:
+    """Return the text of an exception, or a note if its `__str__`, which is untrusted code, raises."""
     try:
         return _SURROGATE.sub(
             "\ufffd", mask_message(str(error))
         )  # half of a surrogate pair can be neither written nor printed
     except BaseException as another:  # whatever it is, it is only about a text
-        return f"[its text cannot be had: {type(another).__name__}]"
+        return f"[no text: {type(another).__name__}]"
 
 
-def explained(error: BaseException, *, max_characters: int = 1000) -> str:
-    """What an exception is and says, cut off where it says too much.
+def summarize_exception(error: BaseException, *, max_characters: int = 1000) -> str:
+    """Return type and text of an exception, truncated.
 
-    >>> explained(KeyError("x")), explained(ExceptionGroup("both", [ValueError("odd")]))
+    >>> summarize_exception(KeyError("x")), summarize_exception(ExceptionGroup("both", [ValueError("odd")]))
     ("KeyError: 'x'", 'ValueError: odd')
     """
-    error = innermost(error)
-    text = f"{type(error).__name__}: {said_by(error)}"
+    error = root_exception(error)
+    text = f"{type(error).__name__}: {exception_text(error)}"
     return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """`; did you mean "…"?` for a near miss, else the choices, else nothing.
+    """Return `; did you mean "…"?` for a near miss, else the choices, else an empty string.
 
     >>> did_you_mean("group_relatve", ["group_relative"])
     '; did you mean "group_relative"?'

@@ -25,7 +25,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from whetstone.atomic_write import saving
+from whetstone.atomic_write import convert_save_errors
 from whetstone.errors import RunDirectoryError, WhetstoneError
 
 MAX_LINE_BYTES = 256 * 2**20
@@ -137,7 +137,7 @@ def parse_json(text: bytes | str) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as refused:
         try:
-            value = writable(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite))
+            value = to_writable(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite))
         except RecursionError:
             raise ValueError(_TOO_DEEP) from None
         except ValueError:
@@ -148,16 +148,16 @@ def parse_json(text: bytes | str) -> Any:
     return value
 
 
-def writable(value: Any) -> Any:
+def to_writable(value: Any) -> Any:
     """Return a copy of JSON values that `orjson` writes: half of a surrogate pair becomes `�`, and a whole number of
     more than 64 bits its hexadecimal digits."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, Mapping):
-        return {writable(key): writable(one) for key, one in value.items()}
+        return {to_writable(key): to_writable(one) for key, one in value.items()}
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return hex(value)
-    return [writable(one) for one in value] if isinstance(value, list | tuple) else value
+    return [to_writable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels"
@@ -194,7 +194,7 @@ def cut_incomplete_line(path: Path) -> None:
     content = path.read_bytes()
     complete = content.rfind(b"\n") + 1
     if complete < len(content):
-        with saving(path), open(path, "r+b") as file:
+        with convert_save_errors(path), open(path, "r+b") as file:
             file.truncate(complete)
 
 

@@ -13,34 +13,15 @@ from __future__ import annotations
 import html
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
-    "Anthropic API key": (r"sk-ant-[A-Za-z0-9_-]{20,}", "sk-ant-"),
-    "OpenRouter API key": (r"sk-or-v1-[A-Za-z0-9]{32,}", "sk-or-"),
-    "OpenAI API key": (r"sk-(?:proj-|svcacct-|admin-)?(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{32,}", "sk-"),
-    "Google API key": (r"AIza[A-Za-z0-9_-]{35}", "AIza"),
-    "Hugging Face token": (r"hf_[A-Za-z0-9]{30,}", "hf_"),
-    "GitHub token": (
-        r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
-        *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-    ),
-    "GitLab token": (r"glpat-[A-Za-z0-9_-]{20,}", "glpat-"),
-    "AWS access key": (r"(?:AKIA|ASIA)[A-Z0-9]{16}", "AKIA", "ASIA"),
-    "Slack token": (r"xox[abeoprs]-[A-Za-z0-9-]{10,}", "xox"),
-    "Stripe key": (r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}", "k_live_", "k_test_"),
-    "Groq API key": (r"gsk_[A-Za-z0-9]{40,}", "gsk_"),
-    "xAI API key": (r"xai-[A-Za-z0-9]{40,}", "xai-"),
-    "NVIDIA API key": (r"nvapi-[A-Za-z0-9_-]{40,}", "nvapi-"),
-    "Perplexity API key": (r"pplx-[A-Za-z0-9]{40,}", "pplx-"),
-    "Replicate token": (r"r8_[A-Za-z0-9]{37,}", "r8_"),
-    "Weights & Biases key": (r"wandb_v1_[A-Za-z0-9_-]{40,}", "wandb_v1_"),
-    "npm token": (r"npm_[A-Za-z0-9]{36}", "npm_"),
-    "PyPI token": (r"pypi-[A-Za-z0-9_-]{60,}", "pypi-"),
-    "SendGrid API key": (r"SG\.[A-Za-z0-9_-]{20,24}\.[A-Za-z0-9_-]{40,45}", "SG."),
-}
+PROVIDER_KEYS: Mapping[str, Sequence[str]] = tomllib.loads(
+    (files("whetstone") / "provider_keys.toml").read_text("utf-8")
+)
 """Kind → its expression, and texts of which a value contains one."""
 MASK = "MASKED_"
 """Prefix of the variable that replaces a secret that was written into a recipe."""
@@ -55,6 +36,11 @@ _MODEL_TOKEN = re.compile(r"(?:^|_)(?:eos|bos|pad|unk|sep|cls|mask|stop|end|star
 """Keys that name a token of a tokenizer."""
 _OPEN = frozenset({"headers", "environment", "variables", "env", "cookies"})
 """Keys whose entries are headers or environment variables of a program."""
+_BY_NAME = frozenset({
+    "call_prices", "effects", "functions", "instructions", "max_calls_per_second", "models", "prefer", "prices",
+    "rules", "seats", "terms",
+})  # fmt: skip
+"""Keys whose entries are named after a tool, a term, a model or a seat: a tool `reset_password` is no password."""
 _PLAIN_NAMES = frozenset({
     "accept", "content_type", "user_agent", "path", "home", "lang", "language", "tz", "pwd", "shell", "term", "tmpdir",
     "python_path", "pythonpath", "virtual_env", "host", "port", "model", "log_level",
@@ -104,9 +90,10 @@ def secret_spans(path: Sequence[str], value: str) -> list[tuple[int, int]]:
 
 def is_secret_key(path: Sequence[str]) -> bool:
     """Return whether the name of a key, header, variable or command-line option is that of a secret."""
-    if not path:
+    path = _without_numbers(path)
+    if not path or (len(path) > 1 and path[-2] in _BY_NAME):
         return False
-    name = _snake(_without_numbers(path)[-1])
+    name = _snake(path[-1])
     return _SECRET_NAME.search(name) is not None and _MODEL_TOKEN.search(name) is None
 
 

@@ -1,7 +1,8 @@
-"""What does a notebook show of a trajectory, a group, a run? A piece of HTML, in the colours of the page around it.
+"""HTML for trajectories, groups and runs in a notebook, in the colors of the page around it.
 
-Easy to get wrong: what models and tools wrote is text, whatever it looks like; all of it is escaped. And a notebook's
-theme is not the browser's: nothing has a colour of its own that only one of light and dark can bear.
+Note:
+    Texts of models and tools are escaped. The theme of a notebook can differ from that of the browser, so all colors
+    are readable on a light and on a dark background.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;font-
 _SHADES = {"user": "rgba(59,130,196,.14)", "assistant": "rgba(46,158,107,.14)", "tool": "rgba(217,130,43,.14)"}
 _OTHER = "rgba(128,128,128,.12)"
 _LONGEST = 4000
-"""Letters of one message."""
+"""Maximum number of characters of one message."""
 
 
-def box(title: str, facts: Mapping[str, str], body: str) -> str:
-    """A titled frame.
+def render_box(title: str, facts: Mapping[str, str], body: str) -> str:
+    """Return a titled frame as HTML.
 
     Args:
         title: Text.
-        facts: By name, what is said below the title; text.
+        facts: Values below the title, by name; text.
         body: HTML.
     """
-    said = " · ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in facts.items())
-    return f'<div style="{_BOX}"><b>{escape(title)}</b><div style="opacity:.8">{said}</div>{body}</div>'
+    facts_html = " · ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in facts.items())
+    return f'<div style="{_BOX}"><b>{escape(title)}</b><div style="opacity:.8">{facts_html}</div>{body}</div>'
 
 
-def conversation(messages: Iterable[Message]) -> str:
-    """Messages one below the other, calls among them, as HTML."""
+def render_conversation(messages: Iterable[Message]) -> str:
+    """Return messages, with their tool calls, one below the other, as HTML."""
     parts = []
     for message in messages:
         text = message.text if len(message.text) <= _LONGEST else f"{message.text[:_LONGEST]} …"
@@ -48,8 +49,8 @@ def conversation(messages: Iterable[Message]) -> str:
     return "".join(parts)
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as HTML; names and cells are text."""
+def render_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as HTML; names and cells are text."""
     head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
     lines = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
@@ -57,8 +58,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def folded(title: str, body: str) -> str:
-    """HTML behind a line that opens it.
+def render_collapsible(title: str, body: str) -> str:
+    """Return collapsible HTML with a title line.
 
     Args:
         title: Text.

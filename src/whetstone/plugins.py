@@ -1,21 +1,24 @@
-"""How does a name in a recipe become a function or class? A short name for ours, `package.module:name` for yours. And
-what is the name of a function that is given in Python where a name goes?
+"""Component names in recipes: a short name for a built-in, `package.module:name` for a custom function or class.
 
-There is no other registration: extending Whetstone means writing something and naming it. Names come from recipes and
-the command line, never from tasks or runs' records: what a task names is looked up among what its recipe lists.
+There is no other registration: to extend Whetstone, write a function or class and name it in a recipe. A function that
+Python code passes instead of a name gets a name here, too. Names come from recipes and the command line, never from
+tasks or records of runs: a name in a task selects only from the components that its recipe lists.
 
-Easy to get wrong: options of a part are the keyword arguments of its signature, so a misspelt or mistyped
-one is found before anything runs, and an option cannot exist that the part does not read.
+Note:
+    The options of a component are the keyword-only arguments of its signature. A misspelled or mistyped option is
+    therefore an error before anything runs, and an option that the component ignores cannot exist.
 """
 
 from __future__ import annotations
 
+import difflib
 import filecmp
 import functools
 import importlib
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
@@ -26,7 +29,7 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
-from whetstone.contracts import check_spelling
+from whetstone.capabilities import check_spelling
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.masking import mask_secrets
 from whetstone.renames import COMPONENT_MEMBERS, COMPONENT_OPTION_VALUES, COMPONENT_OPTIONS, COMPONENTS
@@ -50,18 +53,24 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: Op
         RecipeError: If no component has this name (the message has the nearest name), or if the name of a member of a
             class is almost the name of an optional one.
     """
+    if "(" in name:
+        raise RecipeError(
+            f'{kind} "{name}" is a call; assign its result to a variable of a module, and name that: module:variable'
+        )
     if ":" not in name:
         if name not in built_in:
             new = COMPONENTS.get(kind, {}).get(name)
             if new is not None:
                 raise RecipeError(f'{kind} "{name}": renamed to "{new}"')
-            raise RecipeError(f'no {kind} named "{name}"{did_you_mean(name, built_in)}')
+            path, dot, attribute = name.rpartition(".")
+            remedy = f'; a component of your own is "{path}:{attribute}"' if dot else _nearest_component(name, built_in)
+            raise RecipeError(f'no {kind} named "{name}"{remedy}')
         return built_in[name]
     module_name, _, attribute = name.partition(":")
     if module_name.startswith(_GIVEN):
-        if name not in _given:
+        if name not in _unnamed_components:
             raise RecipeError(f'{kind} "{name}" {NO_NAME}')
-        return _given[name]
+        return _unnamed_components[name]
     try:
         module = module_named(module_name)
     except ImportError as error:
@@ -75,6 +84,12 @@ def find_part(kind: str, name: str, built_in: Mapping[str, Any], *, optional: Op
     return part
 
 
+def _nearest_component(name: str, built_in: Mapping[str, Any]) -> str:
+    """Return the nearest name; for the name of its function or class, that of the component."""
+    known = next((key for key, part in built_in.items() if getattr(part, "__name__", None) == name), None)
+    return f'; did you mean "{known}"?' if known is not None else did_you_mean(name, built_in)
+
+
 def _check_members(kind: str, name: str, part: object, optional: OptionalProtocols) -> None:
     """Refuse a member whose name is almost the name of an optional one."""
     check_spelling(kind, name, dir(part), optional(part) if callable(optional) else optional)
@@ -82,30 +97,32 @@ def _check_members(kind: str, name: str, part: object, optional: OptionalProtoco
 
 _GIVEN = "given-"
 _HERE = f"{_GIVEN}{uuid4().hex[:8]}"
-"""Stands for a module in the names of what is in none. Another process has another, and never takes one for its own."""
-_given: dict[str, Any] = {}
-NO_NAME = "was given as a function that is in no module, which ended with its process; define it at the top of a module"
+"""Replaces the module in names of functions that are in no module. It differs between processes, so no process uses a
+name of another one."""
+_unnamed_components: dict[str, Any] = {}
+NO_NAME = "is a function of an earlier process that is in no module; define it at the top of a module"
 
 
-def name_of(part: Callable[..., Any]) -> str:
-    """`package.module:name` of a function or class at the top of a module; of a lambda, a local function or one of a
-    notebook a name that `find_part` knows in this process alone.
+def component_name(part: Callable[..., Any]) -> str:
+    """Return `package.module:name` of a function or class at the top level of a module.
+
+    A lambda, a local function or one of a notebook gets a name that `find_part` resolves in this process only.
     """
     module, name = _module_of(part), getattr(part, "__qualname__", type(part).__qualname__)
     if module is not None and getattr(sys.modules[module], name, None) is part:
         return f"{module}:{name}"
-    for known, other in _given.items():
+    for known, other in _unnamed_components.items():
         if other is part:
             return known
     short = name.rpartition(".")[2].strip("<>")
-    taken = sum(known.partition(":")[2].partition("#")[0] == short for known in _given)
+    taken = sum(known.partition(":")[2].partition("#")[0] == short for known in _unnamed_components)
     name = f"{_HERE}:{short}#{taken + 1}" if taken else f"{_HERE}:{short}"
-    _given[name] = part
+    _unnamed_components[name] = part
     return name
 
 
 def _module_of(part: Callable[..., Any]) -> str | None:
-    """The module a part is in, by a name under which others find it, too; None: there is none."""
+    """Return an importable name of the module of a component; None if there is none."""
     module: str | None = getattr(part, "__module__", None)
     if module != "__main__":
         return module if module in sys.modules else None
@@ -116,42 +133,42 @@ def _module_of(part: Callable[..., Any]) -> str | None:
         file = Path(getattr(main, "__file__", None) or "")
         module = file.stem if file.suffix == ".py" else ""
         if module:
-            search_also(file.resolve().parent)
-    # found by that name, it would be run a second time, from its top
+            add_search_path(file.resolve().parent)
+    # an import by that name would run the file a second time
     known = sys.modules.setdefault(module, main) if module else None
     return module if known is main else None
 
 
-def with_names(value: Any) -> Any:
-    """Keys of a recipe as a file has them: names where functions and classes are, text for paths, lists for tuples."""
+def to_serializable(value: Any) -> Any:
+    """Convert recipe values to those of a file: names for functions and classes, text for paths, lists for tuples."""
     if isinstance(value, Mapping):
-        return {key: with_names(each) for key, each in value.items()}
+        return {key: to_serializable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [with_names(each) for each in value]
+        return [to_serializable(each) for each in value]
     if isinstance(value, Path):
         return str(value)
-    return name_of(value) if callable(value) else value
+    return component_name(value) if callable(value) else value
 
 
-def lost_parts(value: Any, key: str = "") -> Iterator[str]:
-    """Dotted keys of a recipe whose functions ended with the process they were given in."""
+def find_unresolvable_functions(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the dotted keys of functions that existed only in an earlier process."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from lost_parts(each, f"{key}.{name}".lstrip("."))
+            yield from find_unresolvable_functions(each, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list):
         for each in value:
-            yield from lost_parts(each, key)
-    elif isinstance(value, str) and value.startswith(_GIVEN) and ":" in value and value not in _given:
+            yield from find_unresolvable_functions(each, key)
+    elif isinstance(value, str) and value.startswith(_GIVEN) and ":" in value and value not in _unnamed_components:
         yield key
 
 
 _searched: list[str] = []
 
 
-def search_also(folder: Path) -> None:
-    """Look for modules in this folder, too, before others, once one is asked for by name.
+def add_search_path(folder: Path) -> None:
+    """Add a folder to the search path of modules, before all others, from the next import of a name on.
 
-    Reading a recipe or a run asks for none, so what lies beside it takes no library's place there.
+    Reading a recipe or a run imports no module, so files in their folders do not shadow a library.
     """
     if str(folder) not in _searched:
         _searched.append(str(folder))
@@ -162,10 +179,10 @@ _refused: ContextVar[str] = ContextVar("refused", default="")
 
 @contextmanager
 def refuse_modules(remedy: str) -> Iterator[None]:
-    """Import no module that a name selects for as long as the block lasts; built-in parts are still found.
+    """Refuse to import modules of custom components within the block; built-in ones are available.
 
     Args:
-        remedy: What allows them, for the error.
+        remedy: How to allow them, for the error.
     """
     token = _refused.set(remedy)
     try:
@@ -175,15 +192,15 @@ def refuse_modules(remedy: str) -> Iterator[None]:
 
 
 def module_named(name: str) -> ModuleType:
-    """The module of this name, in the folders that are searched, in the working directory, or installed.
+    """Import a module from the search path, the working directory or the installed packages.
 
     Raises:
-        ImportError: There is none, or one folder has another of this name than a second folder, or than what is loaded;
-            or `refuse_modules` is in effect.
+        ImportError: If there is no such module, if two folders (or a folder and a loaded module) have different modules
+            of this name, or if `refuse_modules` is in effect.
     """
     if remedy := _refused.get():
         raise ImportError(f"the module {name} is not imported; {remedy}")
-    search_also(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
+    add_search_path(Path.cwd())  # the `whetstone` command does not put it there, as `python -m` would
     _check_one(name)
     for folder in _searched:
         if folder not in sys.path:
@@ -198,56 +215,72 @@ def module_named(name: str) -> ModuleType:
 
 
 def _check_one(name: str) -> None:
-    """See that a name means one module: Python loads the first of a name, and gives it to all who ask afterwards."""
+    """Check that a name means one module: Python loads the first one, and returns it for every later import."""
     below = Path(*name.split("."))
     places = (Path(folder) / file for folder in _searched for file in (below.with_suffix(".py"), below / "__init__.py"))
-    there = {place.resolve() for place in places if place.is_file()}
+    files = {place.resolve() for place in places if place.is_file()}
     loaded = Path(getattr(sys.modules.get(name), "__file__", None) or "")
-    if there and loaded.is_file():
-        there.add(loaded.resolve())
-    for one, other in pairwise(sorted(there)):
+    if files and loaded.is_file():
+        files.add(loaded.resolve())
+    for one, other in pairwise(sorted(files)):
         if not filecmp.cmp(one, other, shallow=False):
-            raise ImportError(f"{one} and {other} are two modules of one name, of which Python loads one; rename one")
+            raise ImportError(f"{one} and {other} are two modules with one name, and Python loads only one; rename one")
 
 
-def searched() -> list[str]:
-    """The folders that modules were looked for in beside Python's own."""
+def get_search_paths() -> list[str]:
+    """Return the folders that were added to the search path of modules."""
     return list(_searched)
 
 
-def unbound(part: Any) -> Any:
-    """A function or class without the options a recipe bound to it."""
+def unwrap_partial(part: Any) -> Any:
+    """Return a function or class without the options that a recipe bound to it."""
     return part.func if isinstance(part, functools.partial) else part
 
 
-def options_of(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keyword-only arguments of a function or class: what a recipe may set."""
+def get_component_options(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only arguments of a function or class: the options that a recipe may set."""
     parameters = inspect.signature(part).parameters
     return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def checked_options(
-    part: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any] | None = None
+def validate_options(
+    part: Callable[..., Any],
+    options: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    keys_beside: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The options with the types the part's signature asks for.
+    """Validate options against the types of a component's signature.
 
     Args:
-        given: What is passed whatever the recipe says; returned as it is.
+        fixed: Arguments that are always passed; returned unchanged.
+        keys_beside: Keys of the recipe that are at the same level as the options, for suggestions.
 
     Raises:
-        RecipeError: An option the part does not have, one missing, or one of the wrong type; `key` says which.
+        RecipeError: If an option is unknown, missing or of the wrong type; `key` is its name.
     """
-    known = options_of(part)
+    known = get_component_options(part)
     for key in options:
         if key not in known:
             new = next((names[key] for names in COMPONENT_OPTIONS.values() if names.get(key) in known), None)
-            raise OptionError(key, f"renamed to {new}" if new else f"no such option{did_you_mean(key, known)}")
+            raise OptionError(
+                key, f"renamed to {new}" if new else f"no such option{did_you_mean(key, {*known, *keys_beside})}"
+            )
     for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in options and key not in (given or {}):
-            raise OptionError(key, "is needed here and not set")
-    inner = unbound(part)
+        if parameter.default is parameter.empty and key not in options and key not in (fixed or {}):
+            raise OptionError(key, "is required")
+    return {**(fixed or {}), **_typed_options(part, options)}
+
+
+def _typed_options(part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options, which are parameters of a component, with the types of its signature.
+
+    Raises:
+        OptionError: If an option has another type.
+    """
+    inner = unwrap_partial(part)
     hints = get_type_hints(inner.__init__ if inspect.isclass(inner) else inner, include_extras=True)
-    # names of fields may be those of methods of a model (`schema`), so the fields have names of their own
+    # a field must not have the name of a method of a model (`schema`), hence the prefix
     fields: dict[str, Any] = {f"option_{key}": (hints.get(key, Any), Field(alias=key)) for key in options}
     config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
     model = create_model("options", __config__=config, **fields)
@@ -259,8 +292,8 @@ def checked_options(
         below = "".join(f".{part}" for part in problem["loc"][1:])
         if problem["type"] == "literal_error" and (new := _renamed_value(key, problem["input"])) is not None:
             raise OptionError(key + below, f"{problem['input']}: renamed to {new}") from None
-        raise OptionError(key + below, plain_problem(problem)) from None
-    return {**(given or {}), **{key: getattr(values, f"option_{key}") for key in options}}
+        raise OptionError(key + below, format_validation_error(problem)) from None
+    return {key: getattr(values, f"option_{key}") for key in options}
 
 
 def _renamed_value(option: str, value: Any) -> str | None:
@@ -270,35 +303,53 @@ def _renamed_value(option: str, value: Any) -> str | None:
 
 
 _PLAINLY = {
-    "dict_type": "keys and values are asked for",
-    "mapping_type": "keys and values are asked for",
-    "model_type": "keys and values are asked for",
-    "dataclass_type": "keys and values are asked for",
-    "list_type": "a list is asked for",
-    "tuple_type": "a list is asked for",
-    "sequence_str": "a list is asked for",
-    "is_instance_of": "something else is asked for",
+    "dict_type": "a mapping is expected",
+    "mapping_type": "a mapping is expected",
+    "model_type": "a mapping is expected",
+    "dataclass_type": "a mapping is expected",
+    "list_type": "a list is expected",
+    "tuple_type": "a list is expected",
+    "sequence_str": "a list is expected",
+    "is_instance_of": "another type is expected",
 }
 _ALONE = {
-    "missing": "is needed and not set",
-    "missing_keyword_only_argument": "is needed and not set",
+    "missing": "is required",
+    "missing_keyword_only_argument": "is required",
     "extra_forbidden": "no such key",
     "unexpected_keyword_argument": "no such key",
 }
 
 
-def plain_problem(problem: Mapping[str, Any]) -> str:
-    """What Pydantic found, without its words for Python's types."""
+def format_validation_error(problem: Mapping[str, Any]) -> str:
+    """Format an error of Pydantic without its names of Python types."""
     if problem["type"] in _ALONE:
         return _ALONE[problem["type"]]
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
-    said = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
+    message = _PLAINLY.get(problem["type"], f"{problem['msg'][0].lower()}{problem['msg'][1:]}")
     written = mask_secrets(repr(problem["input"]))
-    return f"{said}, got {written if len(written) <= 60 else f'{written[:57]}…'}"
+    near = _nearest_value(problem) if problem["type"] == "literal_error" else ""
+    return f"{message}, got {written if len(written) <= 60 else f'{written[:57]}…'}{near}"
 
 
-def made_of(
+def _nearest_value(problem: Mapping[str, Any]) -> str:
+    """Return `; did you mean "adamw"?` for a value such as `AdamW`, `torch.optim.AdamW` or `{name: adamw}`."""
+    value = problem["input"]
+    if isinstance(value, Mapping):
+        value = value.get("name")
+    if not isinstance(value, str):
+        return ""
+    allowed = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
+    word = value.rpartition(".")[2].lower()
+    parts = set(word.split("_"))
+    shared = {name: len(parts & set(name.split("_"))) for name in allowed}
+    # `adamw_torch` is `adamw` and not `adamw_8bit`, which has more letters in common
+    near = sorted((name for name in allowed if shared[name]), key=lambda name: (-shared[name], len(name)))
+    near = near or difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def instantiate_component(
     kind: str, name: str, part: Callable[..., Any], arguments: Mapping[str, Any], *, optional: OptionalProtocols = ()
 ) -> Any:
     """Create an object of a component class with the options of a recipe.
@@ -310,79 +361,89 @@ def made_of(
         RecipeError: If the class cannot be called with these arguments (in one line), or if the name of a member of
             the object is almost the name of an optional one.
     """
-    by_keyword_alone(kind, name, part)
+    check_constructible(kind, name, part)
     try:
-        made = part(**arguments)
+        component = part(**arguments)
     except (WhetstoneError, ValueError):
-        raise  # what it refuses is said where it was written
+        raise  # the caller adds file and line
     except (Exception, SystemExit) as error:
-        raise RecipeError(f'{kind} "{name}" cannot be made: {describe_exception(error)}') from error
-    if ":" in name:  # what only the object has; its class was looked at when it was found
-        _check_members(kind, name, made, optional)
-    return made
+        raise RecipeError(f'{kind} "{name}" cannot be created: {describe_exception(error)}') from error
+    if ":" in name:  # attributes of the object; those of its class were checked in `find_part`
+        _check_members(kind, name, component, optional)
+    return component
 
 
-def has_all_of(made: Any, protocol: type, kind: str, name: str) -> None:
-    """See that an object somebody wrote has the methods and attributes its place asks for.
+def check_interface(component: Any, protocol: type, kind: str, name: str) -> None:
+    """Check that a custom component has the methods and attributes of its interface.
 
     Args:
-        protocol: Names them.
+        protocol: Interface of this kind of component.
 
     Raises:
-        RecipeError: It lacks one.
+        RecipeError: If one is missing.
     """
     for old, new in COMPONENT_MEMBERS.get(kind, {}).items():
-        if hasattr(made, old):
+        if hasattr(component, old):
             raise RecipeError(f'{kind} "{name}": {old}: renamed to {new}')
-    asked = [key for key in vars(protocol) if key == "__call__" or not key.startswith("_")]
-    for key in asked:
-        if not hasattr(made, key):
+    members = [key for key in vars(protocol) if key == "__call__" or not key.startswith("_")]
+    for key in members:
+        if not hasattr(component, key):
             what = "cannot be called" if key == "__call__" else f"has no {key}"
-            needs = ", ".join(key if key != "__call__" else "a method __call__" for key in asked)
+            needs = ", ".join(key if key != "__call__" else "a method __call__" for key in members)
             raise RecipeError(f'{kind} "{name}" {what}; a {kind} has {needs}')
 
 
-def by_keyword_alone(kind: str, name: str, part: Callable[..., Any]) -> None:
-    """See that a class needs nothing that a recipe could not set.
+def check_constructible(kind: str, name: str, part: Callable[..., Any]) -> None:
+    """Check that a class has no required positional argument, which a recipe cannot set.
 
     Raises:
-        RecipeError: It has an argument by position and without a default.
+        RecipeError: If it has one.
     """
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in inspect.signature(part).parameters.values():
         if parameter.kind in positional and parameter.default is parameter.empty:
             raise RecipeError(
-                f'{kind} "{name}" cannot be made: {parameter.name} is asked for by position; options are keyword-only: '
-                f"def __init__(self, *, {parameter.name})"
+                f'{kind} "{name}" cannot be created: {parameter.name} is a positional argument; options are '
+                f"keyword-only: def __init__(self, *, {parameter.name})"
             )
 
 
 def named_part(kind: str, named: Any, built_in: Mapping[str, Any], *, optional: OptionalProtocols = ()) -> Any:
-    """Look up a function, or a class with its options bound, by a name or a mapping with `name` and the options.
+    """Look up a function or a class by a name, or by a mapping with `name` and the options to bind.
+
+    The options of a function are its parameters; a model does not see those that are bound.
 
     Args:
         optional: Optional protocols of this kind.
 
     Raises:
-        OptionError: If the class has no such option, or the option has another type.
-        RecipeError: If no component has this name, options are set for a function, or `name` is missing.
+        OptionError: If the component has no such option, or the option has another type.
+        RecipeError: If no component has this name, or `name` is missing.
     """
     options = dict(named) if isinstance(named, Mapping) else {"name": named}
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise RecipeError(f"a {kind} is a name, or a mapping with its name, got {named!r}")
+        raise RecipeError(f"a {kind} must be a name, or a mapping with `name`, got {named!r}")
     part = find_part(kind, name, built_in, optional=optional)
     if inspect.isclass(part):
-        arguments = checked_options(part, options)
-        by_keyword_alone(kind, name, part)
+        arguments = validate_options(part, options)
+        check_constructible(kind, name, part)
         return functools.partial(part, **arguments)
-    if options:
-        raise RecipeError(f"{name} is a function and has no options: {', '.join(options)}")
-    return part
+    return functools.partial(part, **_function_options(name, part, options)) if options else part
+
+
+def _function_options(name: str, part: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a function with the types of its parameters; other parameters stay free."""
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [each.name for each in inspect.signature(part).parameters.values() if each.kind in by_keyword]
+    for key in options:
+        if key not in known:
+            raise OptionError(key, f"the function {name} has no parameter {key}{did_you_mean(key, known)}")
+    return _typed_options(part, options)
 
 
 class OptionError(RecipeError):
-    """An option of a part that cannot be; whoever knows where it was written adds file and line."""
+    """An invalid option of a component; the caller adds file and line."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}")

@@ -21,5 +21,5 @@ class Provenance(StrEnum):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the policy plays the trajectory in this run, so that it counts towards costs and budgets."""
+        """Return whether the policy plays the trajectory in this run, so that it counts towards costs and budgets."""
         return self in (Provenance.SAMPLED, Provenance.IMAGINED)

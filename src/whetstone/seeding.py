@@ -1,7 +1,8 @@
-"""Where does a random choice come from? From a seed derived from its place in the run, and nowhere else.
+"""Random seeds that are derived from the position of a random choice in the run.
 
-Easy to get wrong: Python's `hash` changes from process to process, and a shared generator makes one
-episode's luck depend on another's. A derived seed depends on its parts alone.
+Note:
+    Python's `hash` changes from process to process, and with a shared generator one episode depends on another. A
+    derived seed depends only on its parts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that depends on every part and on their order.
+    """Return a 63-bit seed that depends on every part and on their order.
 
     The same parts give the same seed in every process, on every machine.
     """
@@ -20,5 +21,5 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def derive_random(*parts: int | str) -> random.Random:
-    """A generator of its own, seeded by `derive_seed(*parts)`."""
+    """Return a new generator, seeded by `derive_seed(*parts)`."""
     return random.Random(derive_seed(*parts))

@@ -77,11 +77,7 @@ class TokenSequence:
         return hash(self.keys)
 
     def __getitem__(self, span: slice) -> TokenSequence:
-        """The tokens of a contiguous span.
-
-        Raises:
-            ValueError: The step is not 1, or the span cuts a medium.
-        """
+        """Return the tokens of a contiguous span."""
         start, end, step = span.indices(len(self.ids))
         if step != 1:
             raise ValueError(f"a token sequence has contiguous spans only, got step {step}")
@@ -196,11 +192,7 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, span: slice) -> Tokens:
-        """The tokens of a contiguous span.
-
-        Raises:
-            ValueError: The span cuts a medium.
-        """
+        """Return the tokens of a contiguous span."""
         start, end, _ = span.indices(len(self.ids))
         columns: dict[str, Any] = {name: getattr(self, name)[start:end] for name in _COLUMNS}
         measured = {name: column[start:end] for name, column in self.measured.items()}
@@ -208,7 +200,7 @@ class Tokens:
 
     @property
     def sequence(self) -> TokenSequence:
-        """Ids and media, without the other columns."""
+        """Return ids and media, without the other columns."""
         return TokenSequence(self.ids, self.media)
 
     @classmethod

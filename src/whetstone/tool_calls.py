@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whetstone.causes import counted_causes
+from whetstone.failure_causes import count_causes
 from whetstone.json_lines import read_objects
 from whetstone.trajectory import CallRecord, Trajectory
 
@@ -36,6 +36,8 @@ _MOSTLY = 0.5
 _ANSWERED = ("ok", "stopped")
 _OF_TOOL = ("tool_failed", "timeout", "unavailable")
 _WITHOUT_TOOL = ("malformed_call", "too_many_calls", "not_called")
+RATE_LIMITED = "set environment.max_calls_per_second"
+"""Start of the remedy in the error of a call that its backend refused with HTTP 429."""
 _SQLITE_THREAD = "SQLite objects created in a thread"
 
 
@@ -54,10 +56,12 @@ class ToolStatistics:
     seconds_max: float
     error: str = ""
     """The most frequent error message, in one line; errors that differ only in numbers are one."""
+    unavailable: int = 0
+    """Errors of the backend after all attempts; included in `failed`, and 0 if unknown."""
 
     @property
     def error_fraction(self) -> float:
-        """Fraction of the calls that failed, for any cause."""
+        """Return the fraction of the calls that failed, for any cause."""
         return (self.failed + self.rejected) / self.calls
 
 
@@ -108,15 +112,17 @@ def statistics_of_run(rows: Iterable[Mapping[str, Any]], run_dir: Path) -> dict[
     """
     metrics = [row for row in rows if "step" in row]
     names = dict.fromkeys(name for row in metrics for name in _tools_of(row))
-    errors: dict[str, str] = {}
+    last: dict[str, ToolStatistics] = {}
     if any(row.get(f"tools/{name}/error_fraction") for row in metrics for name in names):
-        errors = {name: tool.error for name, tool in tool_statistics(read_calls(run_dir)).items()}
-    statistics = {name: _sum_steps(name, metrics, errors.get(name, "")) for name in names}
+        last = tool_statistics(read_calls(run_dir))
+    statistics = {name: _sum_steps(name, metrics, last.get(name)) for name in names}
     return dict(sorted(statistics.items(), key=lambda entry: -entry[1].calls))
 
 
 def describe_failing_tools(statistics: Mapping[str, ToolStatistics]) -> list[str]:
-    """Return a line for each tool that failed in all of its calls: cause and remedy; tools that caused it come first.
+    """Return a line for each tool that failed in all of its calls: cause and remedy.
+
+    Tools that caused it come first.
 
     >>> describe_failing_tools({"lookup": ToolStatistics(3, 3, 0, 0, 0.1, 0.1, "KeyError: 'db'")})
     ["lookup failed in 3 of 3 calls: KeyError: 'db'; repair the tool, no call of it succeeds"]
@@ -215,7 +221,8 @@ def _statistics_of(calls: Sequence[CallRecord]) -> ToolStatistics:
         sum(call.truncated for call in calls),
         round(sum(round(call.seconds, 6) for call in calls) / len(calls), 6),  # as exact as stored episodes
         round(max(call.seconds for call in calls), 6),
-        next(iter(counted_causes(errors, most=1)), ""),
+        next(iter(count_causes(errors, most=1)), ""),
+        sum(call.outcome == "unavailable" for call in calls),
     )
 
 
@@ -238,7 +245,7 @@ def _count_mostly(rows: Sequence[Mapping[str, Any]], fraction: str) -> dict[str,
     return {n: (counts[n], calls[n]) for n in calls if calls[n] >= MIN_CALLS and counts[n] >= _MOSTLY * calls[n]}
 
 
-def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], error: str) -> ToolStatistics:
+def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], last: ToolStatistics | None) -> ToolStatistics:
     def total(fraction: str) -> int:
         return round(float(sum((row.get(f"tools/{name}/{fraction}") or 0) * counted for row, counted in steps)))
 
@@ -247,7 +254,9 @@ def _sum_steps(name: str, rows: Sequence[Mapping[str, Any]], error: str) -> Tool
     seconds = sum((row.get(f"tools/{name}/seconds_mean") or 0) * counted for row, counted in steps)
     longest = max((row.get(f"tools/{name}/seconds_max") or 0 for row, _ in steps), default=0.0)
     rejected = total("error_fraction") - failed
-    return ToolStatistics(calls, failed, rejected, total("truncated_fraction"), seconds / max(1, calls), longest, error)
+    error, unavailable = (last.error, last.unavailable) if last is not None else ("", 0)
+    mean, truncated = seconds / max(1, calls), total("truncated_fraction")
+    return ToolStatistics(calls, failed, rejected, truncated, mean, longest, error, unavailable)
 
 
 def _by_tool_failures(entry: tuple[str, ToolStatistics]) -> int:
@@ -270,4 +279,8 @@ def _remedy(name: str, tool: ToolStatistics) -> str:
         )
     if _SQLITE_THREAD in tool.error:
         return "set environment.single_thread: true, and open the connection in the constructor of a class of tools"
+    if RATE_LIMITED in tool.error:
+        return "its backend limits the rate of calls; a run that stopped continues with --resume"
+    if 2 * tool.unavailable > tool.failed:
+        return "start its backend, no call of it succeeds; a run that stopped continues with --resume"
     return "repair the tool, no call of it succeeds"

@@ -1,7 +1,8 @@
-"""How is a trajectory written as JSON? Messages to read, token columns to compute with.
+"""Trajectories as JSON: messages to read, token columns to compute with.
 
-Easy to get wrong: JSON has no NaN, so a log-prob nobody drew is null, and one of −inf is a word; and a forked
-trajectory must get its parent's turns back, the same objects, or the tree is lost on disk.
+Note:
+    JSON has no NaN: the log-prob of a token that was not sampled is null, and minus infinity is a string. A forked
+    trajectory must get the same `Turn` objects as its parent, or the tree is lost on disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from whetstone.chat.message import Message
-from whetstone.json_lines import parse_object, validate_shape, writable
+from whetstone.json_lines import parse_object, to_writable, validate_shape
 from whetstone.tokens import check_spans
 from whetstone.trajectory import (
     Author,
@@ -120,19 +121,19 @@ _TRAJECTORY, _TURN, _TASK = TypeAdapter(_TrajectoryRow), TypeAdapter(_TurnRow), 
 
 
 def encoded_trajectory(trajectory: Trajectory) -> bytes:
-    """A line of JSON, without its end; what a model said that cannot be written shows as `�`."""
+    """Encode a trajectory as a line of JSON, without the line end; invalid characters become `�`."""
     row = _trajectory(trajectory)
     try:
         return orjson.dumps(row)
     except TypeError:
-        return orjson.dumps(writable(row))
+        return orjson.dumps(to_writable(row))
 
 
 def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
-    """Decode what `encoded_trajectory` wrote. Forks share the turns of a parent that precedes them.
+    """Decode lines of `encoded_trajectory`. Forks share the turns of a parent that precedes them.
 
     Raises:
-        ValueError: A line is no trajectory; the message is one line.
+        ValueError: If a line is not a trajectory; the message is one line.
     """
     read: dict[str, Trajectory] = {}
     for line in lines:
@@ -142,16 +143,16 @@ def decoded_trajectories(lines: Iterable[bytes]) -> list[Trajectory]:
 
 
 def encoded_task(task: Task) -> dict[str, Any]:
-    """A task as JSON can hold it; what is private must be such."""
+    """Encode a task as a JSON object; its private data must be JSON values."""
     row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
     return row | ({"messages": [message.to_openai() for message in task.messages]} if task.messages else {})
 
 
 def decoded_task(row: Mapping[str, Any]) -> Task:
-    """Decode what `encoded_task` made.
+    """Decode a task that `encoded_task` encoded.
 
     Raises:
-        ValueError: It is no task.
+        ValueError: If it is not a task.
     """
     read = validate_shape(_TASK, row)
     messages = tuple(map(Message.from_openai, read.get("messages", ())))
@@ -159,16 +160,16 @@ def decoded_task(row: Mapping[str, Any]) -> Task:
 
 
 def encoded_turn(turn: Turn) -> dict[str, Any]:
-    """A turn by itself, with its messages, as JSON can hold it."""
-    messages = [writable(message.to_openai()) for message in (turn.message, *turn.observation)]
-    return {"messages": messages, **_turn(turn), "calls": writable(_calls(turn))}
+    """Encode one turn with its messages as a JSON object."""
+    messages = [to_writable(message.to_openai()) for message in (turn.message, *turn.observation)]
+    return {"messages": messages, **_turn(turn), "calls": to_writable(_calls(turn))}
 
 
 def decoded_turn(row: Mapping[str, Any]) -> Turn:
-    """Decode what `encoded_turn` made.
+    """Decode a turn that `encoded_turn` encoded.
 
     Raises:
-        ValueError: It is no turn.
+        ValueError: If it is not a turn.
     """
     read = validate_shape(_TURN, row)
     messages = [Message.from_openai(message) for message in read.get("messages", ())]
@@ -206,16 +207,16 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
 
 def _score(score: Score) -> dict[str, Any]:
     turns = None if score.turns is None else list(score.turns)
-    said: dict[str, Any] = {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
+    row: dict[str, Any] = {"value": score.value, "parts": dict(score.parts), "turns": turns, "success": score.success}
     if score.signals:
-        said["signals"] = {name: list(values) for name, values in score.signals.items()}
+        row["signals"] = {name: list(values) for name, values in score.signals.items()}
     if score.judgements:
-        said["judgements"] = [{"question": each.question, "said": dict(each.said)} for each in score.judgements]
-    return said
+        row["judgements"] = [{"question": each.question, "said": dict(each.answer)} for each in score.judgements]
+    return row
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    """Messages are not repeated here: the action is one, behind it come `observation` many."""
+    """Encode a turn without its messages: the trajectory has one for the action, then `observation` further ones."""
     return {
         "context": _tokens(turn.context),
         "action": _tokens(turn.action),
@@ -239,7 +240,7 @@ def _calls(turn: Turn) -> list[list[Any]]:
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:
-    """Columns; those in which nothing is known are left out, and authors are written as runs."""
+    """Encode token columns; empty columns are left out, and authors are run-length encoded."""
     written: dict[str, Any] = {
         "ids": list(tokens.ids),
         "authors": [[author, len(list(run))] for author, run in groupby(tokens.authors)],
@@ -262,10 +263,10 @@ def _numbers(column: Sequence[float]) -> Sequence[float | str]:
 
 
 def check_row(written: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a file of trajectories as it is.
+    """Check a row of a trajectory file and return it unchanged.
 
     Raises:
-        ValueError: It is no trajectory; the message is one line.
+        ValueError: If it is not a trajectory; the message is one line.
     """
     validate_shape(_TRAJECTORY, written)
     return written
@@ -276,10 +277,10 @@ def read_trajectory(written: Mapping[str, Any], before: Mapping[str, Trajectory]
 
     Args:
         written: A JSON object, as `encoded_trajectory` writes it.
-        before: By id, trajectories that it may be forked from.
+        before: Trajectories that it may be forked from, by id.
 
     Raises:
-        ValueError: It is no trajectory; the message is one line.
+        ValueError: If it is not a trajectory; the message is one line.
     """
     row = validate_shape(_TRAJECTORY, written)
     messages = [Message.from_openai(message) for message in row["messages"]]

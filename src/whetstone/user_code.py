@@ -13,7 +13,7 @@ import traceback
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from whetstone.errors import did_you_mean, explained, innermost, said_by
+from whetstone.errors import did_you_mean, exception_text, root_exception, summarize_exception
 
 _WHETSTONE = str(Path(__file__).parent)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -28,7 +28,7 @@ def describe_exception(error: BaseException) -> str:
     machine. An exception that passed through no code of the user has no place.
     """
     place = describe_place(error)
-    text = f"{explained(error)}{_describe_fields(innermost(error))}"
+    text = f"{summarize_exception(error)}{_describe_fields(root_exception(error))}"
     return f"{place}: {text}" if place else text
 
 
@@ -49,8 +49,8 @@ def remove_place(text: str) -> str:
 
 def describe_mistake(error: BaseException) -> str | None:
     """Return a line for the terminal if an exception is of the user's code, or of a file that cannot be used."""
-    frame, cause = _user_frame(error), innermost(error)
-    text = said_by(cause).strip().partition("\n")[0]
+    frame, cause = _user_frame(error), root_exception(error)
+    text = exception_text(cause).strip().partition("\n")[0]
     if frame is not None:
         path, folder = Path(frame.filename), Path.cwd()
         place = path.relative_to(folder) if path.is_relative_to(folder) else path
@@ -63,7 +63,7 @@ def describe_mistake(error: BaseException) -> str | None:
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
     """Return the innermost frame of the user's code, or None if there is none."""
-    frames = traceback.extract_tb(innermost(error).__traceback__)
+    frames = traceback.extract_tb(root_exception(error).__traceback__)
     return next((frame for frame in reversed(frames) if _is_user_file(frame.filename)), None)
 
 

@@ -1,12 +1,12 @@
 """Owners and deadlines of waits: each call of untrusted code names the part it waits for and how long it may take.
 
 `waiting_for` names the part, such as `tool Shop (open)`. `Waits` holds the names for one episode, so that an error
-message and the watchdog name the same part. `deadline` and `finish_within` set a deadline.
+message and the watchdog name the same part. `limit_duration` and `finish_within` set a deadline.
 
 Note:
-    `deadline` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave in
-    the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a separate task and abandons
-    that task if it does not end.
+    `limit_duration` runs its block in the caller's task: what `open` enters, such as a task group, `close` has to leave
+    in the same task. A coroutine can ignore its cancellation, so `finish_within` runs it in a separate task and
+    abandons that task if it does not end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from whetstone.errors import InfrastructureError, explained
-from whetstone.stopping import asked_to_stop, pressed
+from whetstone.cancellation import is_cancellation_requested, is_second_interrupt
+from whetstone.errors import InfrastructureError, summarize_exception
 
 T = TypeVar("T")
 CLOSE_SECONDS = 30.0
@@ -52,8 +52,11 @@ class Waits:
         self.cut = ""
         """The innermost part whose wait was cancelled; empty once another wait starts."""
 
-    def current(self) -> tuple[str, float] | None:
-        """Return the innermost part and the start of its wait, or None; parts that work in parallel are joined."""
+    def current_wait(self) -> tuple[str, float] | None:
+        """Return the innermost part and the start of its wait, or None.
+
+        Parts that work in parallel are joined.
+        """
         waits = list(self._entered.values())
         depth = max((wait[0] for wait in waits), default=0)
         innermost = [wait for wait in waits if wait[0] == depth]
@@ -82,7 +85,10 @@ _current: ContextVar[tuple[Waits, int] | None] = ContextVar("waits", default=Non
 
 @contextmanager
 def collect_waits(waits: Waits | None = None) -> Iterator[None]:
-    """Collect the waits of the block in `waits`; without it, in those of the enclosing block or in new ones."""
+    """Collect the waits of the block in `waits`.
+
+    Without it, in those of the enclosing block or in new ones.
+    """
     outer = _current.get()
     if waits is not None or outer is None:
         _current.set((waits or Waits(), 1))
@@ -109,7 +115,7 @@ def waiting_for(owner: str) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def deadline(seconds: float | None, *, owner: str) -> AsyncIterator[None]:
+async def limit_duration(seconds: float | None, *, owner: str) -> AsyncIterator[None]:
     """Limit the time of a block, in the task that runs it.
 
     Raises:
@@ -151,7 +157,7 @@ async def finish_within(
             raise
         if not done:
             outer = _current.get()
-            innermost = outer[0].current() if outer is not None else None
+            innermost = outer[0].current_wait() if outer is not None else None
             await _cancel(task, patience)
             raise DeadlinePassed(innermost[0] if innermost is not None else owner, seconds or 0.0)
     result, error = task.result()
@@ -163,17 +169,17 @@ async def finish_within(
 async def close_within(seconds: float, work: Coroutine[Any, Any, Any], *, owner: str) -> str:
     """Wait until something is closed, report a failure, and return it in a line; empty if there is none."""
     try:
-        async with deadline(seconds, owner=owner):
+        async with limit_duration(seconds, owner=owner):
             await work
         return ""
     except asyncio.CancelledError:
-        if asked_to_stop():
+        if is_cancellation_requested():
             raise
         failure = f"{owner}: CancelledError without a cancellation"
     except DeadlinePassed as error:
         failure = str(error)
     except (Exception, SystemExit) as error:
-        failure = f"{owner}: {explained(error)}"
+        failure = f"{owner}: {summarize_exception(error)}"
     asyncio.get_running_loop().call_exception_handler({"message": f"not closed, the run continues: {failure}"})
     return failure
 
@@ -185,7 +191,7 @@ async def _capture(work: Coroutine[Any, Any, T]) -> tuple[T | None, BaseExceptio
     except DeadlinePassed as error:
         return None, InfrastructureError(str(error))
     except BaseException as error:  # untrusted code may raise anything
-        if isinstance(error, asyncio.CancelledError) or pressed(error):
+        if isinstance(error, asyncio.CancelledError) or is_second_interrupt(error):
             raise
         return None, error
 

@@ -1,4 +1,4 @@
-"""The files of a paper's appendix have the numbers of the run or comparison that they were written of."""
+"""The files of a paper's appendix contain the numbers of their run or comparison."""
 
 import csv
 import json
@@ -7,8 +7,8 @@ import shutil
 import pytest
 import yaml
 
-from tests_cli import whetstone
-from tests_small import SMALL, TEACHING
+from support.cli import whetstone
+from support.small import SMALL, TEACHING
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
@@ -57,6 +57,7 @@ def test_an_appendix_of_a_run_has_every_metric_interval_seed_and_version(run, tm
     page = (tmp_path / "appendix" / "appendix.md").read_text()
     assert f"torch {environment['packages']['torch']}" in page
     assert "| seeds | 7 |" in page
+    assert f"{max(each['episodes'] for each in summary['evaluations'].values())} held out" in page
     assert (tmp_path / "appendix" / "results.tex").read_text().count(r"\\") == 1 + len(summary["evaluations"])
 
 
@@ -104,7 +105,7 @@ def test_an_appendix_of_a_comparison_has_every_run_and_pair(tmp_path):
         (["run", "--trajectory", "x"], "--trajectory: has no effect with --appendix"),
     ],
 )
-def test_what_has_no_appendix_is_one_line(run, tmp_path, arguments, message):
+def test_sources_without_an_appendix_are_refused_in_one_line(run, tmp_path, arguments, message):
     (tmp_path / "nothing").mkdir()
     (tmp_path / "run").symlink_to(run)
     done = whetstone("show", *arguments, "--appendix", "appendix", cwd=tmp_path)
@@ -113,9 +114,9 @@ def test_what_has_no_appendix_is_one_line(run, tmp_path, arguments, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_run_without_an_end_has_no_appendix(run, tmp_path):
+def test_unfinished_run_has_no_appendix(run, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text((run / "recipe.yaml").read_text())
     done = whetstone("show", "run", "--appendix", "appendix", cwd=tmp_path)
     assert done.returncode == 2
-    assert "the run has no end yet" in done.stderr
+    assert "the run is not finished" in done.stderr

@@ -1,4 +1,4 @@
-"""`whetstone bisect` finds the first difference of two runs at the level at which it is planted."""
+"""`whetstone bisect` finds the first difference of two runs at its level."""
 
 import hashlib
 import json
@@ -8,8 +8,8 @@ import zlib
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 from whetstone.analysis import compare_runs
 from whetstone.recipe import load_recipe
 from whetstone.record import checkpoint_path
@@ -22,7 +22,7 @@ OVERRIDES = [
     "supervised=null",
     "ablations=null",
     "evaluation.episodes=2",
-    "reward=tests_small:alternating",
+    "reward=support.small:alternating",
     "reinforcement.steps=3",
     "reinforcement.checkpoint_interval_steps=1",
     "reinforcement.keep_last=9",
@@ -45,7 +45,7 @@ def copy(original, tmp_path):
 
 
 def planted(run, update, change):
-    """Change the first trajectory of an update on record, with the journal of its place."""
+    """Change the first trajectory of a recorded update, and its line in the journal."""
     journal = run / "store" / "journal.jsonl"
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     number = next(e["groups"] for e in events if e["event"] == "consumed" and e["update"] == update)[0]
@@ -103,7 +103,7 @@ def other_task(row):
     ],
 )
 @pytest.mark.parametrize("update", [0, 1])
-def test_a_difference_in_the_record_is_found_at_its_place(original, copy, change, level, where, update):
+def test_first_difference_is_found_at_its_level_and_place(original, copy, change, level, where, update):
     planted(copy, update, change)
     first = compare_runs(original, copy).first
     assert (first.level, first.stage, first.step, first.group) == (level, "reinforcement", update + 1, 0)
@@ -112,7 +112,7 @@ def test_a_difference_in_the_record_is_found_at_its_place(original, copy, change
         assert first.text  # the tokens before it, as text
 
 
-def test_the_earlier_of_two_differences_is_found(original, copy):
+def test_earlier_of_two_differences_is_found(original, copy):
     planted(copy, 1, other_token)
     planted(copy, 0, other_reward)
     assert compare_runs(original, copy).first.level == "reward"
@@ -163,7 +163,7 @@ def test_equal_runs_have_no_difference(original, tmp_path):
     assert "no difference through step 3 of reinforcement" in result.stdout
 
 
-def test_a_longer_run_is_compared_as_far_as_both_go(original, copy):
+def test_runs_of_different_length_are_compared_over_common_steps(original, copy):
     train(copy, resume=True, changes=["reinforcement.steps=4"], progress=Progress(quiet=True))
     result = whetstone("bisect", original, copy)
     assert result.returncode == 1  # the recipes differ

@@ -1,11 +1,11 @@
-"""Which tasks a run learned from, by the card's numbers and by a run's record."""
+"""Scores of tasks by their learning curves: worked numbers, and the record of a run."""
 
 import json
 
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL, TEACHING
+from support.cli import whetstone
+from support.small import SMALL, TEACHING
 from whetstone.analysis.task_scores import TaskScore, TaskScores, _curves, task_scores
 from whetstone.assembly import assemble
 from whetstone.errors import RunDirectoryError
@@ -14,16 +14,18 @@ from whetstone.record.reader import RunRecord
 from whetstone.trajectory import Task
 
 
-def test_groups_in_their_order_become_windows_in_which_each_task_of_a_round_is_once():
+def test_groups_are_divided_into_windows_with_each_task_once():
     visits = [("a", 0.0), ("b", 1.0), ("a", 0.5), ("b", None), ("a", 1.0), ("b", 1.0)]
     assert _curves(visits, 3) == {"a": [0.0, 0.5, 1.0], "b": [1.0, None, 1.0]}
-    # two of one window are averaged
+    # two groups in one window are averaged
     assert _curves([("a", 0.0), ("a", 1.0), ("b", 1.0), ("b", 0.0)], 2) == {"a": [0.5, None], "b": [None, 0.5]}
 
 
-def test_a_sixth_is_chosen_the_best_first_and_written_in_the_order_of_the_source():
-    made = [TaskScore(index, str(index), score, ()) for index, score in ((7, 0.9), (2, 0.8), (5, 0.5), (1, 0.1))]
-    scores = TaskScores(tuple(made), dropped=0)
+def test_best_sixth_is_selected_and_written_in_the_order_of_the_source():
+    scores_of_tasks = [
+        TaskScore(index, str(index), score, ()) for index, score in ((7, 0.9), (2, 0.8), (5, 0.5), (1, 0.1))
+    ]
+    scores = TaskScores(tuple(scores_of_tasks), dropped=0)
     assert scores.best(share=0.5) == [2, 7]
     assert scores.best() == [7]  # a sixth of four is one
     assert scores.best(at_least=0.5) == [2, 5, 7]
@@ -31,7 +33,7 @@ def test_a_sixth_is_chosen_the_best_first_and_written_in_the_order_of_the_source
 
 
 @pytest.mark.slow
-def test_a_run_is_scored_by_its_record_and_what_is_chosen_is_trained_on(tmp_path):
+def test_run_is_scored_by_its_record_and_selected_tasks_are_trained(tmp_path):
     rows = [json.dumps({"prompt": f"{k}", "answer": k}) for k in range(8)]
     (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
     recipe = ["tasks={source: jsonl, path: tasks.jsonl, held_out_fraction: 0.25}", "supervised=null", "ablations=null"]
@@ -42,36 +44,36 @@ def test_a_run_is_scored_by_its_record_and_what_is_chosen_is_trained_on(tmp_path
     command = ("tasks", "score", "run", "--output-file", "best.json", "--json")
     done = whetstone(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (len(said["tasks"]), said["dropped"], len(said["chosen"])) == (6, 0, 1)
-    naive = naively(tmp_path / "run")
-    assert {task["id"]: task["curve"] for task in said["tasks"]} == naive
+    printed = json.loads(done.stdout)
+    assert (len(printed["tasks"]), printed["dropped"], len(printed["chosen"])) == (6, 0, 1)
+    naive = naive_curves(tmp_path / "run")
+    assert {task["id"]: task["curve"] for task in printed["tasks"]} == naive
     mean = [sum(curve[k] for curve in naive.values()) / 6 for k in range(3)]
-    for task in said["tasks"]:
-        apart = sum((r - m) ** 2 for r, m in zip(task["curve"], mean, strict=True))
+    for task in printed["tasks"]:
+        squared_distance = sum((r - m) ** 2 for r, m in zip(task["curve"], mean, strict=True))
         most = sum((1 - m) ** 2 for m in mean)
-        assert task["score"] == pytest.approx(1 - apart / most if most else 0.0)
-    assert json.loads((tmp_path / "best.json").read_text()) == said["chosen"]
+        assert task["score"] == pytest.approx(1 - squared_distance / most if most else 0.0)
+    assert json.loads((tmp_path / "best.json").read_text()) == printed["chosen"]
     chosen = ["with=limr", f"curriculum.path={tmp_path / 'best.json'}", "curriculum.indices=null"]
     done = whetstone("train", "demo", *chosen, *small, "--run-dir", "again", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    again = RunRecord(tmp_path / "again")
-    assert set(again.tasks.values()) == set(said["chosen"])
+    repeated = RunRecord(tmp_path / "again")
+    assert set(repeated.tasks.values()) == set(printed["chosen"])
 
 
-def naively(run):
-    """By task, its share of successes in each third of the run."""
+def naive_curves(run):
+    """Return the success rate per task in each third of the run."""
     record = RunRecord(run)
-    found = {}
+    curves = {}
     for update in sorted(record.consumed):
         for number in record.consumed[update]:
             group = record.load(number, Task("", ""))
             share = sum(t.score.success for t in group.trajectories) / len(group.trajectories)
-            found.setdefault(group.trajectories[0].task_id, []).append(share)
-    return found
+            curves.setdefault(group.trajectories[0].task_id, []).append(share)
+    return curves
 
 
-def test_a_run_that_saw_each_task_once_is_told_what_would_help(tmp_path, monkeypatch):
+def test_run_with_each_task_once_is_refused_with_the_remedy(tmp_path, monkeypatch):
     class Once:
         consumed, passed_over, tasks = {0: [0, 1]}, {}, {0: 0, 1: 1}
 
@@ -85,14 +87,14 @@ def test_a_run_that_saw_each_task_once_is_told_what_would_help(tmp_path, monkeyp
             return type("Group", (), {"trajectories": ()})()
 
     monkeypatch.setattr("whetstone.analysis.task_scores.RunRecord", Once)
-    with pytest.raises(RunDirectoryError, match="2 groups of 2 tasks: a curve needs tasks that were sampled at least"):
+    with pytest.raises(RunDirectoryError, match="2 groups of 2 tasks; a curve needs tasks that were sampled at least"):
         task_scores(tmp_path)
 
 
-def test_a_curriculum_that_names_no_task_says_how_to_find_some():
-    for changes, said in (
+def test_curriculum_without_tasks_is_refused_with_the_remedy():
+    for changes, message in (
         (["curriculum=task_subset"], "a list of tasks, or path: .* `whetstone tasks score RUN` writes"),
         (["curriculum={name: task_subset, indices: [1], path: x.json}"], "both a list of tasks and path are set"),
     ):
-        with pytest.raises(Exception, match=said):
+        with pytest.raises(Exception, match=message):
             assemble(load_recipe("demo", [*SMALL, *changes])).check()

@@ -1,12 +1,12 @@
-"""A recipe that names what its run does not produce is refused, saying which part would provide it."""
+"""A recipe that requires columns that its run does not produce is refused with the component that provides them."""
 
 import re
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.assembly import assemble
-from whetstone.assembly.column_requirements import unmet
+from whetstone.assembly.column_requirements import find_unmet_columns
 from whetstone.errors import RecipeError
 from whetstone.learning.columns import RunCapabilities
 from whetstone.recipe import load_recipe
@@ -20,11 +20,11 @@ def refused(*overrides):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
-        (["advantage=turn_gae"], "turn_gae reads values, which this run does not produce; a critic would say it"),
-        (["objective=tests_small:reads_logprobs"], 'reads logprobs; did you mean "learner_logprobs"'),
-        (["objective=tests_small:reads_an_option"], r"make it an option by a \* before it"),
+        (["advantage=turn_gae"], "turn_gae reads values, which this run does not produce; requires a critic"),
+        (["objective=support.small:reads_logprobs"], 'reads logprobs; did you mean "learner_logprobs"'),
+        (["objective=support.small:reads_an_option"], r"make it an option by a \* before it"),
         (["advantage=tree_ps"], "tree_ps reads nodes, which this run does not produce; a strategy that forks"),
         (["advantage=remax"], "remax reads greedy_rewards.* rollout.strategy: greedy_baseline"),
         (
@@ -39,12 +39,15 @@ def refused(*overrides):
         (["reward_shaping=[gated]"], "reward_shaping.0.*gated reads process_rewards"),
         (
             ["advantage_transforms=[entropy_modulated]", "advantage=reinforce_plus_plus"],
-            "one advantage a turn.* one a token",
+            "one advantage per turn.* one per token",
         ),
         (["critic={}"], 'critic: has no effect: advantage "group_relative" does not use a critic'),
         (["aggregation=constant"], "aggregation.tokens: .* set it"),
         (["aggregation.tokens=5"], "aggregation.tokens: has no effect.*constant"),
-        (["objective=probability_difference", "importance_correction=truncated"], "importance_correction.*carries"),
+        (
+            ["objective=probability_difference", "importance_correction=truncated"],
+            "importance_correction.*already includes",
+        ),
         (["objective=dpo", "advantage=null", "importance_correction=truncated"], "importance_correction.*sums"),
         (["credit_filters=[void_turn]"], 'no credit filter named "void_turn"; did you mean "void_turns"'),
         (["advantage=group_relativ"], 'did you mean "group_relative"'),
@@ -56,10 +59,13 @@ def refused(*overrides):
             "advantage.discount: input should be less than or equal to 1",
         ),
         (["advantage={name: gigpo, discout: 1}"], 'advantage.discout: no such option; did you mean "discount"'),
-        (["objective={name: clipped, dual_clip: 1.1}", "reinforcement.epochs=2"], "objective: dual_clip is above 1"),
+        (
+            ["objective={name: clipped, dual_clip: 1.1}", "reinforcement.epochs=2"],
+            "objective: dual_clip must be above 1",
+        ),
         (
             ["importance_correction={name: masked, high: -1}"],
-            "importance_correction: low is zero or more and below high",
+            "importance_correction: low must be at least 0 and below high",
         ),
         (
             ["reward_shaping={name: overlong, buffer: 0}"],
@@ -69,13 +75,13 @@ def refused(*overrides):
         (["objective=dpo", "advantage=rloo"], 'advantage: has no effect.*objective "dpo" reads no advantages'),
     ],
 )
-def test_it_says_what_is_read_and_who_would_provide_it(overrides, said):
-    assert re.search(said, refused(*overrides)), refused(*overrides)
+def test_refusal_names_the_column_and_its_provider(overrides, message):
+    assert re.search(message, refused(*overrides)), refused(*overrides)
 
 
-def test_a_source_without_gold_answers_has_no_beliefs_and_none_without_difficulty_a_hardness():
+def test_source_without_answers_has_no_beliefs_and_without_difficulty_no_hardness():
     run = RunCapabilities(load_recipe("demo").recipe, lambda: Task("t", "?"))
-    said = dict(unmet(["answer_beliefs", "hardness", "rewards"], run))
-    assert "knows no gold answer" in said["answer_beliefs"]
-    assert "tags no task with a difficulty" in said["hardness"]
-    assert "rewards" not in said
+    unmet = dict(find_unmet_columns(["answer_beliefs", "hardness", "rewards"], run))
+    assert "has no gold answer" in unmet["answer_beliefs"]
+    assert "tags no task with a difficulty" in unmet["hardness"]
+    assert "rewards" not in unmet

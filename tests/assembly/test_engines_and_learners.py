@@ -1,10 +1,10 @@
-"""An engine and a learner of one's own are named in a recipe, and trained with."""
+"""Custom engines and learners are named in a recipe and used for training."""
 
 import json
 
 import pytest
 
-from tests_averaging import Averaging
+from support.averaging_learner import Averaging
 from whetstone.errors import RecipeError
 from whetstone.inference import LocalEngine
 from whetstone.learning.learner import LocalLearner
@@ -16,8 +16,8 @@ from whetstone.training import train
 QUIET = Progress(quiet=True)
 
 
-class Drawer(LocalEngine):
-    """An engine with an option; it counts what it drew."""
+class CountingEngine(LocalEngine):
+    """An engine with an option that counts sampled tokens."""
 
     drawn = 0
 
@@ -32,12 +32,12 @@ class Drawer(LocalEngine):
 
     async def generate(self, request):
         generation = await super().generate(request)
-        Drawer.drawn += len(generation.tokens)
+        CountingEngine.drawn += len(generation.tokens)
         return generation
 
 
-class Teller(LocalLearner):
-    """A learner with an option; it says something in every update."""
+class ReportingLearner(LocalLearner):
+    """A learner with an option that adds a metric to every update."""
 
     def __init__(self, *, policy, settings, spec=None, word: str = "said"):
         super().__init__(ModelTrainer(policy, settings), spec)
@@ -52,30 +52,34 @@ def rows(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_both_are_named_in_a_recipe_with_their_options(tmp_path, small_demo):
-    Drawer.drawn = 0
+def test_custom_engine_and_learner_are_named_with_their_options(tmp_path, small_demo):
+    CountingEngine.drawn = 0
     overrides = [
-        f"engine={{name: '{__name__}:Drawer', at_once: 3}}",
-        f"learner={{name: '{__name__}:Teller', word: hi}}",
+        f"engine={{name: '{__name__}:CountingEngine', at_once: 3}}",
+        f"learner={{name: '{__name__}:ReportingLearner', word: hi}}",
     ]
     train(small_demo(*overrides), tmp_path / "mine", progress=QUIET)
     (*_, last) = rows(tmp_path / "mine")
     assert last["mine/hi"] == 2
-    assert Drawer.drawn > sum(row.get("cost_per_step/sampled_tokens", 0) for row in rows(tmp_path / "mine")) > 0
+    assert CountingEngine.drawn > sum(row.get("cost_per_step/sampled_tokens", 0) for row in rows(tmp_path / "mine")) > 0
 
 
-def test_the_local_ones_are_meant_where_nothing_is_said(tmp_path, small_demo):
+def test_local_engine_and_learner_are_the_defaults(tmp_path, small_demo):
     train(small_demo(), tmp_path / "as it is", progress=QUIET)
-    named = small_demo(f"engine={__name__}:Drawer", f"learner={__name__}:Teller")
+    named = small_demo(f"engine={__name__}:CountingEngine", f"learner={__name__}:ReportingLearner")
     train(named, tmp_path / "mine", progress=QUIET)
     weights = [next((tmp_path / name).glob("checkpoints/step*4/model.safetensors")) for name in ("as it is", "mine")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.slow
-def test_a_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_demo):
+def test_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_demo):
     adamw = ["supervised.optimizer=adamw", "reinforcement.optimizer=adamw"]
-    parts = ["learner=tests_averaging:Averaging", "reward=tests_small:parity", "reinforcement.tasks_per_step=4"]
+    parts = [
+        "learner=support.averaging_learner:Averaging",
+        "reward=support.small:parity",
+        "reinforcement.tasks_per_step=4",
+    ]
     named = small_demo(*parts, *adamw)
     run = train(named, tmp_path / "two", progress=QUIET)
     assert [row["update/skipped_fraction"] for row in rows(tmp_path / "two")] == [0.0] * 4
@@ -84,14 +88,14 @@ def test_a_learner_that_averages_over_two_processes_is_one_file(tmp_path, small_
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("engine=locl", 'no engine named "locl"; did you mean "local"?'),
         ("engine={name: local, row: 3}", "engine.row: no such option"),
-        (f"engine={__name__}:rows", "asked for by position"),
+        (f"engine={__name__}:rows", "is a positional argument"),
         ("learner=locl", 'no learner named "locl"'),
     ],
 )
-def test_what_is_none_is_refused(tmp_path, small_demo, override, said):
-    with pytest.raises(RecipeError, match=said.replace("?", r"\?")):
+def test_unknown_engines_and_learners_are_refused(tmp_path, small_demo, override, message):
+    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
         train(small_demo(override), tmp_path / "run", progress=QUIET)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.assembly import assemble
 from whetstone.assembly.members import learner_for
 from whetstone.policies import policy as loading

@@ -1,4 +1,4 @@
-"""What would go wrong in a run is found before it: each check is good where it should be, and bad where not."""
+"""`whetstone doctor`: checks of a recipe before a run pass for valid recipes and fail for invalid ones."""
 
 import asyncio
 import json
@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-import tests_small
-from tests_small import SMALL
-from whetstone.assembly import assemble, preflight, preflight_checks
-from whetstone.assembly.example_actions import example_of
+from support import small
+from support.small import SMALL
+from whetstone.assembly import assemble, preflight_checks, run_preflight_checks
+from whetstone.assembly.example_actions import example_value
 from whetstone.assembly.preflight_checks import _Probe
 from whetstone.chat import Chat
-from whetstone.evaluation.checks import CheckStatus
+from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
 from whetstone.tools import CallPolicy
 
@@ -20,16 +20,16 @@ from whetstone.tools import CallPolicy
 def checks(*overrides):
     async def main():
         resolved = load_recipe("demo", [*SMALL, *overrides])
-        found = [check async for check in preflight(resolved, check_seconds=600, calls=CallPolicy())]
-        return {check.name: check for check in found}
+        results = [check async for check in run_preflight_checks(resolved, check_seconds=600, calls=CallPolicy())]
+        return {check.name: check for check in results}
 
     return asyncio.run(main())
 
 
-def test_the_demo_is_good_in_everything():
-    found = checks()
-    assert [name for name, check in found.items() if check.verdict is not CheckStatus.PASS] == []
-    assert list(found) == [
+def test_demo_passes_every_check():
+    results = checks("rollout.max_new_tokens=40")
+    assert [name for name, check in results.items() if check.verdict is not CheckStatus.PASS] == []
+    assert list(results) == [
         "memory on cpu",
         "policy",
         "template",
@@ -42,34 +42,41 @@ def test_the_demo_is_good_in_everything():
     ]
 
 
-def test_a_check_beyond_its_deadline_is_a_note_and_those_after_it_are_not_tried(monkeypatch):
+def test_check_beyond_its_deadline_is_a_note_and_later_checks_are_skipped(monkeypatch):
     async def endless(self):
         await asyncio.Event().wait()
 
     async def main():
         resolved = load_recipe("demo", SMALL)
-        return {check.name: check async for check in preflight(resolved, check_seconds=0.05)}
+        return {check.name: check async for check in run_preflight_checks(resolved, check_seconds=0.05)}
 
     monkeypatch.setattr(_Probe, "template", endless)
-    found = asyncio.run(main())
-    assert (found["template"].verdict, found["template"].said) == (CheckStatus.WARN, "not finished in 0.05 s")
-    assert found["largest step"].said == 'not tried, because "template" is not finished'
+    results = asyncio.run(main())
+    assert (results["template"].verdict, results["template"].said) == (CheckStatus.WARN, "not finished in 0.05 s")
+    assert results["largest step"].said == 'not tried, because "template" is not finished'
 
 
-def test_a_large_policy_is_tried_on_few_tokens_and_its_largest_step_is_extrapolated(monkeypatch):
+def test_large_policy_is_tested_on_few_tokens_and_its_largest_step_is_extrapolated(monkeypatch):
     monkeypatch.setattr(preflight_checks, "_LARGE_PARAMETERS", 0)
     monkeypatch.setattr(preflight_checks, "_STEP_SECONDS", 0.0)
-    found = checks("reinforcement.micro_batch_tokens=2048")
-    assert found["episodes"].said.startswith("2 sampled, ")
-    assert found["largest step"].said.startswith("32 tokens forward and backward")
-    assert "; 2,048 would take up to " in found["largest step"].said
-    assert " and at most " in found["largest step"].said
+    results = checks("reinforcement.micro_batch_tokens=2048")
+    assert results["episodes"].said.startswith("2 sampled, ")
+    assert results["largest step"].said.startswith("32 tokens forward and backward")
+    assert "; 2,048 would take up to " in results["largest step"].said
+    assert " and at most " in results["largest step"].said
 
 
-def test_a_tool_that_the_expert_does_not_use_is_called_once_with_example_arguments():
-    found = checks("environment.tools=[pocket_calculator, tests_small:noted]")
-    assert tests_small.NOTED == [{"text": "1", "count": 1, "tags": []}]
-    assert found["tools and expert"].said.endswith("; 1 more tools respond to a call with example arguments")
+def test_tool_unused_by_the_expert_is_called_once_with_example_arguments():
+    results = checks("environment.tools=[pocket_calculator, support.small:noted]")
+    assert small.NOTED == [{"text": "1", "count": 1, "tags": []}]
+    assert results["tools and expert"].said.endswith("; 1 more tools respond to a call with example arguments")
+
+
+def test_expert_that_writes_more_than_the_policy_may_sample_is_a_warning():
+    check = checks("rollout.max_new_tokens=6")["tools and expert"]
+    assert check.verdict is CheckStatus.WARN
+    assert check.said.startswith("the expert: 1 of 1 demonstrations have an answer that the policy cannot produce")
+    assert check.mend.startswith("set rollout.max_new_tokens=")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_a_tool_that_the_expert_does_not_use_is_called_once_with_example_argumen
     ],
 )
 def test_an_example_follows_its_schema(schema, example):
-    assert example_of(schema) == example
+    assert example_value(schema) == example
 
 
 @pytest.mark.parametrize(
@@ -111,50 +118,50 @@ def test_doctor_reads_the_demonstrations_of_a_stage(answers, verdict, text, tmp_
         assert "context_length" in check.mend
 
 
-def test_a_policy_that_is_not_there_is_the_only_thing_said():
-    found = checks("policy.tiny=null", "policy.path=nowhere")
-    assert list(found) == ["parts"]
-    assert found["parts"].verdict is CheckStatus.FAIL
-    assert found["parts"].said.startswith("nowhere: no such model folder")
+def test_missing_policy_is_the_only_finding():
+    results = checks("policy.tiny=null", "policy.path=nowhere")
+    assert list(results) == ["parts"]
+    assert results["parts"].verdict is CheckStatus.FAIL
+    assert results["parts"].said.startswith("nowhere: no such model folder")
 
 
-def test_a_reward_that_does_not_tell_right_from_wrong_is_bad():
-    found = checks("reward=tests_small:generous")
-    assert found["reward"].verdict is CheckStatus.FAIL
-    assert found["reward"].said == "1 for the expert, 1 for somebody who does not know"
-    assert found["episodes"].verdict is CheckStatus.PASS  # one bad check hides no other
+def test_constant_reward_fails():
+    results = checks("reward=support.small:generous")
+    assert results["reward"].verdict is CheckStatus.FAIL
+    assert results["reward"].said == "1 for the expert, 1 for a wrong answer"
+    assert results["episodes"].verdict is CheckStatus.PASS  # one bad check hides no other
 
 
-def test_a_reward_that_fails_is_bad_wherever_it_is_asked():
-    found = checks("reward=tests_small:unjudged")
-    said = "the expert's episode has no score: the reward failed: tests_small.py:"
-    assert found["reward"].said.startswith(said)
-    assert found["reward"].said.endswith("(unjudged): ConnectionError: the judge is down")
-    assert found["episodes"].verdict is CheckStatus.FAIL
-    assert "the judge is down" in found["episodes"].said
+def test_reward_that_raises_fails_every_check_that_uses_it():
+    results = checks("reward=support.small:unjudged")
+    message = "the expert's episode has no score: the reward failed: support/small.py:"
+    assert results["reward"].said.startswith(message)
+    assert results["reward"].said.endswith("(unjudged): ConnectionError: the judge is down")
+    assert results["episodes"].verdict is CheckStatus.FAIL
+    assert "the judge is down" in results["episodes"].said
 
 
-def test_a_tool_that_does_not_work_is_bad():
-    found = checks("environment.tools=[tests_small:broken]")
-    assert (found["tools and expert"].verdict, found["tools and expert"].said) == (
+def test_tool_that_raises_fails():
+    results = checks("environment.tools=[support.small:broken]")
+    assert (results["tools and expert"].verdict, results["tools and expert"].said) == (
         CheckStatus.FAIL,
         "the expert's call of broken returned tool_error: error: no batteries",
     )
 
 
-def test_rewards_that_are_all_the_same_are_worth_a_note_without_a_warm_up():
+def test_equal_rewards_without_a_warm_up_are_a_note():
     without = [change for change in SMALL if not change.startswith("supervised")]
 
     async def main():
         resolved = load_recipe("demo", [*without, "supervised=null"])
-        return {check.name: check async for check in preflight(resolved, check_seconds=600)}
+        return {check.name: check async for check in run_preflight_checks(resolved, check_seconds=600)}
 
-    found = asyncio.run(main())["episodes"]
-    assert found.verdict is CheckStatus.WARN
-    assert "no contrast" in found.said
+    results = asyncio.run(main())["episodes"]
+    assert results.verdict is CheckStatus.WARN
+    assert "no contrast" in results.said
 
 
-def test_weights_that_are_not_the_samplers_are_found_out():
+def test_weights_that_differ_from_the_samplers_fail():
     async def main():
         probe = _Probe(assemble(load_recipe("demo", SMALL)))
         await probe.episodes()
@@ -167,7 +174,7 @@ def test_weights_that_are_not_the_samplers_are_found_out():
     assert (before.verdict, after.verdict) == (CheckStatus.PASS, CheckStatus.FAIL)
 
 
-def test_a_template_that_rewrites_history_is_worth_a_note():
+def test_template_that_rewrites_history_is_a_note():
     async def main():
         assembly = assemble(load_recipe("demo", SMALL))
         tokenizer = assembly.chat.tokenizer
@@ -176,19 +183,19 @@ def test_a_template_that_rewrites_history_is_worth_a_note():
         )
         return await _Probe(assembly.with_components(chat=Chat(tokenizer, assembly.chat.format))).template()
 
-    found = asyncio.run(main())
-    assert found.verdict is CheckStatus.WARN
-    assert found.said.startswith("rewrites history in 3 of 3 turns")
+    results = asyncio.run(main())
+    assert results.verdict is CheckStatus.WARN
+    assert results.said.startswith("rewrites history in 3 of 3 turns")
 
 
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("x"), RuntimeError("not enough memory: you tried to allocate")]
 )
-def test_a_step_that_does_not_fit_says_what_would(monkeypatch, error):
+def test_largest_step_beyond_memory_fails_with_a_remedy(monkeypatch, error):
     def too_large(self):
         raise error
 
     monkeypatch.setattr(_Probe, "_largest_step", too_large)
-    found = checks()["largest step"]
-    assert found.verdict is CheckStatus.FAIL
-    assert "activation_checkpointing" in found.mend
+    results = checks()["largest step"]
+    assert results.verdict is CheckStatus.FAIL
+    assert "activation_checkpointing" in results.mend

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests_templates import ALL_FAMILIES, build
+from support.chat_templates import ALL_FAMILIES, build
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from tests_constrained import JSON_FORMATS, TAG_FORMATS, TOOLS, engine_for, made_with, validate
-from tests_templates import real_templates, real_tokenizer
-from whetstone.chat import FORMATS, Chat, Message, ToolCall, ToolSpec, fitting_format
+from support.chat_templates import real_templates, real_tokenizer
+from support.constrained_decoding import JSON_FORMATS, TAG_FORMATS, TOOLS, engine_for, made_with, validate
+from whetstone.chat import FORMATS, Chat, Message, ToolCall, ToolSpec, detect_tool_call_format
 from whetstone.chat.call_grammar import CallGrammarError, call_grammar, format_name
 from whetstone.errors import PolicyError
 from whetstone.inference import GenerateRequest, Sampling
-from whetstone.serving.schemas import Schemas
+from whetstone.serving.constrained_decoding import Schemas
 from whetstone.trajectory import TokenSequence
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'whetstone-rl[serve]'")
@@ -80,7 +80,7 @@ def test_grammar_accepts_the_calls_that_the_chat_writes(format):
 def test_required_call_is_valid_in_the_template_of_a_real_model(name):
     tokenizer = real_tokenizer(name, real_templates()[name])
     try:
-        chat = Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+        chat = Chat(tokenizer, FORMATS[detect_tool_call_format(tokenizer)]())
     except PolicyError as error:
         pytest.skip(f"the template carries no conversation: {error}")
     tools = tool_specs()

@@ -8,9 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from tests_slow import mostly_slow
-from tests_templates import CHATML, build, real_templates, real_tokenizer, tokenizer_with
-from whetstone.chat import FORMATS, Chat, ToolCall, ToolSpec, assistant, fitting_format, system, tool_result, user
+from support.chat_templates import CHATML, build, real_templates, real_tokenizer, tokenizer_with
+from support.slow import mostly_slow
+from whetstone.chat import (
+    FORMATS,
+    Chat,
+    ToolCall,
+    ToolSpec,
+    assistant,
+    detect_tool_call_format,
+    system,
+    tool_result,
+    user,
+)
 from whetstone.chat.export_template import Prompt, as_openai, export_template, find_difference, probe_prompts
 from whetstone.chat.ollama_template import END, message_frames, write_modelfile
 
@@ -49,7 +59,7 @@ REAL = real_templates()
 
 
 def episode(chat, *, parallel, opening=None):
-    """(messages, context) of each prompt of an episode: a call, parallel calls, text, another call."""
+    """Return (messages, context) per prompt of an episode: a call, parallel calls, text, another call."""
     messages = list(opening or [system("You work in a library."), user("Find books on Zürich, and book a room.")])
     context = chat.open(messages, TOOLS)
     yield list(messages), context
@@ -66,7 +76,7 @@ def episode(chat, *, parallel, opening=None):
 
 
 def exported(chat, folder):
-    """The tokenizer of the exported folder, as plain Transformers loads it, and the template."""
+    """Return the tokenizer of the exported folder as plain Transformers loads it, and the template."""
     result = export_template(chat, probe_prompts(chat, TOOLS))
     chat.tokenizer.chat_template = result.source
     chat.tokenizer.save_pretrained(folder)
@@ -90,7 +100,7 @@ def assert_reproduced(chat, folder, **options):
 def test_an_episode_is_rendered_to_the_tokens_of_training_by_the_exported_folder(tmp_path, family):
     name, kind = FAMILIES[family]
     tokenizer = real_tokenizer(name, REAL[name])
-    chat = Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+    chat = Chat(tokenizer, FORMATS[detect_tool_call_format(tokenizer)]())
     result = assert_reproduced(chat, tmp_path, parallel=chat.dialect.several)
     assert result.is_original == (kind == "the model's own")
     assert result.is_original == (result.source == REAL[name])
@@ -197,7 +207,7 @@ def test_a_format_that_no_template_can_write_is_named_and_the_original_is_kept()
     assert result.reproduced < result.prompts
 
 
-def test_arguments_that_are_json_text_are_refused_where_they_would_be_written_wrongly():
+def test_json_text_arguments_are_refused_if_the_template_writes_them_wrongly():
     chat = Chat(build("tiny"), FORMATS["compact"]())
     source = export_template(chat, probe_prompts(chat)).source
     call = {"type": "function", "id": "1", "function": {"name": "search", "arguments": '{"query": "x"}'}}

@@ -9,7 +9,7 @@ CALLS = st.lists(st.builds(ToolCall, st.text(max_size=5), st.text(max_size=5), s
 
 
 @given(PARTS, CALLS, st.none() | st.text(max_size=4))
-def test_a_message_survives_the_openai_shape(parts, calls, call_id):
+def test_message_survives_conversion_to_openai_format(parts, calls, call_id):
     message = Message("assistant", tuple(parts), tuple(calls), call_id)
     back = Message.from_openai(message.to_openai())
     assert back.text == message.text
@@ -25,7 +25,7 @@ def test_keys_differ_by_image_with_equal_texts():
     assert Message("user", (Text("a"), Text("b"))).key == Message("user", (Text("ab"),)).key
 
 
-def test_content_null_is_no_content():
+def test_content_null_is_empty():
     assert Message.from_openai({"role": "assistant", "content": None}) == Message("assistant")
 
 
@@ -50,6 +50,6 @@ def test_content_null_is_no_content():
         {"role": "tool", "tool_call_id": 5},
     ],
 )
-def test_what_is_no_message_is_a_value_error(written):
-    with pytest.raises(ValueError, match=r"message|here|part|call"):
+def test_invalid_message_is_a_value_error(written):
+    with pytest.raises(ValueError, match=r"message|here|part|call|expected a"):
         Message.from_openai(written)

@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
-from tests_slow import mostly_slow
-from tests_templates import CHATML, real_templates, real_tokenizer, tokenizer_with
-from whetstone.chat import FORMATS, Chat, ToolCall, ToolSpec, assistant, fitting_format, tool_result, user
-from whetstone.chat.api.asked import Asked
+from support.chat_templates import CHATML, real_templates, real_tokenizer, tokenizer_with
+from support.slow import mostly_slow
+from whetstone.chat import FORMATS, Chat, ToolCall, ToolSpec, assistant, detect_tool_call_format, tool_result, user
+from whetstone.chat.api.requests import CompletionRequest
 from whetstone.chat.formats import Parameters
 from whetstone.errors import PolicyError
-from whetstone.serving.showing import Shown
+from whetstone.serving.detokenizer import StreamedText
 
 WRITE = ToolSpec(
     "write",
@@ -33,7 +33,7 @@ def calls_of(message):
 
 
 def written(name, text, *calls):
-    """The turn, or None if the format cannot express it."""
+    """Return the turn, or None if the format cannot express it."""
     try:
         return FORMATS[name]().write(assistant(text, *calls), [WRITE])
     except ValueError:
@@ -53,13 +53,13 @@ def test_pieces_of_any_size_show_the_text_before_a_call_and_nothing_of_the_call(
     tokens = chat.encode(turn)
     message = chat.read(tokens, [WRITE], turn=0)
     assert calls_of(message) == calls_of(assistant("", CALL))
-    request = Asked((user("x"),), (WRITE,))
+    request = CompletionRequest((user("x"),), (WRITE,))
     begins = turn[len(text) :].partition("write")[0].strip()
     for cut in range(1, len(tokens)):
-        progress = Shown(chat, request, lambda _: None, hidden=False, calls=begins)
+        progress = StreamedText(chat, request, lambda _: None, hidden=False, calls=begins)
         progress.on_tokens(tokens[:cut])
         progress.on_tokens(tokens)
-        assert text.startswith(progress.shown.rstrip()), (cut, progress.shown)
+        assert text.startswith(progress.sent_text.rstrip()), (cut, progress.sent_text)
 
 
 @EACH
@@ -175,13 +175,13 @@ _QUICK_TEMPLATES = ["GLM-4.6", "moonshotai-Kimi-K2", "Qwen3-Coder"]
 def chat_of(name):
     tokenizer = real_tokenizer(name, REAL[name])
     try:
-        return Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+        return Chat(tokenizer, FORMATS[detect_tool_call_format(tokenizer)]())
     except PolicyError as error:
         pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("name", mostly_slow(sorted(REAL), quick=_QUICK_TEMPLATES))
-def test_a_tool_result_is_in_view_whatever_the_shape_of_its_content(name):
+def test_tool_result_is_rendered_for_any_shape_of_content(name):
     """Report 7: the model sees the result, also if the template expects parts."""
     chat = chat_of(name)
     opened = chat.open([user("x")], [WRITE])

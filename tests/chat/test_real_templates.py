@@ -1,4 +1,4 @@
-"""Chat templates of real models: calls are read as they were written, and history is what the template shows."""
+"""Chat templates of real models: calls are read as written, and history equals the rendered template."""
 
 import importlib
 import sys
@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from tests_slow import mostly_slow
-from tests_templates import CHATML, axolotl_templates, real_templates, real_tokenizer, tokenizer_with
-from whetstone.chat import FORMATS, Chat, ToolCall, assistant, fitting_format, system, tool_result, user
-from whetstone.chat.dialect import TOOL
+from support.chat_templates import CHATML, axolotl_templates, real_templates, real_tokenizer, tokenizer_with
+from support.slow import mostly_slow
+from whetstone.chat import FORMATS, Chat, ToolCall, assistant, detect_tool_call_format, system, tool_result, user
+from whetstone.chat.template_probe import TOOL
 from whetstone.errors import PolicyError
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "exact"))
 measured = importlib.import_module("templates")
 parsed_turns = importlib.import_module("parsed_turns")
 REAL = real_templates()
 ALL = {**REAL, **axolotl_templates()}
 OF_LLAMA_CPP = [name for name in REAL if "/" not in name]
 NOT_CARRIED = {"llama-cpp-rwkv-world": "could never end one"}
-"""Refused, with what is wrong."""
+"""Refused templates, with the problem."""
 QUICK = ["moonshotai-Kimi-K2", "GLM-4.6"]
 
 
 def chat_of(name):
     tokenizer = real_tokenizer(name, REAL[name])
-    return Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+    return Chat(tokenizer, FORMATS[detect_tool_call_format(tokenizer)]())
 
 
 def decoded(chat, ids):
@@ -35,14 +35,14 @@ def decoded(chat, ids):
 @pytest.mark.parametrize(
     "name", mostly_slow([pytest.param(n, id=n) for n in OF_LLAMA_CPP if n not in NOT_CARRIED], quick=QUICK)
 )
-def test_calls_are_read_as_written_and_history_is_what_the_template_shows(name):
-    found = measured.tried(name, REAL[name])
-    assert found.works, (found.verdict, found.differs)
+def test_calls_are_read_as_written_and_history_equals_the_rendered_template(name):
+    result = measured.examine_template(name, REAL[name])
+    assert result.works, (result.verdict, result.differs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NOT_CARRIED))
-def test_a_template_that_carries_no_conversation_is_refused_in_a_line(name):
+def test_template_without_conversations_is_refused_in_one_line(name):
     with pytest.raises(PolicyError, match=NOT_CARRIED[name]) as raised:
         chat_of(name)
     assert "\n" not in str(raised.value)
@@ -69,27 +69,27 @@ def test_a_template_that_carries_no_conversation_is_refused_in_a_line(name):
         ("microsoft-Phi-3.5-mini-instruct", "hermes"),
     ],
 )
-def test_the_format_is_the_one_the_template_writes(name, format):
-    assert fitting_format(real_tokenizer(name, REAL[name])) == format
+def test_detected_format_is_that_of_rendered_calls(name, format):
+    assert detect_tool_call_format(real_tokenizer(name, REAL[name])) == format
 
 
-def test_a_turn_that_ends_by_the_next_speaker_goes_on_behind_it():
+def test_turn_that_ends_with_the_next_role_is_extended_after_it():
     chat = chat_of("GLM-4.6")
     opened = chat.open([user("hi")], [TOOL])
-    said = chat.write(assistant("", ToolCall(TOOL.name, '{"text": "a", "count": 1}')), [TOOL])
-    assert decoded(chat, said[-1:]) == "<|observation|>"
-    following = chat.extend(opened, said, [tool_result("b", call_id="call_0_0")])
+    sampled = chat.write(assistant("", ToolCall(TOOL.name, '{"text": "a", "count": 1}')), [TOOL])
+    assert decoded(chat, sampled[-1:]) == "<|observation|>"
+    following = chat.extend(opened, sampled, [tool_result("b", call_id="call_0_0")])
     assert not following.opens_segment
     assert decoded(chat, following.ids).count("<|observation|>") == 1
-    # the same call cut in front of that: it is put behind it
-    assert chat.extend(opened, said[:-1], [tool_result("b", call_id="call_0_0")]).ids == following.ids
-    # who ended the turn for the user is answered by a tool: the template would never show that
+    # the same call truncated before the end token: the delta adds it
+    assert chat.extend(opened, sampled[:-1], [tool_result("b", call_id="call_0_0")]).ids == following.ids
+    # the turn ends with the role of the user, but a tool answers: the template never renders that
     other = next(i for i in chat.stop_ids if decoded(chat, [i]) == "<|user|>")
-    assert chat.extend(opened, (*said[:-1], other), [tool_result("b", call_id="call_0_0")]).opens_segment
+    assert chat.extend(opened, (*sampled[:-1], other), [tool_result("b", call_id="call_0_0")]).opens_segment
 
 
 @pytest.mark.slow
-def test_a_system_message_that_moves_opens_a_segment_and_stands_in_view_once():
+def test_moved_system_message_opens_a_segment_and_is_rendered_once():
     chat = chat_of("mistralai-Mistral-Nemo-Instruct-2407")
     context = chat.open([system("Be brief."), user("hi")], [])
     following = chat.extend(context, chat.write(assistant("yes"), []), [user("and?")])
@@ -98,15 +98,15 @@ def test_a_system_message_that_moves_opens_a_segment_and_stands_in_view_once():
 
 
 @pytest.mark.slow
-def test_a_call_that_could_not_be_read_is_answered_though_the_template_knows_no_call():
+def test_malformed_call_is_answered_although_the_template_renders_no_call():
     for name in ("openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407", "Qwen3-Coder"):
         chat = chat_of(name)
         broken = {"harmony": " to=functions.f<|channel|>commentary json<|message|>{", "mistral": "[TOOL_CALLS] [{"}
-        text = broken.get(fitting_format(chat.tokenizer), "<tool_call>\n<function=f>")
+        text = broken.get(detect_tool_call_format(chat.tokenizer), "<tool_call>\n<function=f>")
         opened = chat.open([user("hi")], [TOOL])
-        said = (*chat.encode(text), min(chat.stop_ids))
-        assert chat.read(said, [TOOL], turn=0).malformed
-        assert "no such call" in decoded(chat, chat.extend(opened, said, [tool_result("no such call")]).ids)
+        sampled = (*chat.encode(text), min(chat.stop_ids))
+        assert chat.read(sampled, [TOOL], turn=0).malformed
+        assert "no such call" in decoded(chat, chat.extend(opened, sampled, [tool_result("no such call")]).ids)
 
 
 SECRETS = [
@@ -118,14 +118,14 @@ HARM = ["{% for i in range(10 ** 9) %}{% endfor %}", "{{ raise_exception('no') }
 
 
 @pytest.mark.parametrize("source", HARM)
-def test_a_template_that_loops_or_raises_is_refused_in_a_line(source):
+def test_template_that_loops_or_raises_is_refused_in_one_line(source):
     with pytest.raises(PolicyError, match="its chat template fails") as raised:
         Chat(tokenizer_with(source + CHATML), FORMATS["hermes"]())
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("source", SECRETS)
-def test_a_template_that_reads_secrets_is_refused_or_shows_nothing_of_them(source):
+def test_template_that_reads_secrets_is_refused_or_renders_none(source):
     refused = None
     try:
         chat = Chat(tokenizer_with(source + CHATML), FORMATS["hermes"]())

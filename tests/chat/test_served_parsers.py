@@ -64,7 +64,7 @@ def arguments():
 
 
 def written(format):
-    """A turn with as many calls as the format writes, and the calls it reads in it."""
+    """Return a turn with the calls that the format writes, and the calls that it reads."""
     calls = [ToolCall("search", '{"query": "big cats"}'), ToolCall("add", '{"a": 1, "b": 2}')]
     for text, chosen in (("Let me see. ", calls), ("Let me see. ", calls[:1]), ("", calls), ("", calls[:1])):
         try:

@@ -1,4 +1,4 @@
-"""A template is a program of whoever made the model: it shows what Transformers shows, and takes what it may."""
+"""Chat templates are untrusted programs: they render as in Transformers, within limits of time and memory."""
 # ruff: noqa: E501 - templates are lines
 
 import resource
@@ -7,7 +7,7 @@ import pytest
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tests_slow import mostly_slow
+from support.slow import mostly_slow
 from whetstone.chat import Chat
 from whetstone.chat.formats import Hermes
 from whetstone.chat.template import ChatTemplate
@@ -21,7 +21,7 @@ MESSAGES = [
 ]
 
 
-def shown(source, messages=MESSAGES, *, prompt=True):
+def render(source, messages=MESSAGES, *, prompt=True):
     return ChatTemplate(source).render(messages, add_generation_prompt=prompt, special={"bos_token": "<s>"})
 
 
@@ -42,11 +42,11 @@ def shown(source, messages=MESSAGES, *, prompt=True):
     ],
 )
 @pytest.mark.parametrize("prompt", [True, False])
-def test_what_it_shows_is_what_transformers_shows(source, prompt):
-    ((theirs,), _) = render_jinja_template(
+def test_rendering_equals_that_of_transformers(source, prompt):
+    ((expected,), _) = render_jinja_template(
         [MESSAGES], chat_template=source, add_generation_prompt=prompt, bos_token="<s>"
     )
-    assert shown(source, prompt=prompt) == theirs
+    assert render(source, prompt=prompt) == expected
 
 
 BOMBS = {
@@ -103,22 +103,22 @@ QUICK_BOMBS = ["much output", "a format's filter", "padding", "a power", "nestin
 @pytest.mark.parametrize(
     "source", mostly_slow([pytest.param(source, id=name) for name, source in BOMBS.items()], quick=QUICK_BOMBS)
 )
-def test_one_that_takes_more_than_it_may_is_refused(source, monkeypatch):
+def test_template_beyond_its_limits_is_refused(source, monkeypatch):
     monkeypatch.setattr("whetstone.chat.template._MOST_SECONDS", 0.5)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TemplateError):
-        shown(source)
+        render(source)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB: a GiB
 
 
-def test_a_long_conversation_is_none_of_that():
+def test_long_conversation_is_within_the_limits():
     source = "{% for m in messages %}{{ m.role }}: {{ m.content | trim | replace('a', 'b') }}\n{% endfor %}"
     messages = [{"role": "user", "content": "word " * 2000}] * 400
-    assert len(shown(source, messages)) == 400 * (len("user: ") + 10_000 - 1 + 1)
+    assert len(render(source, messages)) == 400 * (len("user: ") + 10_000 - 1 + 1)
 
 
 @pytest.mark.parametrize("name", ["a product", "ranges in ranges", "insides", "nesting"])
-def test_a_model_with_such_a_template_is_refused_in_a_line(name, monkeypatch):
+def test_model_with_an_expensive_template_is_refused_in_one_line(name, monkeypatch):
     monkeypatch.setattr("whetstone.chat.template._MOST_SECONDS", 0.5)
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     policy.tokenizer.chat_template = BOMBS[name] + policy.tokenizer.chat_template

@@ -1,4 +1,4 @@
-"""A chat template that could not carry a conversation is refused with what is wrong, before anything is sampled."""
+"""Chat templates that cannot render a conversation are refused with the problem before sampling."""
 
 import pytest
 
@@ -18,9 +18,9 @@ def chat(template):
     return Chat(policy.tokenizer, Hermes())
 
 
-def test_one_that_carries_a_conversation_is_taken():
+def test_template_that_renders_conversations_is_accepted():
     assert chat("{% for m in messages %}" + TURN + "{% endfor %}" + ASKED).stop_ids
-    # Mistral's has no header in front of an answer, so it needs no generation prompt
+    # the template of Mistral has no header before an answer, so it needs no generation prompt
     assert chat(
         "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}<|end|>"
         "{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}"
@@ -28,12 +28,12 @@ def test_one_that_carries_a_conversation_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{% for m in messages %}" + TURN + "{% endfor %}", r"has no generation prompt .*<\|start\|>assistant"),
         (
             "{% for m in messages %}{% if m.role != 'user' %}" + TURN + "{% endif %}{% endfor %}" + ASKED,
-            "does not show",
+            "does not render user messages",
         ),
         ("{% for m in messages %}{{ m.content }}", "its chat template fails: line 1: "),
         ("{{ raise_exception('not today') }}", "its chat template fails: not today"),
@@ -41,15 +41,15 @@ def test_one_that_carries_a_conversation_is_taken():
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "could never end one"),
     ],
 )
-def test_one_that_does_not_is_refused(template, said):
-    with pytest.raises(PolicyError, match=said):
+def test_template_without_conversations_is_refused(template, message):
+    with pytest.raises(PolicyError, match=message):
         chat(template)
 
 
-def test_where_no_system_is_known_the_user_says_what_it_would_have_said():
+def test_system_message_is_part_of_the_user_message_without_system_role():
     refuses = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
     taken = chat(refuses + TURN + "{% endfor %}" + ASKED)
     context = taken.open([system("Be brief."), user("How much?")], ())
     assert taken.tokenizer.decode(context.ids) == "<|start|>user\nBe brief.\n\nHow much?<|end|><|start|>assistant\n"
-    alone = taken.open([user("How much?")], ())
-    assert "Be brief" not in taken.tokenizer.decode(alone.ids)
+    without_system = taken.open([user("How much?")], ())
+    assert "Be brief" not in taken.tokenizer.decode(without_system.ids)

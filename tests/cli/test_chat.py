@@ -1,4 +1,4 @@
-"""`whetstone chat`: lines from a pipe, tools that work, and nothing that moves the cursor."""
+"""`whetstone chat`: lines from a pipe, tool calls, and output without control characters."""
 
 import asyncio
 import io
@@ -9,12 +9,12 @@ import sys
 import pytest
 
 import crash
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.chat import ToolCall, assistant
 from whetstone.chat.message import Message, Text
-from whetstone.cli.shown import shown
+from whetstone.cli.format_message import format_message
 from whetstone.errors import PromptTooLong
 from whetstone.inference import Generation, Sampling
 from whetstone.recipe import load_recipe
@@ -25,7 +25,7 @@ from whetstone.training import train
 
 
 class Scripted:
-    """An engine that says what it is told to, in a chat's tokens."""
+    """An engine that returns scripted answers in the tokens of a chat."""
 
     def __init__(self, chat, answers):
         self.chat, self.answers, self.prompts = chat, list(answers), []
@@ -51,7 +51,7 @@ def conversation(*answers, context_length=10_000, max_turns=4):
     return talk, engine
 
 
-async def said(talk, *lines):
+async def replies(talk, *lines):
     return [[message async for message in talk.say(line)] for line in lines]
 
 
@@ -59,9 +59,9 @@ def call(expression):
     return Message("assistant", (), (ToolCall("calculator", json.dumps({"expression": expression}), "call_0"),))
 
 
-def test_a_line_is_answered_with_the_tools_results_and_the_next_goes_on_from_there():
+def test_line_is_answered_with_tool_results_and_the_next_continues_the_conversation():
     talk, engine = conversation(call("6*7"), assistant("42"), assistant("as I said"))
-    first, second = asyncio.run(said(talk, "Compute 6*7", "And again?"))
+    first, second = asyncio.run(replies(talk, "Compute 6*7", "And again?"))
     assert [message.role for message in first] == ["assistant", "tool", "assistant"]
     assert "42" in first[1].text
     assert first[2].text == "42"
@@ -71,21 +71,21 @@ def test_a_line_is_answered_with_the_tools_results_and_the_next_goes_on_from_the
     assert three[: len(two)] == two
 
 
-def test_a_model_that_only_calls_gives_the_word_back():
+def test_turn_of_the_user_follows_after_the_maximum_of_calls():
     talk, _ = conversation(*[call("1+1")] * 3, max_turns=3)
-    (messages,) = asyncio.run(said(talk, "Compute 1+1"))
+    (messages,) = asyncio.run(replies(talk, "Compute 1+1"))
     assert [message.role for message in messages] == ["assistant", "tool"] * 3
 
 
-def test_a_conversation_that_fills_the_context_says_so():
+def test_full_context_is_an_error():
     talk, _ = conversation(assistant("a long answer " * 20), assistant("more"), context_length=60)
     with pytest.raises(PromptTooLong, match="fills the model's context of 60 tokens"):
-        asyncio.run(said(talk, "Hello", "And?"))
+        asyncio.run(replies(talk, "Hello", "And?"))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The model of a run of one step."""
+    """Train a run of one step and return its model."""
     changes = [*SMALL, "ablations=null", "supervised.steps=1", "evaluation.episodes=2", "reinforcement=null"]
     changes += [*crash.TALK, "rollout=null", "objective=null", "advantage=null"]
     folder = tmp_path_factory.mktemp("runs") / "run"
@@ -95,7 +95,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Lines that come through a pipe."""
+    """Provide lines on standard input through a pipe."""
 
     def lines(content):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
@@ -104,21 +104,21 @@ def typed(monkeypatch):
 
 
 def test_lines_from_a_pipe_are_answered(trained, typed, tmp_path):
-    model = shutil.copytree(trained, tmp_path / "model")  # in its run it has the environment of the run
+    model = shutil.copytree(trained, tmp_path / "model")  # the model of a run has the environment of the run
     typed(b"Compute 1+1\n\n\xff\xfe half a letter\n")
     done = whetstone("chat", model)
     assert done.returncode == 0, done.stderr
     assert "  assistant " in done.stdout
 
 
-def test_an_environment_that_is_no_set_of_tools_is_not_spoken_with(trained, typed):
+def test_environment_without_tools_does_not_support_chat(trained, typed):
     typed(b"hello\n")
     refused = whetstone("chat", trained.parents[1])
     assert refused.returncode == 2
-    assert "is no set of tools, and only those can be spoken with" in refused.stderr
+    assert "is not a set of tools; only those support chat" in refused.stderr
 
 
-def test_what_is_no_run_and_no_model_is_one_line(tmp_path, typed):
+def test_unknown_model_is_refused_in_one_line(tmp_path, typed):
     for words, line in (
         (["nowhere"], "nowhere: no such model folder"),
         (["demo"], "demo: is a recipe; name a run of it, or a model with --recipe demo"),
@@ -129,6 +129,6 @@ def test_what_is_no_run_and_no_model_is_one_line(tmp_path, typed):
         assert line in refused.stderr.splitlines()[-1]
 
 
-def test_what_a_model_says_moves_no_cursor():
+def test_control_characters_of_a_model_are_escaped():
     message = Message("assistant", (Text("\x1b[2Jgone\x07"),), (ToolCall("x\x1b[1m", '{"a": "\x9b1m"}'),))
-    assert not any(sign in shown(message) for sign in "\x1b\x07\x9b")
+    assert not any(sign in format_message(message) for sign in "\x1b\x07\x9b")

@@ -1,4 +1,4 @@
-"""The commands as a person types them: results on standard output, one line and exit code 2 for a mistake."""
+"""The commands: results on standard output, one line and exit code 2 for a mistake."""
 
 import json
 import subprocess
@@ -7,11 +7,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 from whetstone.cli.main import cli
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Check, CheckStatus
+from whetstone.evaluation.check_result import Check, CheckStatus
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
     return folder / "run", done
 
 
-def test_train_says_what_came_of_it(trained):
+def test_train_prints_the_result(trained):
     run_dir, done = trained
     lines = done.stdout.splitlines()
     evaluations, stages = ["untrained", "supervised", "reinforcement"], ["supervised:", "reinforcement:"]
@@ -31,54 +31,56 @@ def test_train_says_what_came_of_it(trained):
     assert "reinforcement 2/2" in done.stderr
 
 
-def test_evaluate_gives_success_with_an_interval(trained):
-    shown = whetstone("evaluate", trained[0], "--episodes", 3)
-    assert "95 % interval" in shown.stdout
-    told = json.loads(
+def test_evaluate_prints_success_with_an_interval(trained):
+    output = whetstone("evaluate", trained[0], "--episodes", 3)
+    assert "95 % interval" in output.stdout
+    printed = json.loads(
         whetstone("evaluate", trained[0], "--episodes", 3, "--samples", 2, "--temperature", 1, "--json").stdout
     )
-    assert (told["episodes"], sorted(told["pass_at"])) == (6, ["1", "2"])
+    assert (printed["episodes"], sorted(printed["pass_at"])) == (6, ["1", "2"])
 
 
-def test_overrides_of_a_run_are_values_not_text(trained):
-    told = json.loads(whetstone("evaluate", trained[0], "evaluation.episodes=3", "--json").stdout)
-    assert told["episodes"] == 3
+def test_overrides_of_a_run_are_parsed_values(trained):
+    printed = json.loads(whetstone("evaluate", trained[0], "evaluation.episodes=3", "--json").stdout)
+    assert printed["episodes"] == 3
     refused = whetstone("rollout", trained[0], "rollout.group_size=many")
     assert refused.returncode == 2
     assert "command line (rollout.group_size='many')  rollout.group_size" in refused.stderr
 
 
-def test_rollout_shows_conversations(trained):
-    shown = whetstone("rollout", trained[0], "-n", 2)
-    assert shown.stdout.count("Compute ") == 2
+def test_rollout_prints_conversations(trained):
+    output = whetstone("rollout", trained[0], "-n", 2)
+    assert output.stdout.count("Compute ") == 2
     rows = [
         json.loads(line) for line in whetstone("rollout", "demo", "--expert", "-n", 2, "--json").stdout.splitlines()
     ]
     assert [row["reward"] for row in rows] == [1.0, 1.0]
 
 
-def test_worlds_and_methods_are_listed_with_their_parts():
+def test_worlds_and_methods_are_listed_with_their_components():
     rows = {row["name"]: row for row in json.loads(whetstone("recipes", "--json").stdout)}
     assert {"demo", "gsm8k-tiny"} <= set(rows)
     assert rows["demo"]["parts"]["advantage"] == "group_relative"
     assert rows["gsm8k-tiny"]["needs"]
     assert (rows["demo"]["kind"], rows["dapo"]["kind"]) == ("world", "method")
     assert rows["dapo"]["parts"]["rollout.dynamic_sampling"] == "nonzero_variance"
-    assert rows["dump"]["needs"][0].startswith("curriculum.kinds (the kinds of task there are")
+    assert rows["dump"]["needs"][0].startswith("curriculum.kinds (kinds of tasks: values of the tag")
 
 
-def test_doctor_tells_what_there_is():
-    told = json.loads(whetstone("doctor", "--json").stdout)
-    assert told["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert "torch" in told["packages"]
+def test_doctor_prints_the_installation():
+    printed = json.loads(whetstone("doctor", "--json").stdout)
+    assert printed["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "torch" in printed["packages"]
     assert "machine" in whetstone("doctor").stdout
 
 
-def test_doctor_tries_a_recipe_and_says_whether_it_would_run():
+def test_doctor_checks_a_recipe_and_reports_whether_it_runs():
     ready = whetstone("doctor", "demo", *SMALL, "--json")
-    told = json.loads(ready.stdout)
-    assert (ready.returncode, told["ready"]) == (0, True)
-    assert {"template", "reward", "sampler and learner", "largest step"} <= {check["name"] for check in told["checks"]}
+    printed = json.loads(ready.stdout)
+    assert (ready.returncode, printed["ready"]) == (0, True)
+    assert {"template", "reward", "sampler and learner", "largest step"} <= {
+        check["name"] for check in printed["checks"]
+    }
     missing = whetstone("doctor", "demo", "policy.tiny=null", "policy.path=nowhere")
     assert missing.returncode == 1
     assert missing.stdout.splitlines()[-1] == "not ready: parts"
@@ -90,9 +92,9 @@ def test_doctor_reports_checks_that_did_not_finish_as_undecided(monkeypatch):
         yield Check("policy", CheckStatus.PASS, "loaded")
         yield Check("episodes", CheckStatus.WARN, "not finished in 15 s", is_finished=False)
 
-    monkeypatch.setattr("whetstone.assembly.preflight", two_checks, raising=False)
-    shown = CliRunner().invoke(cli, ["doctor", "demo"])
-    assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (
+    monkeypatch.setattr("whetstone.assembly.run_preflight_checks", two_checks, raising=False)
+    output = CliRunner().invoke(cli, ["doctor", "demo"])
+    assert (output.exit_code, output.stdout.splitlines()[-1]) == (
         0,
         "undecided, not finished before the deadline: episodes",
     )
@@ -100,22 +102,22 @@ def test_doctor_reports_checks_that_did_not_finish_as_undecided(monkeypatch):
     assert (printed["ready"], printed["unfinished"]) == (None, ["episodes"])
 
 
-def test_doctor_tries_an_engine_alone_with_a_model(trained):
+def test_doctor_checks_an_engine_with_a_model(trained):
     checkpoints = sorted(path for path in (trained[0] / "checkpoints").iterdir() if path.is_dir())
     tried = CliRunner().invoke(cli, ["doctor", "engine=local", f"policy.path={checkpoints[-1]}"])
     assert tried.exit_code == 0, tried.output
-    assert tried.output.splitlines()[-1] == "the engine is as a run needs it"
+    assert tried.output.splitlines()[-1] == "the engine meets the requirements of a run"
     assert "engine: weights" in tried.output
 
 
-def test_doctor_without_a_recipe_asks_for_an_engine_and_a_model():
+def test_doctor_without_a_recipe_requires_an_engine_and_a_model():
     for changes in (["engine=local"], ["policy.path=nowhere"]):
-        with pytest.raises(RecipeError, match="an engine is tried with a model: whetstone doctor engine"):
+        with pytest.raises(RecipeError, match="an engine check requires a model: whetstone doctor engine"):
             CliRunner().invoke(cli, ["doctor", *changes], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["train", "demoo"], 'no recipe named "demoo"; did you mean "demo"?'),
         (["train", "demo", "trainin.steps=3"], "trainin: no such key"),
@@ -125,10 +127,10 @@ def test_doctor_without_a_recipe_asks_for_an_engine_and_a_model():
         (["rollout", "demo", "tasks={source: jsonl, path: gone.jsonl}"], "gone.jsonl: no such task file"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, message):
     done = whetstone(*arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not done.stdout
 
@@ -138,7 +140,7 @@ def test_a_run_directory_in_use_is_one_line_and_exit_code_2(trained):
     assert (done.returncode, "holds a run already" in done.stderr) == (2, True)
 
 
-def test_it_is_a_program_of_its_own():
+def test_whetstone_is_an_executable():
     command = [sys.executable, "-m", "whetstone.cli.main", "train", "demoo"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -146,31 +148,31 @@ def test_it_is_a_program_of_its_own():
     assert 'did you mean "demo"?' in done.stderr
 
 
-def test_every_command_explains_itself():
+def test_every_command_has_help():
     for command in ("train", "evaluate", "rollout", "recipes", "doctor"):
         done = whetstone(command, "--help")
         assert done.returncode == 0
         assert done.stdout.startswith("Usage:")
 
 
-def test_tasks_are_shown():
-    shown = whetstone("tasks", "show", "sokoban", "levels=[2]", "-n", "2", "--json")
-    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+def test_tasks_show_prints_tasks():
+    output = whetstone("tasks", "show", "sokoban", "levels=[2]", "-n", "2", "--json")
+    rows = [json.loads(line) for line in output.stdout.splitlines()]
     assert [row["id"].startswith("sokoban/2/") for row in rows] == [True, True]
-    told = whetstone("tasks", "show", "sokoban", "-n", "1")
-    assert "difficulty" in told.stdout
+    printed = whetstone("tasks", "show", "sokoban", "-n", "1")
+    assert "difficulty" in printed.stdout
 
 
 @pytest.mark.slow
-def test_an_environment_is_tried():
-    found = whetstone("environments", "check", "negotiation", "--episodes", "5", "--json")
-    report = json.loads(found.stdout)
+def test_environments_check_reports_success():
+    printed = whetstone("environments", "check", "negotiation", "--episodes", "5", "--json")
+    report = json.loads(printed.stdout)
     assert report["kept"] is True
     assert report["found"]["expert"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (("tasks", "show", "sokobann"), 'did you mean "sokoban"'),
         (("tasks", "show", "sokoban", "levels=[9]"), "levels 1 to 3"),
@@ -180,8 +182,8 @@ def test_an_environment_is_tried():
         (("environments", "serve", "sokobann"), 'did you mean "sokoban"'),
     ],
 )
-def test_a_mistake_about_an_environment_is_one_line(command, said):
+def test_mistake_about_an_environment_is_one_line(command, message):
     done = whetstone(*command)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

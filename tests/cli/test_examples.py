@@ -1,11 +1,11 @@
-"""Every command says how it is called, and what it says can be called."""
+"""Examples of commands: every command has some, and all are valid."""
 
 import shlex
 
 import click
 import pytest
 
-from tests_cli import whetstone
+from support.cli import whetstone
 from whetstone.cli.examples import EXAMPLES
 from whetstone.cli.main import COMMANDS, cli
 from whetstone.recipe import built_in_recipes, load_recipe
@@ -24,24 +24,24 @@ def every_command():
                 yield f"{name} {below}", other
 
 
-def test_every_command_has_examples_and_no_other_has():
+def test_every_command_has_examples_and_only_commands_have():
     assert {name for name, _ in every_command()} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize(("name", "line"), LINES, ids=[line for _, line in LINES])
-def test_an_example_can_be_typed(name, line):
+def test_examples_are_valid_commands(name, line):
     words = shlex.split(line.partition(" >")[0])
     assert words[0] == "whetstone"
     assert " ".join(words[1:]).startswith(name)
     command, arguments = dict(every_command())[name], words[1 + len(name.split()) :]
-    context = command.make_context(name, list(arguments))  # refuses what it does not know
+    context = command.make_context(name, list(arguments))  # refuses unknown options
     recipe, overrides = context.params.get("recipe"), context.params.get("overrides", ())
     if recipe in built_in_recipes():
         load_recipe(recipe, overrides)
 
 
-def test_they_are_shown_by_help():
+def test_help_contains_the_examples():
     for words in (["train"], ["data", "export"], ["models"], ["models", "add"]):
-        said = whetstone(*words, "--help").stdout
+        printed = whetstone(*words, "--help").stdout
         for line in EXAMPLES[" ".join(words)]:
-            assert f"  {line}\n" in said
+            assert f"  {line}\n" in printed

@@ -1,4 +1,4 @@
-"""`whetstone export`: folders that Transformers opens and that say what the policy said."""
+"""`whetstone export`: folders that Transformers loads and that give the same predictions as the policy."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tests_cli import train_with_all_checkpoints, whetstone
-from tests_templates import CHATML
-from whetstone.assembly.environment import environment_of
-from whetstone.cli.run_or_model import assembled
+from support.chat_templates import CHATML
+from support.cli import train_with_all_checkpoints, whetstone
+from whetstone.assembly.environment import build_environment
+from whetstone.cli.policy_argument import load_policy_argument
 from whetstone.policies import Policy, add_adapters, build_tiny, load_policy, save_policy
 from whetstone.record import run_recipe
 
@@ -30,7 +30,7 @@ IDS = torch.arange(12).unsqueeze(0)
 
 @pytest.fixture
 def tuned(tmp_path):
-    """Adapters that have learned something, beside what they stand on."""
+    """Adapters with nonzero weights, saved next to their base model."""
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
     add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     numbers = torch.Generator().manual_seed(2)
@@ -47,18 +47,18 @@ def logits(model):
     return model(IDS).logits
 
 
-@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 5e-2), ("float16", 1e-2)])
-def test_merged_weights_opened_by_transformers_say_what_the_policy_says(tmp_path, tuned, dtype, apart):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 5e-2), ("float16", 1e-2)])
+def test_merged_weights_loaded_by_transformers_predict_what_the_policy_predicts(tmp_path, tuned, dtype, tolerance):
     done = whetstone("export", tuned, "--merged", "--dtype", dtype, "--output-dir", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     opened = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
     assert {p.dtype for p in opened.parameters()} == {getattr(torch, dtype)}
-    assert torch.allclose(logits(opened).float(), logits(load_policy(tuned).model), atol=apart)
+    assert torch.allclose(logits(opened).float(), logits(load_policy(tuned).model), atol=tolerance)
     assert not (tmp_path / "out" / "adapter_config.json").exists()
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template
 
 
-def test_adapters_whose_base_is_not_on_the_hub_are_merged_unless_their_base_is_written_too(tmp_path, tuned):
+def test_adapters_are_merged_if_their_base_is_not_on_the_hub_and_not_written(tmp_path, tuned):
     merged = whetstone("export", tuned, "--output-dir", tmp_path / "merged")
     assert "the digests of the base are not those of a model on the Hugging Face hub" in merged.stdout
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
@@ -71,7 +71,7 @@ def test_adapters_whose_base_is_not_on_the_hub_are_merged_unless_their_base_is_w
 
 
 def cached_model(hub, *, digest):
-    """A model as the cache of the hub stores it, its weights under this digest (None: the true one)."""
+    """Write a model as the cache of the hub stores it, its weights under this digest (None: the true one)."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     snapshot = hub / "models--someone--small" / "snapshots" / commit
     (hub / "models--someone--small" / "blobs").mkdir(parents=True)
@@ -118,8 +118,36 @@ def test_weights_and_other_files_can_be_read_by_everyone(tmp_path, tuned):
     assert (tuned / "base" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_gguf_of_a_tokenizer_that_llama_cpp_does_not_know_needs_its_converter(tmp_path, tuned, monkeypatch):
-    words = ["export", tuned, "--merged", "--gguf", "--output-dir", tmp_path / "out"]
+@pytest.fixture
+def gpt2_words(tmp_path):
+    """Build a Llama with grouped queries, an untied head, and a tokenizer that splits text as GPT-2 does."""
+    tokens = Tokenizer(models.BPE())
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokens.train_from_iterator(["the user asked the assistant for the answer", "tool result: 42"] * 4, trainer)
+    tokens.add_special_tokens([AddedToken(text, special=True) for text in ("<|im_start|>", "<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="<|im_end|>", chat_template=CHATML)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    (tmp_path / "llama").mkdir()
+    save_policy(Policy(LlamaForCausalLM(config).eval(), tokenizer), tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def test_gguf_of_a_tokenizer_that_llama_cpp_does_not_know_needs_its_converter(tmp_path, gpt2_words, monkeypatch):
+    pytest.importorskip("gguf", reason="needs gguf: pip install 'whetstone-rl[gguf]'")
+    written = json.loads((gpt2_words / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": r"\S+|\s+"}, "behavior": "Isolated", "invert": False}
+    byte_level = {**written["pre_tokenizer"], "use_regex": False}
+    written["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    (gpt2_words / "tokenizer.json").write_text(json.dumps(written))
+    words = ["export", gpt2_words, "--gguf", "--output-dir", tmp_path / "out"]
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     refused = whetstone(*words)
     assert refused.returncode == 2
@@ -139,26 +167,17 @@ def test_gguf_of_a_tokenizer_that_llama_cpp_does_not_know_needs_its_converter(tm
     assert "FROM ./model-bf16.gguf" in (tmp_path / "out" / "Modelfile").read_text()
 
 
-@pytest.fixture
-def gpt2_words(tmp_path):
-    """A Llama with grouped queries, untied head, and a tokenizer that splits text as GPT-2 does."""
-    tokens = Tokenizer(models.BPE())
-    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokens.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    tokens.train_from_iterator(["the user asked the assistant for the answer", "tool result: 42"] * 4, trainer)
-    tokens.add_special_tokens([AddedToken(text, special=True) for text in ("<|im_start|>", "<|im_end|>")])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokens, eos_token="<|im_end|>", chat_template=CHATML)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    (tmp_path / "llama").mkdir()
-    save_policy(Policy(LlamaForCausalLM(config).eval(), tokenizer), tmp_path / "llama")
-    return tmp_path / "llama"
+def test_gguf_of_a_model_from_scratch_is_refused_before_anything_is_written(tmp_path, tuned, monkeypatch):
+    pytest.importorskip("gguf", reason="needs gguf: pip install 'whetstone-rl[gguf]'")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "convert_hf_to_gguf.py").write_text("#!/bin/sh\nexit 0\n")
+    os.chmod(tmp_path / "bin" / "convert_hf_to_gguf.py", 0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    refused = whetstone("export", tuned, "--merged", "--gguf", "--output-dir", tmp_path / "out")
+    assert refused.returncode == 2
+    assert "trained from scratch (policy.tiny) with its own tokenizer" in refused.stderr
+    assert "serve the folder with vLLM, or use `whetstone serve`" in refused.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_gguf_file_holds_weights_tokenizer_and_template(tmp_path, gpt2_words):
@@ -214,7 +233,7 @@ def test_stored_episodes_of_a_run_are_rendered_by_plain_transformers_to_their_to
     assert "does not render" not in done.stdout
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     rows = [json.loads(line) for file in trained.glob("trajectories/*") for line in file.read_text().splitlines()]
-    tools = [tool.to_openai() for tool in environment_of(run_recipe(trained))().toolset.specs]
+    tools = [tool.to_openai() for tool in build_environment(run_recipe(trained))().toolset.specs]
     assert tools
     for row in rows:
         read = tokenizer.apply_chat_template(
@@ -266,7 +285,7 @@ def test_a_checkpoint_folder_is_evaluated_by_the_recipe_of_its_run(trained):
 
 def test_a_policy_from_a_checkpoint_that_was_copied_keeps_its_format(tmp_path, trained):
     shutil.copytree(trained / "checkpoints" / "step-000001", tmp_path / "alone")
-    assembly = assembled(str(tmp_path / "alone"), (), None)
+    assembly = load_policy_argument(str(tmp_path / "alone"), (), None)
     assert type(assembly.chat.format).__name__ == "Compact"
 
 
@@ -292,7 +311,7 @@ def test_tools_that_no_template_can_render_are_stated_in_terminal_and_card(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["tuned", "--adapter", "--dtype", "bfloat16", "--output-dir", "out"],
@@ -304,8 +323,8 @@ def test_tools_that_no_template_can_render_are_stated_in_terminal_and_card(tmp_p
         (["nowhere", "--output-dir", "out"], "nowhere: no such model folder"),
     ],
 )
-def test_what_cannot_be_exported_is_one_line(tuned, words, said):
+def test_invalid_exports_are_refused_in_one_line(tuned, words, message):
     refused = whetstone("export", *words, cwd=tuned.parent)
     assert refused.returncode == 2
-    assert said in refused.stderr.strip().splitlines()[-1]
+    assert message in refused.stderr.strip().splitlines()[-1]
     assert not (tuned.parent / "out").exists()

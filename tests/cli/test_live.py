@@ -1,4 +1,4 @@
-"""`whetstone live` as a process of its own: killed without a warning and called again, it goes on."""
+"""`whetstone live` as a separate process: after a kill and a restart it continues."""
 
 import json
 import os
@@ -11,14 +11,14 @@ import httpx2
 import openai
 import pytest
 
-from tests_live import PLAIN
-from tests_served import TINY
+from support.live_serving import PLAIN
+from support.served_policy import TINY
 
 CALL = "import sys; from whetstone.cli.main import main; sys.argv[0] = 'whetstone'; main()"
 
 
-def called(folder, *more):
-    """(the process, its address), once it answers."""
+def start_live(folder, *more):
+    """Start the command and return (process, address) once it answers."""
     arguments = [
         "live", "demo", TINY, *PLAIN, "live.turns_per_update=2", "live.learning_rate=1e-2",
         "--run-dir", str(folder), "--port", "0", *more,
@@ -31,11 +31,11 @@ def called(folder, *more):
 
 def corrected(address, episode):
     with openai.OpenAI(base_url=f"{address}/episodes/{episode}/v1", api_key="none", max_retries=0) as client:
-        said = [{"role": "user", "content": "Name a letter."}]
+        messages = [{"role": "user", "content": "Name a letter."}]
         for _ in range(2):
-            told = client.chat.completions.create(model="demo", messages=said, max_tokens=4)
-            said.append(told.choices[0].message.model_dump(exclude_none=True))
-            said.append({"role": "user", "content": "No, it should be B."})
+            answer = client.chat.completions.create(model="demo", messages=messages, max_tokens=4)
+            messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": "No, it should be B."})
 
 
 def status(address):
@@ -43,21 +43,21 @@ def status(address):
 
 
 @pytest.mark.slow
-def test_killed_without_a_warning_it_has_learned_each_turn_once_when_it_is_called_again(tmp_path):
-    process, address = called(tmp_path, "--paused")
+def test_every_turn_is_trained_once_after_a_kill_and_a_restart(tmp_path):
+    process, address = start_live(tmp_path, "--paused")
     try:
         for number in range(5):
             corrected(address, f"e{number}")
         assert status(address)["waiting_turns"] == 5
         httpx2.post(f"{address}/v1/live/resume")
     finally:
-        os.kill(process.pid, signal.SIGKILL)  # wherever it is by now
+        os.kill(process.pid, signal.SIGKILL)  # at an arbitrary point
         process.wait()
-    process, address = called(tmp_path)
+    process, address = start_live(tmp_path)
     try:
-        while (told := status(address))["waiting_turns"] > 1:
+        while (state := status(address))["waiting_turns"] > 1:
             assert process.poll() is None
-        assert (told["learned_turns"], told["steps"]) == (4, 2)
+        assert (state["learned_turns"], state["steps"]) == (4, 2)
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (0, 130)

@@ -1,19 +1,19 @@
-"""Mistakes of first users are answered in a line, by an exit code, and never by a traceback."""
+"""Mistakes of new users give one line and an exit code, and never a traceback."""
 
 import shlex
 from pathlib import Path
 
 import pytest
 
-from mistakes import MISTAKES, last_line, make
-from tests_cli import whetstone
+from mistakes import MISTAKES, last_line, write_files
+from support.cli import whetstone
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "mistakes.md"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)
-def test_a_mistake_is_answered_in_a_line(tmp_path, impatient, mistake):
-    make(mistake, tmp_path)
+def test_mistake_is_answered_in_one_line(tmp_path, impatient, mistake):
+    write_files(mistake, tmp_path)
     done = whetstone(*shlex.split(mistake.command), cwd=tmp_path)  # a traceback would be raised
     line = last_line(done.stderr or done.stdout, tmp_path)
     assert mistake.says in line

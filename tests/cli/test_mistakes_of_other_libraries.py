@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests_cli import whetstone
+from support.cli import whetstone
 
 SHOP = '''
 import torch
@@ -84,10 +84,10 @@ REFUSED = [
     ("reward=shop:many", "shop:many returned [1.0], and a reward scores one episode; return a number"),
     ("reward=shop:of_nobody", 'reward "shop:of_nobody" takes (a, b, c); a reward is async def f(trajectory, task)'),
     ("reward={name: rules, rules: [x], judge: 'shop:number'}", "is not a judge: a class with async def answer"),
-    (f"reward={JUDGE}", "the model at http://127.0.0.1:9/v1 could not be asked: ConnectError"),
+    (f"reward={JUDGE}", "the request to the model at http://127.0.0.1:9/v1 failed: ConnectError"),
     ("objective=shop:mean_loss", "8 losses are expected, one per token, got a single one; do not average"),
     ("objective=shop:no_gradient", "the loss has no gradient with respect to learner_logprobs; do not detach it"),
-    ("rollout.group_size=1", "2 or more, or an advantage that compares none"),
+    ("rollout.group_size=1", "set at least 2, or use an advantage without comparison"),
     ("tasks.path=empty.jsonl", "empty.jsonl: no tasks in it; write one per line"),
     ("tasks.path=shopp.jsonl", 'shopp.jsonl: no such task file (tasks.path); did you mean "shop.jsonl"?'),
 ]

@@ -1,4 +1,4 @@
-"""`whetstone new`: what it writes runs as it is, with its tests, and nothing that is there is written over."""
+"""`whetstone new`: the written project runs unchanged with its tests, and existing files are not overwritten."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests_cli import whetstone
+from support.cli import whetstone
 from whetstone.cli.new import KINDS, written_files
 
 SMALL = [
@@ -23,7 +23,7 @@ SMALL = [
 ]
 
 
-def test_the_files_are_called_after_the_folder(tmp_path):
+def test_files_are_named_after_the_folder(tmp_path):
     done = whetstone("new", "tool", "shop", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     written = sorted(path.name for path in (tmp_path / "shop").iterdir())
@@ -32,45 +32,45 @@ def test_the_files_are_called_after_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_placeholder_is_left_and_the_readme_is_ten_lines(kind, tmp_path):
+def test_no_placeholder_remains_and_the_readme_has_ten_lines(kind, tmp_path):
     files = written_files(kind, tmp_path / "shop")
     assert "starter" not in "".join([*files, *files.values()]).lower()
     assert len(files["README.md"].splitlines()) <= 10
     assert "whetstone train recipe.yaml" in files["README.md"]
 
 
-def test_what_is_there_stays_as_it_is(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "shop_tools.py").write_text("mine")
     done = whetstone("new", "tool", "shop", cwd=tmp_path)
     assert done.returncode == 2
-    assert "shop: is there already" in done.stderr
+    assert "shop: exists" in done.stderr
     assert [(path.name, path.read_text()) for path in (tmp_path / "shop").iterdir()] == [("shop_tools.py", "mine")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "said"),
+    ("kind", "name", "message"),
     [
         ("tol", "shop", 'named "tol"; did you mean "tool"?'),
         ("tool", "my-shop", 'did you mean "my_shop"?'),
         ("tool", "2nd", 'did you mean "nd"?'),
-        ("tool", "class", 'class: "class" cannot be a name in Python'),
-        ("recipe", "cli/..", '".." cannot be a name'),
-        ("recipe", "new", 'there is a module "test_new" already'),
+        ("tool", "class", 'class: "class" is not a valid Python name'),
+        ("recipe", "cli/..", '".." is not a valid Python name'),
+        ("recipe", "new", 'a module "test_new" exists'),
     ],
 )
-def test_a_name_that_cannot_be_is_a_line(tmp_path, kind, name, said, monkeypatch):
+def test_invalid_name_is_refused_in_one_line(tmp_path, kind, name, message, monkeypatch):
     (tmp_path / "test_new.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     done = whetstone("new", kind, name, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_new.py"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_writes_passes_its_own_tests_and_trains(tmp_path, kind):
+def test_written_project_passes_its_tests_and_trains(tmp_path, kind):
     assert whetstone("new", kind, "shop", cwd=tmp_path).returncode == 0
     folder = tmp_path / "shop"
     where = os.pathsep.join(path for path in sys.path if path.endswith("src"))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 
 FULL = Path("/dev/full")
 LINE = "whetstone: the output cannot be written: No space left on device"
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full: a device of Linux")
 
 
-def typed(*words, folder, **streams):
+def run_command(*words, folder, **streams):
     """Run a command in a process; return its exit code and its standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "whetstone.cli.main", *words],
@@ -31,7 +31,7 @@ def typed(*words, folder, **streams):
 @pytest.mark.parametrize("words", ["--help", "--version", "recipes", "recipes --json", "papers", "train --help"])
 def test_full_standard_output_is_one_line(words, tmp_path):
     with FULL.open("w") as full:
-        assert typed(*words.split(), folder=tmp_path, stdout=full) == (2, f"{LINE}\n")
+        assert run_command(*words.split(), folder=tmp_path, stdout=full) == (2, f"{LINE}\n")
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", 'RuntimeError("can\'t allocate memory: you tried")'])
@@ -56,8 +56,8 @@ main()
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_run_with_full_standard_output_is_complete(options, tmp_path):
     with FULL.open("w") as full:
-        code, said = typed("train", "demo", *SMALL, "--run-dir", "run", *options, folder=tmp_path, stdout=full)
-    assert (code, said.splitlines()[-1]) == (2, f"{LINE}; run is complete")
+        code, errors = run_command("train", "demo", *SMALL, "--run-dir", "run", *options, folder=tmp_path, stdout=full)
+    assert (code, errors.splitlines()[-1]) == (2, f"{LINE}; run is complete")
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
@@ -65,10 +65,10 @@ def test_run_with_full_standard_output_is_complete(options, tmp_path):
 def test_run_with_full_standard_error_is_saved_and_resumes(tmp_path):
     words = ["train", "demo", *SMALL, "supervised.steps=3", "--run-dir", "run"]
     with FULL.open("w") as full:
-        code, _ = typed(*words, folder=tmp_path, stderr=full)
+        code, _ = run_command(*words, folder=tmp_path, stderr=full)
     assert code == 128 + signal.SIGHUP
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     assert not (tmp_path / "run" / "summary.json").exists()
-    code, said = typed(*words, "--resume", folder=tmp_path)
+    code, errors = run_command(*words, "--resume", folder=tmp_path)
     assert code == 0
-    assert "going on after step" in said
+    assert "resuming from step" in errors

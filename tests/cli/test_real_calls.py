@@ -7,11 +7,11 @@ import re
 import click
 import pytest
 
-import tests_effects
-from tests_cli import whetstone
-from tests_effects import CALLS, OPENED
-from tests_small import SMALL
-from whetstone.assembly.environment import effects_in, environment_of
+from support import side_effects
+from support.cli import whetstone
+from support.side_effects import CALLS, OPENED
+from support.small import SMALL
+from whetstone.assembly.environment import build_environment, effects_in
 from whetstone.cli import main
 from whetstone.environments import ENVIRONMENTS
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
@@ -25,7 +25,7 @@ QUIET = Progress(quiet=True)
 
 
 def tool(name):
-    return f"environment.tools=[tests_effects:{name}]"
+    return f"environment.tools=[support.side_effects:{name}]"
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,15 @@ OTHERS = {"chat", "environments serve", "mcp", "plan", "replay"}
 """Other commands that create an environment, or that could."""
 WITHOUT_TOOLS = {
     "bisect",
-    "compare-logs", "completion", "data check", "data export", "export", "import", "models add", "new", "papers",
+    "compare-logs", "completion", "data check", "data export", "data import", "export", "import", "models add", "new",
+    "papers",
     "recipes show", "rewards list", "serve", "show", "tasks score", "tasks show", "view", "why",
 }  # fmt: skip
 """Commands that play no episode."""
 
 
 def typed(words, name):
-    """The words of a command with this tool."""
+    """Return the words of a command with this tool."""
     return [*words, tool(name).removeprefix("environment.") if words[0] == "environments" else tool(name)]
 
 
@@ -120,7 +121,7 @@ def test_a_permission_in_the_recipe_is_for_runs_and_not_for_checks(command, tmp_
 def test_a_check_with_permission_calls(command, name, option, tmp_path):
     whetstone(*typed(CHECKS[command], name), option, cwd=tmp_path)
     assert CALLS
-    assert set(CALLS) == {getattr(getattr(tests_effects, name), "effects", None)}
+    assert set(CALLS) == {getattr(getattr(side_effects, name), "effects", None)}
 
 
 def test_call_tools_does_not_permit_effects(tmp_path):
@@ -132,7 +133,9 @@ def test_call_tools_does_not_permit_effects(tmp_path):
 def test_a_run_with_permission_calls_and_prints_how_often(permission, tmp_path):
     done = whetstone(*typed(RUNS["rollout"], "writing"), permission, "-n", "2", cwd=tmp_path)
     assert done.returncode == 0
-    expected = re.search(r"up to (\d+) of pocket_calculator \(write\), estimated as 2 episodes", done.stderr)
+    expected = re.search(
+        r"real calls: (\d+) of pocket_calculator \(write\): 2 episodes × \d+ turns × 1 call", done.stderr
+    )
     assert 0 < len(CALLS) <= int(expected[1])
 
 
@@ -159,14 +162,14 @@ def test_a_recipe_declares_effects_of_its_tools(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["effects={pocket_calculater: read}", "allow_effects=[pocket_calculater]"])
-def test_a_tool_that_is_not_there_is_named(key, tmp_path):
+def test_unknown_tool_is_named(key, tmp_path):
     done = whetstone(*RUNS["rollout"], f"environment.{key}", cwd=tmp_path)
     assert done.returncode == 2
     assert 'there is no tool "pocket_calculater"; did you mean "pocket_calculator"' in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "calls"), [("y\n", True), ("n\n", False)])
-def test_a_person_is_asked_once(answer, calls, tmp_path, monkeypatch):
+def test_user_is_asked_once(answer, calls, tmp_path, monkeypatch):
     monkeypatch.setattr("whetstone.cli.effects.is_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     run_dir = tmp_path / "run"
@@ -182,7 +185,7 @@ def test_a_person_is_asked_once(answer, calls, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["rollout"], ["chat"], ["live"]])
-def test_a_permission_of_a_run_can_be_taken_back(words, finished, tmp_path):
+def test_permission_of_a_run_can_be_revoked(words, finished, tmp_path):
     guard = ["live.guard={interval_updates: 1}", "--port", "0"] if words == ["live"] else []
     done = whetstone(*words, finished, "environment.allow_effects=false", *guard, cwd=tmp_path)
     assert (done.returncode, CALLS) == (2, [])
@@ -190,7 +193,16 @@ def test_a_permission_of_a_run_can_be_taken_back(words, finished, tmp_path):
 
 
 def test_an_environment_is_not_served_without_permission(tmp_path):
-    words = ["environments", "serve", "tools", "--tasks", "arithmetic", "tools=[tests_effects:writing]", "--port", "0"]
+    words = [
+        "environments",
+        "serve",
+        "tools",
+        "--tasks",
+        "arithmetic",
+        "tools=[support.side_effects:writing]",
+        "--port",
+        "0",
+    ]
     done = whetstone(*words, cwd=tmp_path)
     assert (done.returncode, CALLS) == (2, [])
     assert "tools: not served: pocket_calculator (write); permit pocket_calculator with --allow-effects" in done.stderr
@@ -212,7 +224,7 @@ def test_commands_on_a_finished_run_call_nothing(finished, tmp_path):
     assert CALLS == []
 
 
-def test_the_calls_of_a_run_that_was_evaluated_are_estimated_from_it(finished):
+def test_calls_are_estimated_from_the_evaluation_of_a_run(finished):
     resolved = load_recipe(DEMO[0], [*DEMO[1:], tool("writing")])
     assert expect_calls([(resolved, lambda _: 10)], finished, print).count == {"pocket_calculator": 0}
     assert expect_calls([(resolved, lambda _: 10)], None, print).count == {
@@ -222,7 +234,7 @@ def test_the_calls_of_a_run_that_was_evaluated_are_estimated_from_it(finished):
 
 def test_the_expected_number_of_episodes_is_that_of_the_run(tmp_path):
     # 2 evaluated tasks × (untrained, supervised, reinforcement) + 2 × 4 demonstrations + 2 steps × 2 tasks × 2 samples
-    resolved = load_recipe(DEMO[0], [*DEMO[1:], "environment.tools=[pocket_calculator, tests_effects:Opened]"])
+    resolved = load_recipe(DEMO[0], [*DEMO[1:], "environment.tools=[pocket_calculator, support.side_effects:Opened]"])
     assert count_episodes(resolved) == 2 * 3 + 2 * 4 + 2 * 2 * 2
     train(resolved, tmp_path / "run", progress=QUIET)
     assert len(OPENED) == count_episodes(resolved)
@@ -235,15 +247,15 @@ def test_tools_of_every_recipe_of_the_package_only_read(name, request):
         changes = [f"tasks.path={request.getfixturevalue('gsm8k_folder')}"]
     resolved = load_recipe(name, changes)
     for need in getattr(ENVIRONMENTS.get(resolved.recipe.environment.name), "needs", ()):
-        if not need.met:
+        if not need.is_installed:
             pytest.skip(f"{need.name} is not installed: {need.command}")
-    environment = environment_of(resolved)()
+    environment = build_environment(resolved)()
     assert set(effects_in(environment, resolved.recipe.environment).values()) <= {"read"}
     assert set(tool_effects(resolved).values()) <= {"read"}
 
 
 def test_an_agent_is_not_started_by_a_check_that_is_not_permitted(tmp_path):
-    agent = ['environment={name: agent, function: "tests_effects:agent"}', "supervised=null"]
+    agent = ['environment={name: agent, function: "support.side_effects:agent"}', "supervised=null"]
     done = whetstone("doctor", *DEMO, *agent, "--json", cwd=tmp_path)
     checks = {check["name"]: check["said"] for check in json.loads(done.stdout)["checks"]}
     assert checks["episodes"] == "not tried: the environment agent is not played"

@@ -1,4 +1,4 @@
-"""`whetstone why` of a file of episodes, and what `whetstone serve` refuses before it serves."""
+"""`whetstone why` with a file of episodes, and arguments that `whetstone serve` refuses."""
 
 import pytest
 from click.testing import CliRunner
@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from whetstone.chat import assistant, user
 from whetstone.cli.main import cli
 from whetstone.cli.serve import RecordFile
-from whetstone.serving.recorded import recorded_episodes
+from whetstone.serving.trainable_tokens import recorded_episodes
 from whetstone.trajectory import Author, EndReason, Score, Tokens, Trajectory, Turn
 from whetstone.trajectory_json import encoded_trajectory
 
@@ -30,16 +30,16 @@ def episode(name, text, reward):
 @pytest.fixture
 def recorded(tmp_path):
     path = tmp_path / "said.jsonl"
-    found = [episode("e1", "[bold]five\x1b[31m", 1.0), episode("e2", "six", None)]
-    path.write_bytes(b"".join(encoded_trajectory(each) + b"\n" for each in found))
+    episodes = [episode("e1", "[bold]five\x1b[31m", 1.0), episode("e2", "six", None)]
+    path.write_bytes(b"".join(encoded_trajectory(each) + b"\n" for each in episodes))
     return path
 
 
 def test_why_lists_the_episodes_of_a_file_and_the_tokens_of_one(recorded):
-    told = whetstone("why", recorded)
-    assert told.exit_code == 0, told.output
-    assert "t/e1" in told.output
-    assert "none" in told.output
+    printed = whetstone("why", recorded)
+    assert printed.exit_code == 0, printed.output
+    assert "t/e1" in printed.output
+    assert "none" in printed.output
     one = whetstone("why", recorded, "e1")
     assert "2 of 3 tokens can be trained; 1 not trained: inserted, not sampled" in one.output
     assert "\x1b[31m" not in one.output
@@ -47,32 +47,36 @@ def test_why_lists_the_episodes_of_a_file_and_the_tokens_of_one(recorded):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("e3",), "has no episode e3"), (("--turn", "0"), "--turn: of a file"), (("--step", "1"), "--step: of a file")],
+    ("arguments", "message"),
+    [
+        (("e3",), "has no episode e3"),
+        (("--turn", "0"), "--turn: has no effect on a file"),
+        (("--step", "1"), "--step: has no effect on a file"),
+    ],
 )
-def test_what_a_file_cannot_tell_is_refused(recorded, arguments, said):
+def test_options_that_require_a_run_are_refused_for_files(recorded, arguments, message):
     result = whetstone("why", recorded, *arguments)
-    assert said in str(result.exception)
+    assert message in str(result.exception)
 
 
-def test_a_file_of_something_else_is_named(tmp_path):
+def test_file_without_episodes_is_refused(tmp_path):
     other = tmp_path / "other.jsonl"
     other.write_text('{"x": 1}\n')
-    assert "no trajectory" in str(whetstone("why", other).exception)
+    assert "not a trajectory" in str(whetstone("why", other).exception)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("a-model", "--judge"), "nothing is kept without --record"),
-        (("a-model", "--judge", "--record", "said.jsonl"), "a-model is a model, and has no reward; name a run"),
+        (("a-model", "--judge"), "--judge: requires --record"),
+        (("a-model", "--judge", "--record", "said.jsonl"), "a-model is a model without a reward; name a run"),
     ],
 )
-def test_a_judge_needs_a_run_and_a_record(arguments, said):
-    assert said in str(whetstone("serve", *arguments).exception)
+def test_judge_requires_a_run_and_a_record(arguments, message):
+    assert message in str(whetstone("serve", *arguments).exception)
 
 
-def test_an_episode_a_redaction_fails_on_is_not_kept_and_the_next_one_is(tmp_path, capsys):
+def test_episode_with_a_failed_redaction_is_not_stored_and_the_next_is(tmp_path, capsys):
     def redacting(trajectory):
         if trajectory.id == "t/e1":
             raise ValueError("a bug of its own")
@@ -82,5 +86,5 @@ def test_an_episode_a_redaction_fails_on_is_not_kept_and_the_next_one_is(tmp_pat
     record = RecordFile(path, redacting)
     record(episode("e1", "five", 1.0))
     record(episode("e2", "six", 1.0))
-    assert [told.id for told in recorded_episodes(path)] == ["t/e2"]
+    assert [stored.id for stored in recorded_episodes(path)] == ["t/e2"]
     assert "t/e1: not kept, since --redact failed: ValueError: a bug of its own" in capsys.readouterr().err

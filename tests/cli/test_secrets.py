@@ -9,8 +9,8 @@ import httpx2
 import pytest
 import yaml
 
-from tests_cli import whetstone
-from tests_secrets import (
+from support.cli import whetstone
+from support.leaked_secrets import (
     LITERAL,
     PLANTED,
     Shop,
@@ -21,29 +21,33 @@ from tests_secrets import (
     stand_in_trackers,
     variable_options,
 )
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.chat.message import ToolCall
 from whetstone.errors import RecipeError, RunDirectoryError
 from whetstone.masking import secret_spans
 from whetstone.recipe import load_recipe
 from whetstone.recipe.variables import mask_recipe_text
-from whetstone.record.run_directory import check_inputs, claimed
+from whetstone.record.run_directory import check_inputs, open_run_directory
 from whetstone.tools.toolset import Toolset
-from whetstone.viewing.app import Viewer, view_application
-from whetstone.viewing.opened import opened_runs
+from whetstone.viewer.runs import open_runs
+from whetstone.viewer.viewer_app import Viewer, view_application
 
 TRACKERS = [{"name": name} for name in ("wandb", "mlflow", "trackio", "tensorboard")]
 LARGER = ["policy.tiny.context_length=1024", "ablations=null"]
 
 
 def written_recipe(folder, tool, **more):
-    """A recipe file with these options of the tool."""
+    """Write a recipe file with these options of the tool."""
     folder.mkdir(exist_ok=True)
-    recording = {"name": "tests_secrets:Recording", "path": str(folder / "received.jsonl"), "api_key": tool["api_key"]}
+    recording = {
+        "name": "support.leaked_secrets:Recording",
+        "path": str(folder / "received.jsonl"),
+        "api_key": tool["api_key"],
+    }
     keys = {
         "extends": "demo",
         "environment": {"tools": [tool]},
-        "reward": "tests_secrets:paying",
+        "reward": "support.leaked_secrets:paying",
         "trackers": [*TRACKERS, recording],
         **more,
     }
@@ -56,13 +60,13 @@ def trained(folder, recipe, *more):
     return whetstone("train", recipe, *SMALL, *LARGER, "--run-dir", folder / "run", *more, cwd=folder)
 
 
-def assert_unsaid(text, where):
+def assert_absent(text, where):
     assert [value for value in PLANTED if value in text] == [], where
 
 
 def viewed(run, cache):
-    """The text of every page of the viewer about a run."""
-    (opened,) = opened_runs([run], cache=cache)
+    """Return the text of every page of the viewer about a run."""
+    (opened,) = open_runs([run], cache=cache)
     opened.refresh()
     app = view_application(Viewer([opened]))
 
@@ -87,7 +91,7 @@ def planted(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_stores_shows_and_tells_no_secret(planted, tmp_path, monkeypatch):
+def test_run_stores_and_prints_no_secret(planted, tmp_path, monkeypatch):
     tool, folder = planted
     calls = stand_in_trackers(monkeypatch)
     recipe = written_recipe(folder, tool)
@@ -108,7 +112,7 @@ def test_a_run_stores_shows_and_tells_no_secret(planted, tmp_path, monkeypatch):
         "viewer": viewed(folder / "run", tmp_path / "cache"),
     }  # fmt: skip
     for what, text in texts.items():
-        assert_unsaid(text, what)
+        assert_absent(text, what)
     assert planted_in(folder) == []
     for name in ("recipe.yaml", "inputs.json", "environment.json"):
         assert mode_of(folder / "run" / name) == 0o600, name
@@ -118,7 +122,7 @@ def test_a_run_stores_shows_and_tells_no_secret(planted, tmp_path, monkeypatch):
 def test_an_error_that_repeats_secrets_is_masked_everywhere(planted, monkeypatch):
     tool, folder = planted
     stand_in_trackers(monkeypatch)
-    recipe = written_recipe(folder, tool, reward="tests_secrets:failing")
+    recipe = written_recipe(folder, tool, reward="support.leaked_secrets:failing")
     done = trained(folder, recipe)
     recipe.unlink()
     assert done.returncode == 2
@@ -134,9 +138,9 @@ def test_the_stored_recipe_keeps_variables_and_masks_literals(tmp_path, monkeypa
     set_variables(monkeypatch)
     for options in (literal_options(tmp_path), variable_options(tmp_path)):
         resolved = load_recipe({"extends": "demo", "ablations": None, "environment": {"tools": [options]}})
-        assert_unsaid(resolved.dump(), "recipe")
-        assert_unsaid(json.dumps(resolved.stored()), "stored")
-        assert_unsaid("".join(resolved.notes), "notes")
+        assert_absent(resolved.dump(), "recipe")
+        assert_absent(json.dumps(resolved.stored()), "stored")
+        assert_absent("".join(resolved.notes), "notes")
         (used,) = resolved.recipe.environment.options["tools"]
         assert used["headers"]["Authorization"].removeprefix("Bearer ") in PLANTED
         stored = resolved.stored()["environment"]["tools"][0]
@@ -155,7 +159,7 @@ def test_each_literal_secret_has_a_warning_with_key_and_remedy(tmp_path):
 
 
 def test_a_variable_that_is_not_set_is_one_line_before_anything_is_written(tmp_path):
-    tool = {"name": "tests_secrets:Shop", "headers": {"X-Key": "${NOT_SET_HERE}"}}
+    tool = {"name": "support.leaked_secrets:Shop", "headers": {"X-Key": "${NOT_SET_HERE}"}}
     recipe = written_recipe(tmp_path, {"api_key": "${NOT_SET_HERE}", **tool}, trackers=[])
     done = whetstone("train", recipe, "--run-dir", tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 2
@@ -194,7 +198,7 @@ def test_the_result_of_a_tool_that_repeats_its_settings_is_masked(planted):
         return [(await tools.call(call)).content[0].text for _ in range(14)]
 
     received = asyncio.run(results())
-    assert_unsaid("".join(received), "results")
+    assert_absent("".join(received), "results")
     assert {"7 by application/json", "7 by easy", "7 by --token"} <= set(received)
 
 
@@ -221,31 +225,33 @@ def test_a_run_resumes_from_its_stored_recipe_if_masked_values_are_given(tmp_pat
     assert planted_in(folder / "run") == []
 
 
-def test_a_credential_may_change_between_two_sittings_and_another_variable_not(tmp_path, monkeypatch):
+def test_credential_can_change_before_a_resume_and_other_variables_cannot(tmp_path, monkeypatch):
     run, messages = tmp_path / "run", []
     keys = {"extends": "demo", "ablations": None, "supervised": None, "title": "${TITLE_HERE}"}
     keys["reinforcement"] = {"optimizer": "adamw"}
-    keys["environment"] = {"tools": [{"name": "tests_secrets:Shop", "token": "${SHOP_TOKEN}"}]}
+    keys["environment"] = {"tools": [{"name": "support.leaked_secrets:Shop", "token": "${SHOP_TOKEN}"}]}
     monkeypatch.setenv("TITLE_HERE", "one")
     monkeypatch.setenv("SHOP_TOKEN", "pl4nted-first")
-    with claimed(run, load_recipe(keys), resume=False):
+    with open_run_directory(run, load_recipe(keys), resume=False):
         (run / "metrics.jsonl").write_text("")
     monkeypatch.setenv("SHOP_TOKEN", "pl4nted-second")
-    with claimed(run, load_recipe(keys), resume=True):
-        check_inputs(run, load_recipe(keys), say=messages.append)
+    with open_run_directory(run, load_recipe(keys), resume=True):
+        check_inputs(run, load_recipe(keys), log=messages.append)
     assert messages == []
-    literal = load_recipe({**keys, "environment": {"tools": [{"name": "tests_secrets:Shop", "token": "pl4nted-3"}]}})
-    with claimed(run, literal, resume=True):
-        check_inputs(run, literal, say=messages.append)
+    literal = load_recipe(
+        {**keys, "environment": {"tools": [{"name": "support.leaked_secrets:Shop", "token": "pl4nted-3"}]}}
+    )
+    with open_run_directory(run, literal, resume=True):
+        check_inputs(run, literal, log=messages.append)
     monkeypatch.setenv("TITLE_HERE", "two")
-    with pytest.raises(RunDirectoryError, match=r"title \$\{TITLE_HERE\} is not"):
-        check_inputs(run, load_recipe(keys), say=messages.append)
+    with pytest.raises(RunDirectoryError, match=r"title \$\{TITLE_HERE\} differs"):
+        check_inputs(run, load_recipe(keys), log=messages.append)
 
 
 def test_a_run_of_an_earlier_release_is_shown_without_its_secrets(tmp_path):
     text = yaml.safe_dump({"environment": {"tools": [literal_options(tmp_path)]}})
     assert LITERAL["headers"] in text
-    assert_unsaid(mask_recipe_text(text), "recipe")
+    assert_absent(mask_recipe_text(text), "recipe")
     assert "application/json" in mask_recipe_text(text)
 
 
@@ -255,8 +261,8 @@ def test_a_process_that_receives_a_recipe_masks_its_secrets(planted, monkeypatch
     monkeypatch.setattr("whetstone.masking._values", {})
     monkeypatch.setattr("whetstone.masking._longest_first", ())
     resolved = pickle.loads(sent)
-    assert_unsaid(str(RecipeError(f"refused: {resolved.recipe.environment.options['tools']}")), "message")
-    assert_unsaid(resolved.dump(), "recipe")
+    assert_absent(str(RecipeError(f"refused: {resolved.recipe.environment.options['tools']}")), "message")
+    assert_absent(resolved.dump(), "recipe")
 
 
 @pytest.mark.parametrize(
@@ -273,6 +279,11 @@ def test_a_process_that_receives_a_recipe_masks_its_secrets(planted, monkeypatch
         ("chat.variables.reasoning", "b4ckend-credential", "b4ckend-credential"),
         ("models.judge.api_key_env", "OPENAI_API_KEY", "OPENAI_API_KEY"),
         ("policy.eos_token", "<|im_end|>", "<|im_end|>"),
+        ("environment.effects.reset_password", "write", "write"),
+        ("stages.0.environment.effects.rotate_api_key", "destructive", "destructive"),
+        ("reward.terms.secret", "my_module:found_secret", "my_module:found_secret"),
+        ("reward.terms.secret.api_key", "k", "[x]"),
+        ("environment.tools.0.api_key", "write", "[x]"),
         ("models.judge.url", "https://ann:pass@host/v1?key=k3y&n=1", "https://ann:[x]@host/v1?key=[x]&n=1"),
         ("environment.tools.0.url", "postgresql://ann:pw@host:5432/db", "postgresql://ann:[x]@host:5432/db"),
         ("environment.tools.0.url", "postgresql://ann:${PW}@host/db", "postgresql://ann:${PW}@host/db"),

@@ -1,4 +1,4 @@
-"""`whetstone serve RUN --checkpoint`, and where `whetstone live RUN` stores its run."""
+"""`whetstone serve RUN --checkpoint`, and the folder in which `whetstone live RUN` stores its run."""
 
 import re
 import signal
@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests_cli import train_with_all_checkpoints, whetstone
+from support.cli import train_with_all_checkpoints, whetstone
 from whetstone.cli.live import default_folder
 from whetstone.record import find_checkpoint
-from whetstone.training import agent_of, final_policy
+from whetstone.training import final_policy, load_agent
 
 CALL = "import sys; from whetstone.cli.main import main; sys.argv[0] = 'whetstone'; main()"
 
@@ -26,13 +26,13 @@ def weights(policy):
     return {name: tensor.sum().item() for name, tensor in policy.model.state_dict().items()}
 
 
-def test_a_checkpoint_is_found_by_its_step_and_has_its_own_weights(trained):
+def test_checkpoint_is_found_by_its_step_and_has_its_weights(trained):
     first = find_checkpoint(trained, "step-1")
     assert first == find_checkpoint(trained, "1") == find_checkpoint(trained, "step-000001")
-    assert weights(agent_of(first).policy) == weights(final_policy(first)) != weights(final_policy(trained))
+    assert weights(load_agent(first).policy) == weights(final_policy(first)) != weights(final_policy(trained))
 
 
-def test_serve_refuses_a_checkpoint_that_is_not_there(trained):
+def test_serve_refuses_a_missing_checkpoint(trained):
     refused = whetstone("serve", trained, "--checkpoint", "step-99", "--port", "0")
     assert refused.returncode == 2
     assert "no checkpoint step-99; there are: step-000001, step-000002" in refused.stderr

@@ -1,13 +1,13 @@
-"""A run on a page, over or still going on, and one trajectory of it, turn by turn."""
+"""`whetstone show`: a finished or running run on one page, and one trajectory turn by turn."""
 
 import json
 import shutil
 
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL, TEACHING
-from whetstone.analysis import ShownRun
+from support.cli import whetstone
+from support.small import SMALL, TEACHING
+from whetstone.analysis import RunText
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -23,32 +23,32 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def copied(run, tmp_path):
-    """The run, to be damaged."""
+    """Copy the run, so that a test can modify it."""
     return shutil.copytree(run, tmp_path / "copied")
 
 
 def an_id(run):
-    return ShownRun(run).last_ids(1)[0]
+    return RunText(run).last_ids(1)[0]
 
 
-def test_a_run_is_what_it_is_how_it_went_and_what_it_came_to(run):
+def test_show_prints_settings_progress_and_results_of_a_run(run):
     done = whetstone("show", run)
     assert done.returncode == 0, done.stderr
-    for text in ("A small agent learns", "tasks arithmetic", "; over", "untrained", "supervised, 2 of 2 steps"):
+    for text in ("A small agent learns", "tasks arithmetic", "; finished", "untrained", "supervised, 2 of 2 steps"):
         assert text in done.stdout
     assert "reinforcement, 2 of 2 steps" in done.stdout
     assert "nats per token" in done.stdout
     assert f"--trajectory '{an_id(run)}'" in done.stdout
 
 
-def test_as_json_it_is_one_object(run):
-    told = json.loads(whetstone("show", run, "--json").stdout)
-    assert told["steps"] == 4
-    assert told["recipe"]["tasks"]["source"] == "arithmetic"
-    assert list(told["evaluations"]) == ["untrained", "supervised", "reinforcement"]
+def test_json_output_is_one_object(run):
+    printed = json.loads(whetstone("show", run, "--json").stdout)
+    assert printed["steps"] == 4
+    assert printed["recipe"]["tasks"]["source"] == "arithmetic"
+    assert list(printed["evaluations"]) == ["untrained", "supervised", "reinforcement"]
 
 
-def test_a_turn_is_shown_with_its_agent_and_conversation(copied):
+def test_turn_is_printed_with_its_agent_and_conversation(copied):
     path, id = copied / "trajectories" / "step-000002.jsonl", an_id(copied)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     row = next(row for row in rows if row["id"] == id)
@@ -60,7 +60,7 @@ def test_a_turn_is_shown_with_its_agent_and_conversation(copied):
     assert all("agent" not in line for line in others)
 
 
-def test_a_run_that_goes_on_is_shown_as_far_as_it_is_written(copied):
+def test_running_run_is_printed_up_to_the_last_written_step(copied):
     (copied / "summary.json").unlink()
     with open(copied / "metrics.jsonl", "a") as file:
         file.write('{"stage": "reinforcement", "st')
@@ -68,31 +68,31 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is_written(copied):
         file.write('{"id": "half')
     done = whetstone("show", copied)
     assert done.returncode == 0, done.stderr
-    assert "not over" in done.stdout
+    assert "not finished" in done.stdout
     assert "reinforcement, 2 of 2 steps" in done.stdout
     assert whetstone("show", copied, "--trajectory", an_id(copied)).returncode == 0
 
 
-def test_a_trajectory_is_a_conversation_with_what_each_turn_was_worth(run):
+def test_trajectory_is_a_conversation_with_the_credit_of_each_turn(run):
     done = whetstone("show", run, "--trajectory", an_id(run))
     assert done.returncode == 0, done.stderr
-    for text in (an_id(run), "user", "turn 0", "assistant", "advantage", "ended by", "learned from by update"):
+    for text in (an_id(run), "user", "turn 0", "assistant", "advantage", "ended by", "trained in update"):
         assert text in done.stdout
     without = whetstone("show", run, "--trajectory", an_id(run), "--no-credit").stdout
     assert "advantage" not in without
-    told = json.loads(whetstone("show", run, "--trajectory", an_id(run), "--json").stdout)
-    assert told["trajectory"]["id"] == an_id(run)
-    assert set(told["credit"]["turns"]) == {str(n) for n in range(len(told["trajectory"]["turns"]))}
+    printed = json.loads(whetstone("show", run, "--trajectory", an_id(run), "--json").stdout)
+    assert printed["trajectory"]["id"] == an_id(run)
+    assert set(printed["credit"]["turns"]) == {str(n) for n in range(len(printed["trajectory"]["turns"]))}
 
 
-def test_an_episode_of_an_evaluation_has_no_credit_and_it_is_said(run):
+def test_episode_of_an_evaluation_is_printed_without_credit(run):
     line = (run / "trajectories" / "evaluation-untrained.jsonl").read_text().splitlines()[0]
     done = whetstone("show", run, "--trajectory", json.loads(line)["id"])
     assert done.returncode == 0, done.stderr
     assert "no credit: " in done.stdout
 
 
-def test_a_wrong_id_is_answered_with_the_nearest(run):
+def test_unknown_id_is_answered_with_the_nearest(run):
     done = whetstone("show", run, "--trajectory", an_id(run)[:-1] + "9")
     assert done.returncode == 2
     assert "the nearest are" in done.stderr
@@ -100,13 +100,21 @@ def test_a_wrong_id_is_answered_with_the_nearest(run):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_where_there_is_no_run_it_is_said(tmp_path):
+def test_folder_without_a_run_is_refused(tmp_path):
     done = whetstone("show", tmp_path)
     assert done.returncode == 2
     assert "holds no run" in done.stderr
 
 
-def test_what_was_said_is_shown_as_text(copied):
+@pytest.mark.parametrize("command", ["show", "why", "replay"])
+def test_a_missing_run_is_answered_in_one_line_with_the_nearest(command, run):
+    done = whetstone(command, f"{run}x")
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if "loading PyTorch" not in line]
+    assert f'{run}x: no such file or run directory; did you mean "{run.name}"?' in line
+
+
+def test_control_characters_of_messages_are_escaped(copied):
     path = copied / "trajectories" / "evaluation-untrained.jsonl"
     row = json.loads(path.read_text().splitlines()[0])
     row["id"], row["task_id"] = "odd#0", "\x1b[2Jcleared \x1b]0;owned\x07"

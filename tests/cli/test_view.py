@@ -1,4 +1,4 @@
-"""`whetstone view` begins, or says in one line why not."""
+"""`whetstone view` starts, or reports in one line why not."""
 
 import os
 import re
@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from tests_cli import whetstone
-from tests_viewed import made_run
-from whetstone.cli.listening import bound_to
+from support.cli import whetstone
+from support.viewed_runs import made_run
+from whetstone.cli.server_options import bind_socket
 
 
 def refused(*words):
@@ -27,45 +27,45 @@ def run(tmp_path, monkeypatch):
     return made_run(tmp_path / "demo")
 
 
-def test_a_port_in_use_is_said(run):
+def test_port_in_use_is_reported(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"http://127.0.0.1:{port} cannot be served: Address already in use" in refused(run, "--port", port)
 
 
-def test_what_is_answered_is_sent_at_once():
-    with bound_to("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
+def test_responses_are_sent_without_delay():
+    with bind_socket("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
         accepted, _ = bound.accept()
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
         accepted.close()
 
 
-def test_a_missing_run_is_said_with_the_nearest(run):
+def test_missing_run_is_answered_with_the_nearest(run):
     assert 'dmeo: no such folder; did you mean "demo"?' in refused(run.parent / "dmeo")
 
 
-def test_a_folder_without_a_run_is_said(tmp_path):
+def test_folder_without_a_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "holds no run; `whetstone train RECIPE" in refused(tmp_path / "empty")
+    assert "holds no run; create one with `whetstone train RECIPE" in refused(tmp_path / "empty")
 
 
-def test_beyond_this_machine_keys_are_asked_for(run):
+def test_public_addresses_require_keys(run):
     assert "--keys FILE" in refused(run, "--host", "0.0.0.0")
 
 
-def test_a_file_that_holds_no_keys_is_said(run, tmp_path):
+def test_invalid_file_of_keys_is_refused(run, tmp_path):
     (tmp_path / "keys.json").write_text("none")
-    assert "no file of keys" in refused(run, "--keys", tmp_path / "keys.json")
+    assert "not a file of keys" in refused(run, "--keys", tmp_path / "keys.json")
 
 
-def test_without_the_packages_it_says_what_to_install(run, monkeypatch):
+def test_missing_packages_are_answered_with_the_command_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     assert "pip install" in refused(run, "--port", "0")
 
 
 @pytest.mark.slow
-def test_a_run_that_may_not_be_written_is_looked_at(run, tmp_path):
-    """And neither may the cache: the index goes with the process."""
+def test_read_only_run_is_viewed(run, tmp_path):
+    """The cache is read-only too: the index is deleted with the process."""
     words = [sys.executable, "-m", "whetstone.cli.main", "view", str(run), "--port", "0"]
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "whetstone").write_text("in the way")
@@ -77,6 +77,6 @@ def test_a_run_that_may_not_be_written_is_looked_at(run, tmp_path):
         process.wait(timeout=60)
 
 
-def test_what_listens_loads_no_model():
+def test_server_process_imports_no_torch():
     code = "import whetstone.cli.view, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

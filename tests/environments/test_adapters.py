@@ -1,4 +1,4 @@
-"""Worlds of other packages: the real package behind each, where it is installed."""
+"""Adapters of other packages, tested with the real package if it is installed."""
 
 import asyncio
 import functools
@@ -11,14 +11,14 @@ from fractions import Fraction
 
 import pytest
 
-from tests_slow import mostly_slow
-from tests_worlds import contract, environment_of, source_of
+from support.environments import contract, environment_of, source_of
+from support.slow import mostly_slow
 from whetstone.chat import assistant
-from whetstone.environments.adapters.own_random import OwnRandom
-from whetstone.environments.dependencies import Need, package, program
+from whetstone.environments.adapters.isolated_rng import IsolatedRandom
+from whetstone.environments.dependencies import Requirement, require_package, require_program
 from whetstone.errors import RecipeError, TaskError
-from whetstone.evaluation.checks import CheckStatus
-from whetstone.evaluation.contract import RandomPolicy, check_contract, play
+from whetstone.evaluation.check_result import CheckStatus
+from whetstone.evaluation.environment_checks import RandomPolicy, check_contract, play_with_policy
 from whetstone.plugins import OptionError
 from whetstone.tasks import Expert
 from whetstone.trajectory import Task
@@ -26,52 +26,52 @@ from whetstone.trajectory import Task
 
 def needs(*names):
     for need in names:
-        if not need.met:
+        if not need.is_installed:
             pytest.skip(f"{need.name} is not installed: {need.command}")
 
 
-async def tried(looked_at):
+async def run_check(looked_at):
     return [check async for check in check_contract(looked_at)]
 
 
-def keeps_its_promises(name, *, episodes, concurrent=16, **options):
+def assert_contract(name, *, episodes, concurrent=16, **options):
     looked_at = contract(name, episodes=episodes, **options)
     looked_at.needs_process, looked_at.concurrent, looked_at.max_turns = False, concurrent, 30
-    checks = asyncio.run(tried(looked_at))
+    checks = asyncio.run(run_check(looked_at))
     assert [check for check in checks if check.verdict is CheckStatus.FAIL] == []
-    return looked_at.found
+    return looked_at.numbers
 
 
-def test_a_need_that_is_not_met_names_the_command():
-    assert not Need("package", "no_such_package", "pip install it").met
-    assert not program("no-such-program", "no-such").met
-    assert package("json", "none").met
+def test_missing_package_names_the_command_to_install():
+    assert not Requirement("package", "no_such_package", "pip install it").is_installed
+    assert not require_program("no-such-program", "no-such").is_installed
+    assert require_package("json", "none").is_installed
 
 
-def test_own_chance_is_in_place_inside_and_nowhere_else():
-    one, other = OwnRandom(1), OwnRandom(1)
+def test_isolated_random_state_applies_only_inside_the_context():
+    one, other = IsolatedRandom(1), IsolatedRandom(1)
     outside = random.Random(5)
     random.seed(5)
-    drawn = []
+    sampled = []
     for own in (one, other):
         for _ in range(3):
             with own.in_place():
-                drawn.append(random.random())
+                sampled.append(random.random())
             assert random.random() == outside.random()
-    assert drawn[:3] == drawn[3:]
+    assert sampled[:3] == sampled[3:]
 
 
 # ------------------------------------------------------------ Gymnasium
 
 
-def test_any_gymnasium_environment_keeps_our_promises():
-    needs(package("gymnasium", "gymnasium"))
-    assert keeps_its_promises("gymnasium", id="FrozenLake-v1", episodes=12)["held_out"] == 50
-    assert keeps_its_promises("gymnasium", id="CartPole-v1", episodes=6)["random"] < 1
+def test_gymnasium_environments_meet_the_contract():
+    needs(require_package("gymnasium", "gymnasium"))
+    assert assert_contract("gymnasium", id="FrozenLake-v1", episodes=12)["held_out"] == 50
+    assert assert_contract("gymnasium", id="CartPole-v1", episodes=6)["random"] < 1
 
 
-def test_gymnasium_steps_are_those_of_the_package():
-    needs(package("gymnasium", "gymnasium"))
+def test_gymnasium_steps_equal_those_of_the_package():
+    needs(require_package("gymnasium", "gymnasium"))
     import gymnasium
 
     raw = gymnasium.make("CartPole-v1")
@@ -80,31 +80,33 @@ def test_gymnasium_steps_are_those_of_the_package():
     actions = ["1", "0", "0", "1", "1"]
     left = iter(map(assistant, actions))
     make = functools.partial(environment_of, "gymnasium", id="CartPole-v1", actions="text")
-    played = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=5))
+    played = asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=0, max_turns=5))
     for action, turn in zip(actions, played.trajectory.turns, strict=True):
         observation, reward, *_ = raw.step(int(action))
         assert turn.reward == reward
         assert [float(x) for x in turn.observation[0].text.split()] == pytest.approx(observation.tolist(), abs=6e-4)
 
 
-def test_a_cut_is_not_an_end():
-    needs(package("gymnasium", "gymnasium"))
+def test_truncation_is_not_termination():
+    needs(require_package("gymnasium", "gymnasium"))
     make = functools.partial(
         environment_of, "gymnasium", id="MountainCar-v0", options={"max_episode_steps": 3}, actions="text"
     )
     task = source_of("gymnasium", id="MountainCar-v0").task(0)
-    played = asyncio.run(play(make, task, lambda *_: assistant("0"), seed=0))
+    played = asyncio.run(play_with_policy(make, task, lambda *_: assistant("0"), seed=0))
     assert played.trajectory.ended == "truncated"
     assert len(played.actions) == 3
 
 
-def moved(id, *said, **options):
-    """What an environment of Gymnasium says of these actions."""
-    needs(package("gymnasium", "gymnasium"))
-    left = iter(said)
+def play_actions(id, *actions, **options):
+    """Play these actions in an environment of Gymnasium and return the trajectory."""
+    needs(require_package("gymnasium", "gymnasium"))
+    left = iter(actions)
     make = functools.partial(environment_of, "gymnasium", id=id, actions="text", **options)
     task = source_of("gymnasium", id=id).task(0)
-    return asyncio.run(play(make, task, lambda *_: assistant(next(left)), seed=0, max_turns=len(said))).trajectory
+    return asyncio.run(
+        play_with_policy(make, task, lambda *_: assistant(next(left)), seed=0, max_turns=len(actions))
+    ).trajectory
 
 
 @pytest.mark.parametrize(
@@ -113,57 +115,57 @@ def moved(id, *said, **options):
         ["Acrobot-v1", "MountainCar-v0", "CliffWalking-v1", "Taxi-v4", "CartPole-v1"], quick=["CliffWalking-v1"]
     ),
 )
-@pytest.mark.parametrize("said", [[""], ["zzqx"] * 30, ["0"], ["0", *["I give up."] * 30], ["0"] * 7])
-def test_an_episode_that_is_not_over_is_no_success_whatever_its_threshold(id, said):
-    """A threshold of −100 is above what forty steps cost, and far above what none costs."""
-    final = moved(id, *said).final
+@pytest.mark.parametrize("actions", [[""], ["zzqx"] * 30, ["0"], ["0", *["I give up."] * 30], ["0"] * 7])
+def test_unfinished_episode_is_no_success_for_any_threshold(id, actions):
+    """Use a threshold of −100, which is above the return of forty steps, and far above that of none."""
+    final = play_actions(id, *actions).final
     assert final["success"] is False
-    assert final["score"] <= len(said) / 475
+    assert final["score"] <= len(actions) / 475
 
 
-def test_a_time_that_was_cut_is_not_the_whole_time():
-    short = moved("MountainCar-v0", *["0"] * 3, options={"max_episode_steps": 3}, success_at=-110)
+def test_interrupted_episode_is_not_a_complete_one():
+    short = play_actions("MountainCar-v0", *["0"] * 3, options={"max_episode_steps": 3}, success_at=-110)
     assert (short.ended, short.final["return"], short.final["success"]) == ("truncated", -3.0, False)
-    whole = moved("Pendulum-v1", *["0"] * 200, success_at=-2000)
-    assert (whole.ended, whole.final["success"]) == ("truncated", True)
-    assert moved("Pendulum-v1", *["0"] * 199, success_at=-2000).final["success"] is False
+    complete = play_actions("Pendulum-v1", *["0"] * 200, success_at=-2000)
+    assert (complete.ended, complete.final["success"]) == ("truncated", True)
+    assert play_actions("Pendulum-v1", *["0"] * 199, success_at=-2000).final["success"] is False
 
 
-def test_where_the_goal_alone_ends_it_an_end_is_a_success():
+def test_termination_is_a_success_if_only_the_goal_terminates():
     up, right, down = "0", "1", "2"
-    there = moved("CliffWalking-v1", up, *[right] * 11, down)
-    assert (there.ended, there.final["return"], there.final["success"]) == ("terminated", -13.0, True)
+    at_goal = play_actions("CliffWalking-v1", up, *[right] * 11, down)
+    assert (at_goal.ended, at_goal.final["return"], at_goal.final["success"]) == ("terminated", -13.0, True)
 
 
-def test_the_share_of_a_threshold_that_was_reached_is_the_score():
-    fallen = moved("CartPole-v1", *["1"] * 40)
+def test_score_is_the_fraction_of_the_threshold():
+    fallen = play_actions("CartPole-v1", *["1"] * 40)
     assert fallen.ended == "terminated"
     assert fallen.final["score"] == pytest.approx(fallen.final["return"] / 475)
     assert fallen.final["success"] is False
-    assert moved("CartPole-v1", *["1"] * 40, success_at=5).final["success"] is True
+    assert play_actions("CartPole-v1", *["1"] * 40, success_at=5).final["success"] is True
 
 
-def test_where_nothing_could_be_a_success_one_is_asked_for():
-    needs(package("gymnasium", "gymnasium"))
-    with pytest.raises(RecipeError, match=r"Pendulum-v1 has no threshold of its own.*say success_at"):
+def test_environment_without_a_threshold_requires_success_at():
+    needs(require_package("gymnasium", "gymnasium"))
+    with pytest.raises(RecipeError, match=r"Pendulum-v1 has no threshold, .*set success_at"):
         environment_of("gymnasium", id="Pendulum-v1").check()
     environment_of("gymnasium", id="Pendulum-v1", success_at=-300).check()
     for id in ("CliffWalking-v1", "Blackjack-v1", "FrozenLake-v1", "CartPole-v1"):
         environment_of("gymnasium", id=id).check()
 
 
-@pytest.mark.parametrize("said", ["7", "-1", "0.5", "up", "", "1 2", "nan", "9" * 400])
-def test_an_action_that_is_none_is_told_and_costs_no_step(said):
-    needs(package("gymnasium", "gymnasium"))
+@pytest.mark.parametrize("action", ["7", "-1", "0.5", "up", "", "1 2", "nan", "9" * 400])
+def test_invalid_action_is_answered_and_is_not_a_step(action):
+    needs(require_package("gymnasium", "gymnasium"))
     make = functools.partial(environment_of, "gymnasium", id="FrozenLake-v1", actions="text")
     task = source_of("gymnasium", id="FrozenLake-v1").task(0)
-    played = asyncio.run(play(make, task, lambda *_: assistant(said), seed=0, max_turns=1))
+    played = asyncio.run(play_with_policy(make, task, lambda *_: assistant(action), seed=0, max_turns=1))
     assert "no such action" in played.trajectory.turns[0].observation[0].text
     assert played.trajectory.final["steps"] == 0
 
 
-def test_boxes_of_numbers_are_actions_too():
-    needs(package("gymnasium", "gymnasium"))
+def test_actions_of_boxes_are_read():
+    needs(require_package("gymnasium", "gymnasium"))
     import gymnasium
 
     from whetstone.environments.adapters.gymnasium import read_action
@@ -175,25 +177,25 @@ def test_boxes_of_numbers_are_actions_too():
     assert read_action(gymnasium.spaces.Discrete(3, start=1), "3") == 3
 
 
-def test_minigrid_is_told_in_words():
-    needs(package("minigrid", "gymnasium"))
+def test_minigrid_observations_are_text():
+    needs(require_package("minigrid", "gymnasium"))
     source = source_of("gymnasium", id="BabyAI-GoToRedBallGrey-v0")
     make = functools.partial(environment_of, "gymnasium", id="BabyAI-GoToRedBallGrey-v0", actions="text")
-    played = asyncio.run(play(make, source.task(0), RandomPolicy(0).action, seed=0, max_turns=20))
+    played = asyncio.run(play_with_policy(make, source.task(0), RandomPolicy(0).action, seed=0, max_turns=20))
     text = played.trajectory.opening[0].text
     assert "go to the red ball. You see" in text
     assert "Actions: left, right, forward" in text
 
 
-def test_an_environment_that_is_none_is_refused_with_the_nearest():
-    needs(package("gymnasium", "gymnasium"))
+def test_unknown_environment_is_refused_with_the_nearest():
+    needs(require_package("gymnasium", "gymnasium"))
     with pytest.raises(RecipeError, match="FrozenLake"):
         environment_of("gymnasium", id="FrozenLakes-v1").check()
     assert not isinstance(source_of("gymnasium", id="FrozenLake-v1"), Expert)  # so a warm-up is refused
 
 
-def test_a_task_of_another_environment_is_refused():
-    needs(package("gymnasium", "gymnasium"))
+def test_task_of_another_environment_is_refused():
+    needs(require_package("gymnasium", "gymnasium"))
 
     async def other():
         environment = environment_of("gymnasium", id="CartPole-v1")
@@ -210,20 +212,20 @@ def test_a_task_of_another_environment_is_refused():
 
 
 @pytest.mark.parametrize("text", mostly_slow(["facts", "full"], quick=[]))
-def test_textworld_keeps_our_promises_and_its_own_solution_solves_it(text):
-    needs(package("textworld", "textworld"))
-    found = keeps_its_promises(
+def test_textworld_meets_the_contract_and_its_solution_succeeds(text):
+    needs(require_package("textworld", "textworld"))
+    success_rates = assert_contract(
         "textworld", episodes=6 if text == "facts" else 3, concurrent=12, text=text, games=100, levels=[1, 2]
     )
-    assert found["expert"] == 1.0
+    assert success_rates["expert"] == 1.0
     with pytest.raises(OptionError, match="100 or more"):
         source_of("textworld", games=5)
 
 
 @pytest.mark.slow
-def test_textworld_games_begun_at_once_in_threads_are_all_whole():
-    """Its parser is one for all; unguarded, a soak of some thousand episodes met a game that could not be read."""
-    needs(package("textworld", "textworld"))
+def test_concurrent_textworld_games_in_threads_are_complete():
+    """All games share one parser; without a lock, one of some thousand episodes could not be read."""
+    needs(require_package("textworld", "textworld"))
     before = sys.getswitchinterval()
     source = source_of("textworld", text="facts", levels=[1], games=100)
     tasks = [source.task(index) for index in range(8)]
@@ -238,94 +240,94 @@ def test_textworld_games_begun_at_once_in_threads_are_all_whole():
 
     async def all_at_once():
         alone = [await opening(task) for task in tasks]
-        beside = await asyncio.gather(*(opening(tasks[k % 8]) for k in range(240)))
-        return alone, beside
+        concurrent = await asyncio.gather(*(opening(tasks[k % 8]) for k in range(240)))
+        return alone, concurrent
 
     sys.setswitchinterval(1e-5)
     try:
-        alone, beside = asyncio.run(all_at_once())
+        alone, concurrent = asyncio.run(all_at_once())
     finally:
         sys.setswitchinterval(before)
-    assert beside == [alone[k % 8] for k in range(240)]
+    assert concurrent == [alone[k % 8] for k in range(240)]
 
 
 @pytest.mark.slow
-def test_scienceworld_is_played_in_a_process_and_its_gold_path_solves_it():
-    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+def test_scienceworld_runs_in_a_process_and_its_gold_path_succeeds():
+    needs(require_package("scienceworld", "scienceworld"), require_program("java", "default-jre-headless"))
     source = source_of("scienceworld", variations=30)
     task = source.task(0)
-    policy = lambda said, tools, admissible: source.demonstrate(task, said, tools)  # noqa: E731
+    policy = lambda messages, tools, admissible: source.demonstrate(task, messages, tools)  # noqa: E731
     make = functools.partial(environment_of, "scienceworld", actions="text")
-    one = asyncio.run(play(make, task, policy, seed=0))
-    other = asyncio.run(play(make, task, policy, seed=0))
+    one = asyncio.run(play_with_policy(make, task, policy, seed=0))
+    other = asyncio.run(play_with_policy(make, task, policy, seed=0))
     assert one.trajectory.final["success"] is True
     assert other.transcript == one.transcript
-    lost = asyncio.run(play(make, task, lambda *_: assistant("focus on agent"), seed=0, max_turns=2))
+    lost = asyncio.run(play_with_policy(make, task, lambda *_: assistant("focus on agent"), seed=0, max_turns=2))
     assert 0 <= lost.trajectory.final["score"] < 1
     with pytest.raises(TaskError, match="no task boyl"):
-        asyncio.run(play(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
+        asyncio.run(play_with_policy(make, Task("x", "", {"task": "boyl", "variation": 0}), policy, seed=0))
 
 
 @pytest.mark.slow
 @pytest.mark.slow
-def test_scienceworld_allows_the_steps_that_its_own_solution_takes():
-    """`boil` takes up to 182 commands, `inclined-plane-friction-named-surfaces` up to 325."""
-    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+def test_scienceworld_step_limit_exceeds_the_length_of_its_solutions():
+    """Play `boil` with up to 182 commands, `inclined-plane-friction-named-surfaces` with up to 325."""
+    needs(require_package("scienceworld", "scienceworld"), require_program("java", "default-jre-headless"))
     from whetstone.environments.adapters import scienceworld
 
     for name in scienceworld._task_names():
-        last = scienceworld.variations_of(name) - 1
+        last = scienceworld.count_variations(name) - 1
         longest = max(len(scienceworld._gold_path(name, k, "easy")) for k in {0, last})
-        assert longest <= scienceworld.steps_of(name)
+        assert longest <= scienceworld.max_commands(name)
     source = source_of("scienceworld", tasks=["boil"], variations=30)
     make = functools.partial(environment_of, "scienceworld", actions="text")
     tasks = [source.task(index) for index in range(12)]
     task = max(tasks, key=lambda t: len(scienceworld._gold_path("boil", t.private["variation"], "easy")))
-    episode = play(make, task, lambda s, t, a: source.demonstrate(task, s, t), seed=0, max_turns=400)
+    episode = play_with_policy(make, task, lambda s, t, a: source.demonstrate(task, s, t), seed=0, max_turns=400)
     played = asyncio.run(episode)
     assert len(played.actions) > 100
     assert (played.trajectory.ended, played.trajectory.final["success"]) == ("terminated", True)
 
 
-def test_a_variation_of_scienceworld_that_is_none_is_refused_and_nothing_of_before_is_left():
-    """It was played in the state of the episode before: behind a solved one any command was a success."""
-    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+def test_invalid_variation_of_scienceworld_is_refused_and_leaves_no_state():
+    """An invalid variation kept the state of the previous episode: after a solved one every command was a success."""
+    needs(require_package("scienceworld", "scienceworld"), require_program("java", "default-jre-headless"))
     source = source_of("scienceworld", tasks=["find-plant"], variations=30)
     task = source.task(0)
-    policy = lambda said, tools, admissible: source.demonstrate(task, said, tools)  # noqa: E731
+    policy = lambda messages, tools, admissible: source.demonstrate(task, messages, tools)  # noqa: E731
     make = functools.partial(environment_of, "scienceworld", actions="text")
-    assert asyncio.run(play(make, task, policy, seed=0, max_turns=100)).trajectory.final["success"] is True
+    assert asyncio.run(play_with_policy(make, task, policy, seed=0, max_turns=100)).trajectory.final["success"] is True
     for name, variation in (("boil", 30), ("melt", 400), ("find-plant", -1)):
         with pytest.raises(TaskError, match=f"{name} has variations 0 to"):
-            asyncio.run(play(make, Task("x", "", {"task": name, "variation": variation}), policy, seed=0))
-    again = asyncio.run(play(make, task, lambda *_: assistant("zzqx"), seed=0, max_turns=3)).trajectory
-    assert (again.final["success"], again.final["score"]) == (False, 0.0)
+            asyncio.run(play_with_policy(make, Task("x", "", {"task": name, "variation": variation}), policy, seed=0))
+    repeated = asyncio.run(play_with_policy(make, task, lambda *_: assistant("zzqx"), seed=0, max_turns=3)).trajectory
+    assert (repeated.final["success"], repeated.final["score"]) == (False, 0.0)
 
 
 @pytest.mark.slow
-def test_tasks_of_scienceworld_draw_from_the_variations_there_are():
-    needs(package("scienceworld", "scienceworld"), program("java", "default-jre-headless"))
+def test_tasks_of_scienceworld_sample_existing_variations():
+    needs(require_package("scienceworld", "scienceworld"), require_program("java", "default-jre-headless"))
     source = source_of("scienceworld", tasks=["boil", "identify-life-stages-2"])
-    drawn = [source.task(index).private for index in range(200)]
-    assert max(private["variation"] for private in drawn if private["task"] == "boil") == 29
-    assert {p["variation"] for p in drawn if p["task"] != "boil"} <= set(range(10))
+    sampled = [source.task(index).private for index in range(200)]
+    assert max(private["variation"] for private in sampled if private["task"] == "boil") == 29
+    assert {p["variation"] for p in sampled if p["task"] != "boil"} <= set(range(10))
     with pytest.raises(TaskError, match='did you mean "boil"'):
         source_of("scienceworld", tasks=["boyl"]).task(0)
-    with pytest.raises(OptionError, match="one or more"):
+    with pytest.raises(OptionError, match="1 or more"):
         source_of("scienceworld", variations=0)
 
 
 @pytest.mark.slow
-def test_jericho_plays_a_story(tmp_path):
-    needs(package("jericho", "jericho"), package("textworld", "textworld"))
+def test_jericho_game_is_played(tmp_path):
+    needs(require_package("jericho", "jericho"), require_package("textworld", "textworld"))
     from whetstone.environments.adapters.textworld import game_file
 
     story = game_file("full", 3, 2, 3, 2)
     make = functools.partial(environment_of, "jericho", story=story, actions="text")
-    played = asyncio.run(play(make, Task("j", ""), lambda *_: assistant("look"), seed=0, max_turns=3))
+    played = asyncio.run(play_with_policy(make, Task("j", ""), lambda *_: assistant("look"), seed=0, max_turns=3))
     assert "-=" in played.trajectory.turns[-1].observation[0].text
     assert played.trajectory.final["success"] is False
-    with pytest.raises(RecipeError, match="there is no story"):
+    with pytest.raises(RecipeError, match="no such file; set story"):
         environment_of("jericho", story=str(tmp_path / "none.z8")).check()
 
 
@@ -333,22 +335,22 @@ def test_jericho_plays_a_story(tmp_path):
 
 
 @pytest.mark.slow
-def test_textarena_keeps_our_promises():
-    needs(package("textarena", "textarena"))
-    found = keeps_its_promises("textarena", id="TicTacToe-v0", episodes=16)
-    assert 0 < found["random"] < 1
+def test_textarena_meets_the_contract():
+    needs(require_package("textarena", "textarena"))
+    success_rates = assert_contract("textarena", id="TicTacToe-v0", episodes=16)
+    assert 0 < success_rates["random"] < 1
     with pytest.raises(RecipeError, match="TicTacToe-v0"):
         environment_of("textarena", id="TicTacToes-v0").check()
 
 
 @pytest.mark.slow
-def test_openspiel_keeps_our_promises_and_search_never_loses():
-    needs(package("pyspiel", "openspiel"))
-    found = keeps_its_promises("openspiel", id="tic_tac_toe", episodes=30, success_at=0)
-    assert found["expert"] == 1.0
+def test_openspiel_meets_the_contract_and_search_never_loses():
+    needs(require_package("pyspiel", "openspiel"))
+    success_rates = assert_contract("openspiel", id="tic_tac_toe", episodes=30, success_at=0)
+    assert success_rates["expert"] == 1.0
     keeps_promises_of_chance = contract("openspiel", id="kuhn_poker", episodes=20)
     checks = {
-        c.name: c for c in asyncio.run(tried(keeps_promises_of_chance)) if c.name in ("same again", "side by side")
+        c.name: c for c in asyncio.run(run_check(keeps_promises_of_chance)) if c.name in ("same again", "side by side")
     }
     assert {c.verdict for c in checks.values()} == {CheckStatus.PASS}
     with pytest.raises(RecipeError, match="tic_tac_toe"):
@@ -356,8 +358,8 @@ def test_openspiel_keeps_our_promises_and_search_never_loses():
 
 
 def spiel(id, **options):
-    """A game of OpenSpiel, begun."""
-    needs(package("pyspiel", "openspiel"))
+    """Start a game of OpenSpiel."""
+    needs(require_package("pyspiel", "openspiel"))
     from whetstone.environments.adapters.openspiel import OpenSpiel
 
     game = OpenSpiel(id=id, **options)
@@ -366,8 +368,8 @@ def spiel(id, **options):
 
 
 @pytest.mark.parametrize("id", mostly_slow(["go", "chess", "amazons", "shogi", "hex"], quick=["hex"]))
-def test_a_search_is_bounded_whatever_the_game(id):
-    """Eight half-moves ahead took half a minute in chess and never came back in Go."""
+def test_search_is_bounded_in_every_game(id):
+    """Bound the search: at a depth of eight it took half a minute in chess and did not return in Go."""
     game = spiel(id, opponent="search")
     began = time.monotonic()
     first = game.solve()
@@ -376,72 +378,74 @@ def test_a_search_is_bounded_whatever_the_game(id):
     assert spiel(id, opponent="search").solve() == first
 
 
-def test_a_search_wins_at_once_where_it_can_and_holds_out_where_it_cannot():
+def test_search_wins_immediately_if_possible_and_otherwise_blocks():
     game = spiel("tic_tac_toe")
     for action in (4, 0, 1, 2):  # the agent in the middle and above it, the other in two corners
         game._state.apply_action(action)
     assert game.solve() == "x(2,1)"
-    game = spiel("nim(pile_sizes=1;2;3)")  # lost for whoever is first; a move is made all the same
+    game = spiel("nim(pile_sizes=1;2;3)")  # lost for the player to move; a move is made anyway
     assert game.solve() in game.admissible()
 
 
 @pytest.mark.parametrize("id", ["kuhn_poker", "hanabi", "pig", "dark_hex", "catch", "euchre"])
-def test_a_search_is_refused_where_it_cannot_play(id):
-    needs(package("pyspiel", "openspiel"))
-    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search is for two players"):
+def test_search_is_refused_for_unsupported_games(id):
+    needs(require_package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=f"openspiel: {id}: opponent: search supports zero-sum games of two players"):
         environment_of("openspiel", id=id, opponent="search").check()
     source = source_of("openspiel", id=id)
-    with pytest.raises(TaskError, match=f"openspiel: {id} has no answer of its own to show"):
+    with pytest.raises(TaskError, match=f"openspiel: {id} has no expert"):
         source.demonstrate(source.task(0), (), ())
 
 
-def test_a_draw_is_no_success_unless_the_recipe_says_so():
-    found = []
+def test_draw_is_a_success_only_if_the_recipe_specifies_it():
+    successes = []
     for options in ({}, {"success_at": 0}):
         game = spiel("tic_tac_toe", **options)
         for action in (0, 1, 2, 4, 3, 5, 7, 6, 8):
             game._state.apply_action(action)
         assert (game._state.is_terminal(), game.verdict()["return"]) == (True, 0.0)
-        found.append(game.verdict()["success"])
-    assert found == [False, True]
+        successes.append(game.verdict()["success"])
+    assert successes == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("id", "success_at", "said"),
+    ("id", "success_at", "message"),
     [
-        ("hanabi", None, "say success_at: a return above 0, up to 25"),
+        ("hanabi", None, "set success_at to a return above 0 and up to 25"),
         ("hanabi", 0.0, "every game is a success at 0"),
         ("hanabi", 26.0, "none is a success at 26"),
-        ("solitaire", None, "say success_at"),
+        ("solitaire", None, "set success_at"),
         ("crossword", 1.0, "crossword cannot be played move by move: LegalActions"),
         ("crossword", None, "crossword cannot be played move by move: LegalActions"),
         ("start_at", None, "openspiel: start_at: Missing parameter"),
     ],
 )
-def test_games_of_openspiel_without_a_success_are_refused(id, success_at, said):
-    needs(package("pyspiel", "openspiel"))
-    with pytest.raises(RecipeError, match=said):
+def test_openspiel_games_without_a_possible_success_are_refused(id, success_at, message):
+    needs(require_package("pyspiel", "openspiel"))
+    with pytest.raises(RecipeError, match=message):
         environment_of("openspiel", id=id, success_at=success_at).check()
 
 
-def test_a_listed_move_of_openspiel_is_taken_and_moves_with_blanks_stand_apart():
-    game = spiel("morpion_solitaire", success_at=10)  # its moves end in a blank
+def test_listed_moves_of_openspiel_are_accepted_and_moves_with_spaces_are_on_separate_lines():
+    game = spiel("morpion_solitaire", success_at=10)  # its moves end with a space
     opening = game.begin(Task("t", "", {"seed": 3}), 0).text
     assert opening.endswith("moves:\n" + "\n".join(game.admissible()))
     assert all(move == move.strip() for move in game.admissible())
     assert game.act(f"  {game.admissible()[0]}  ").understood
-    assert "\nmoves: x(0,0) x(0,1)" in spiel("tic_tac_toe")._seen()
+    assert "\nmoves: x(0,0) x(0,1)" in spiel("tic_tac_toe")._observation_text()
 
 
 @pytest.mark.slow
-def test_reasoning_gym_judges_by_its_own_verifier():
-    needs(package("reasoning_gym", "reasoning"))
+def test_reasoning_gym_uses_its_verifiers():
+    needs(require_package("reasoning_gym", "reasoning"))
     source = source_of("reasoning_gym", datasets=["leg_counting", "spell_backward"])
     make = functools.partial(environment_of, "reasoning_gym", actions="text")
     for index in range(12):
         task = source.task(index)
-        right = asyncio.run(play(make, task, lambda s, t, a, task=task: source.demonstrate(task, s, t), seed=0))
-        wrong = asyncio.run(play(make, task, lambda *_: assistant("no idea"), seed=0))
+        right = asyncio.run(
+            play_with_policy(make, task, lambda s, t, a, task=task: source.demonstrate(task, s, t), seed=0)
+        )
+        wrong = asyncio.run(play_with_policy(make, task, lambda *_: assistant("no idea"), seed=0))
         assert (right.trajectory.final["success"], wrong.trajectory.final["success"]) == (True, False)
     with pytest.raises(RecipeError, match="leg_counting"):
         source_of("reasoning_gym", datasets=["leg_countin"])
@@ -449,54 +453,54 @@ def test_reasoning_gym_judges_by_its_own_verifier():
         source_of("reasoning_gym", datasets=["leg_counting"], options={"no_such": 1})
 
 
-def judged(dataset, *said, options=None):
-    """What reasoning-gym's first question is worth with these answers, and whether each was understood."""
-    needs(package("reasoning_gym", "reasoning"))
+def score_answers(dataset, *answers, options=None):
+    """Return the scores of these answers to the first question, and whether each was parsed."""
+    needs(require_package("reasoning_gym", "reasoning"))
     from whetstone.environments.adapters.reasoning_gym import ReasoningGym
 
     source = source_of("reasoning_gym", datasets=[dataset], options=options)
     task, game = source.task(0), ReasoningGym()
     own = source.demonstrate(task, (), ()).text
-    found = []
-    for answer in (own, *said):
+    result = []
+    for answer in (own, *answers):
         game.begin(task, 0)
         understood = game.act(answer).understood
-        found.append((understood, game.verdict()["score"]))
-    assert found[0] == (True, 1.0)
-    return found[1:]
+        result.append((understood, game.verdict()["score"]))
+    assert result[0] == (True, 1.0)
+    return result[1:]
 
 
 MARKED = "__import__('pathlib').Path({path!r}).touch()"
 
 
 @pytest.mark.parametrize("dataset", ["n_queens", "countdown", "string_insertion", "polynomial_multiplication"])
-def test_no_verifier_of_reasoning_gym_runs_what_was_said(dataset, tmp_path):
-    """Nine of them did: with `eval`, or as an expression of SymPy's, which comes to the same."""
+def test_verifiers_of_reasoning_gym_do_not_execute_answers(dataset, tmp_path):
+    """Use the nine verifiers that evaluated answers with `eval` or as SymPy expressions."""
     mark = tmp_path / "ran"
-    said = [
+    attacks = [
         MARKED.format(path=str(mark)),
         f"open({str(mark)!r}, 'w')",
         "entry['answer']",
         "[c for c in entry]",
         "oracle_answer",
     ]
-    assert judged(dataset, *said) == [(True, 0.0)] * len(said)
+    assert score_answers(dataset, *attacks) == [(True, 0.0)] * len(attacks)
     assert not mark.exists()
 
 
 @pytest.mark.slow
-def test_a_verifier_that_is_late_has_no_right_answer_before_it(monkeypatch):
+def test_slow_verifier_gives_no_success(monkeypatch):
     from whetstone.environments.adapters import reasoning_gym
 
     monkeypatch.setattr(reasoning_gym, "_SECONDS", 4.0)
     began = time.monotonic()
-    assert judged("countdown", "9**9**9", "(" * 5000, "1/0") == [(False, 0.0), (True, 0.0), (True, 0.0)]
+    assert score_answers("countdown", "9**9**9", "(" * 5000, "1/0") == [(False, 0.0), (True, 0.0), (True, 0.0)]
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
-def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
-    needs(package("reasoning_gym", "reasoning"))
+def test_verifiers_of_reasoning_gym_do_not_block_other_episodes():
+    needs(require_package("reasoning_gym", "reasoning"))
     task = source_of("reasoning_gym", datasets=["countdown"]).task(0)
     make = functools.partial(environment_of, "reasoning_gym", actions="text")
     beats = []
@@ -508,7 +512,7 @@ def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
 
     async def both():
         heart = asyncio.create_task(beating())
-        played = await play(make, task, lambda *_: assistant("9**9**9"), seed=0)
+        played = await play_with_policy(make, task, lambda *_: assistant("9**9**9"), seed=0)
         heart.cancel()
         return played.trajectory
 
@@ -517,7 +521,7 @@ def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "said"),
+    ("dataset", "text"),
     [
         ("complex_arithmetic", ["nan", "nan+nanj", "inf"]),
         ("game_of_life_halting", ["x", "0", "no idea"]),
@@ -529,79 +533,79 @@ def test_verifiers_of_reasoning_gym_do_not_hold_up_other_episodes():
         ("advanced_geometry", ["zzqx", "[", "I do not know."]),
     ],
 )
-def test_odd_answers_of_reasoning_gym_are_wrong_and_no_fault(dataset, said):
+def test_malformed_answers_of_reasoning_gym_are_wrong_and_not_errors(dataset, text):
     if dataset != "boxnet":
-        assert [score for _, score in judged(dataset, *said)] == [0.0] * len(said)
+        assert [score for _, score in score_answers(dataset, *text)] == [0.0] * len(text)
         return
-    needs(package("reasoning_gym", "reasoning"))  # it has no answer of its own that it takes
+    needs(require_package("reasoning_gym", "reasoning"))  # it accepts no stored answer
     from whetstone.environments.adapters.reasoning_gym import ReasoningGym
 
     game = ReasoningGym()
-    for answer in said:
+    for answer in text:
         game.begin(source_of("reasoning_gym", datasets=[dataset]).task(0), 0)
         game.act(answer)
         assert game.verdict() == {"success": False, "score": 0.0}
 
 
-def test_a_small_probability_is_not_nothing():
-    needs(package("reasoning_gym", "reasoning"))
-    from whetstone.environments.adapters.reasoning_gym import question, scored
+def test_small_probability_is_not_zero():
+    needs(require_package("reasoning_gym", "reasoning"))
+    from whetstone.environments.adapters.reasoning_gym import load_question, score_answer
 
     rare = next(
         one
-        for one in (question("coin_flip", seed, '{"min_trials": 12, "max_trials": 15}') for seed in range(200))
+        for one in (load_question("coin_flip", seed, '{"min_trials": 12, "max_trials": 15}') for seed in range(200))
         if float(Fraction(one.entry["answer"])) < 1e-4
     )
-    assert scored(rare, str(rare.entry["answer"])) == 1.0
-    assert scored(rare, "0") == 0.0
+    assert score_answer(rare, str(rare.entry["answer"])) == 1.0
+    assert score_answer(rare, "0") == 0.0
 
 
-def test_generators_whose_verifiers_cannot_be_trusted_are_refused(monkeypatch):
-    needs(package("reasoning_gym", "reasoning"))
+def test_generators_with_unreliable_verifiers_are_refused(monkeypatch):
+    needs(require_package("reasoning_gym", "reasoning"))
     from whetstone.environments.adapters import reasoning_gym
 
-    with pytest.raises(RecipeError, match="composite: name the generators"):
+    with pytest.raises(RecipeError, match="composite is not supported; list its generators"):
         source_of("reasoning_gym", datasets=["composite"], options={"datasets": [{"name": "n_queens"}]})
     monkeypatch.setattr(reasoning_gym, "_EXPRESSIONS", ())
-    with pytest.raises(RecipeError, match="countdown: its verifier runs what is said as code"):
+    with pytest.raises(RecipeError, match="countdown: its verifier executes answers as code"):
         source_of("reasoning_gym", datasets=["countdown"])
-    monkeypatch.setattr(reasoning_gym, "_OURS", {})
-    with pytest.raises(RecipeError, match="game_of_life_halting: its verifier takes any words"):
+    monkeypatch.setattr(reasoning_gym, "_REPLACEMENTS", {})
+    with pytest.raises(RecipeError, match="game_of_life_halting: its verifier accepts any text"):
         source_of("reasoning_gym", datasets=["game_of_life_halting"])
 
 
-# ------------------------------------------------------------ foreign code in a child
+# ------------------------------------------------------------ untrusted code in a child process
 
 
 @pytest.mark.slow
-def test_a_child_computes_and_can_do_little_else(tmp_path):
-    from whetstone.environments.adapters.in_child import called_in_child
+def test_child_process_computes_and_has_no_other_access(tmp_path):
+    from whetstone.environments.adapters.run_in_subprocess import run_in_subprocess
 
     def raises():
         raise KeyError("x")
 
     mark = tmp_path / "mark"
-    assert called_in_child(lambda: [1, "a", None], seconds=20) == [1, "a", None]
-    assert called_in_child(raises, seconds=20) is None
-    assert called_in_child(lambda: "x" * (2 << 30), seconds=20) is None
-    assert called_in_child(lambda: os._exit(3), seconds=20) is None
-    assert called_in_child(lambda: object(), seconds=20) is None
-    called_in_child(lambda: mark.write_text("much"), seconds=20)
+    assert run_in_subprocess(lambda: [1, "a", None], seconds=20) == [1, "a", None]
+    assert run_in_subprocess(raises, seconds=20) is None
+    assert run_in_subprocess(lambda: "x" * (2 << 30), seconds=20) is None
+    assert run_in_subprocess(lambda: os._exit(3), seconds=20) is None
+    assert run_in_subprocess(lambda: object(), seconds=20) is None
+    run_in_subprocess(lambda: mark.write_text("much"), seconds=20)
     assert not mark.exists() or mark.read_text() == ""
     began = time.monotonic()
-    assert called_in_child(lambda: 9**9**9, seconds=0.5) is None
+    assert run_in_subprocess(lambda: 9**9**9, seconds=0.5) is None
     assert time.monotonic() - began < 10
 
 
-def test_a_seed_a_generator_of_reasoning_gym_fails_on_is_passed_over(monkeypatch):
+def test_seeds_with_failing_generators_of_reasoning_gym_are_skipped(monkeypatch):
     reasoning_gym = pytest.importorskip("reasoning_gym", reason="reasoning-gym: pip install -e '.[reasoning]'")
     from whetstone.environments.adapters.reasoning_gym import ReasoningGymTasks
 
-    create, made = reasoning_gym.create_dataset, []
+    create, attempts = reasoning_gym.create_dataset, []
 
     def now_and_then(name, *, seed, **options):
-        made.append(seed)
-        if len(made) > 1 and len(made) % 3:
+        attempts.append(seed)
+        if len(attempts) > 1 and len(attempts) % 3:
             raise KeyError("Integer")
         return create(name, seed=seed, **options)
 
@@ -610,5 +614,5 @@ def test_a_seed_a_generator_of_reasoning_gym_fails_on_is_passed_over(monkeypatch
     tasks = [source.task(k) for k in range(4)]
     assert len({task.private["seed"] for task in tasks}) == 4
     monkeypatch.setattr(reasoning_gym, "create_dataset", lambda name, **_: {}["Integer"])
-    with pytest.raises(RecipeError, match="leg_counting makes no question: KeyError"):
+    with pytest.raises(RecipeError, match="leg_counting fails to generate a question: KeyError"):
         source.task(99)

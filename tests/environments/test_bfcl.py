@@ -1,4 +1,4 @@
-"""Conversations of the function-calling leaderboard: turns, functions that come later, and what is checked."""
+"""BFCL conversations: turns, functions that appear later, and the checks."""
 
 import asyncio
 import importlib.util
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tests_worlds import environment_of, source_of
+from support.environments import environment_of, source_of
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.bfcl.conversation import Conversation, read_call
-from whetstone.environments.bfcl.tasks import gold_calls
-from whetstone.evaluation.contract import play
+from whetstone.environments.bfcl.bfcl_conversation import Conversation, read_call
+from whetstone.environments.bfcl.bfcl_tasks import list_gold_turns
+from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.rewards import verdict
 
 needs_package = pytest.mark.skipif(
@@ -22,15 +22,17 @@ needs_package = pytest.mark.skipif(
 def episode(task, steps, **options):
     left = iter(steps)
     make = lambda: environment_of("bfcl_multi_turn", **options)  # noqa: E731
-    one = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(steps))).trajectory
+    one = asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=0, max_turns=len(steps))).trajectory
     return asyncio.run(verdict(one, task)).success, one
 
 
 def right(task):
-    return [step for turn in gold_calls(task) for step in (*(assistant("", call) for call in turn), assistant("Done."))]
+    return [
+        step for turn in list_gold_turns(task) for step in (*(assistant("", call) for call in turn), assistant("Done."))
+    ]
 
 
-def test_a_gold_call_is_read_without_being_run():
+def test_gold_calls_are_parsed_without_execution():
     assert read_call("mv('a', destination='b')") == ("mv", {"destination": "b"}, ["a"])
     with pytest.raises(ValueError, match="malformed"):
         read_call("mv(__import__('os').getcwd())")
@@ -38,7 +40,7 @@ def test_a_gold_call_is_read_without_being_run():
 
 @needs_package
 @pytest.mark.parametrize("category", ["base", "miss_func", "miss_param"])
-def test_the_expert_is_right_and_silence_is_not(category):
+def test_expert_succeeds_and_empty_answers_fail(category):
     source = source_of("bfcl_multi_turn", category=category)
     for task in source.held_out(3):
         assert episode(task, right(task))[0] is True
@@ -47,7 +49,7 @@ def test_the_expert_is_right_and_silence_is_not(category):
 
 
 @needs_package
-def test_a_turn_that_does_less_than_it_should_fails_and_says_where():
+def test_incomplete_turn_fails_with_its_place():
     task = source_of("bfcl_multi_turn").held_out(1)[0]
     steps = right(task)
     ok, one = episode(task, [step for step in steps if "mkdir" not in str(step.tool_calls)])
@@ -56,7 +58,7 @@ def test_a_turn_that_does_less_than_it_should_fails_and_says_where():
 
 
 @needs_package
-def test_a_function_that_is_missing_comes_with_its_turn():
+def test_missing_function_appears_in_its_turn():
     task = source_of("bfcl_multi_turn", category="miss_func").held_out(1)[0]
     ((turn, (name,)),) = task.private["missed_function"].items()
 
@@ -64,8 +66,8 @@ def test_a_function_that_is_missing_comes_with_its_turn():
         world = Conversation()
         names = [{spec.name for spec in (await world.reset(task, seed=0)).tools}]
         for _ in range(int(turn)):
-            shown = (await world.step(assistant("Done."))).observation
-            names.append({spec.name for spec in shown.tools} or names[-1])
+            observation = (await world.step(assistant("Done."))).observation
+            names.append({spec.name for spec in observation.tools} or names[-1])
         return names
 
     names = asyncio.run(offered())
@@ -73,7 +75,7 @@ def test_a_function_that_is_missing_comes_with_its_turn():
 
 
 @needs_package
-def test_a_turn_without_end_is_cut_and_counts_as_wrong():
+def test_endless_turn_is_truncated_and_fails():
     task = source_of("bfcl_multi_turn").held_out(1)[0]
     ok, one = episode(task, [assistant("", ToolCall("ls", json.dumps({})))] * 9, max_steps=4)
     assert ok is False

@@ -1,4 +1,4 @@
-"""A command in a sandbox: it asks its model, and reaches nothing else."""
+"""An agent command in a sandbox: it reaches its model, and nothing else."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests_sandbox import MISSING
+from support.sandbox import MISSING
 from whetstone.chat import assistant
-from whetstone.environments.agent import Agent
+from whetstone.environments.external_agent import Agent
 from whetstone.errors import RecipeError, SandboxError
-from whetstone.evaluation.contract import play
+from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.sandbox import Isolation, Limits
 from whetstone.trajectory import EndReason, Task
 
@@ -48,18 +48,20 @@ print(json.dumps({
 """
 
 
-def episode(folder, code, *arguments, said="yes", task="t", **options):
-    """What comes of a script in a folder, with these arguments."""
+def episode(folder, code, *arguments, reply="yes", task="t", **options):
+    """Run a script in a folder with these arguments and return its trajectory."""
     folder.mkdir(exist_ok=True)
     (folder / "agent.py").write_text(ASK + code)
     command = [sys.executable, "agent.py", *map(str, arguments)]
     make = lambda: Agent(command=command, folder=str(folder), sandbox=True, **options)  # noqa: E731
-    return asyncio.run(play(make, Task("t", task, {}), lambda *_: assistant(said), seed=0, max_turns=4)).trajectory
+    return asyncio.run(
+        play_with_policy(make, Task("t", task, {}), lambda *_: assistant(reply), seed=0, max_turns=4)
+    ).trajectory
 
 
 @confined
 @pytest.mark.slow
-def test_it_reaches_its_model_and_nothing_else(tmp_path):
+def test_agent_reaches_only_its_model(tmp_path):
     canary = tmp_path / "canary"
     canary.write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -67,16 +69,16 @@ def test_it_reaches_its_model_and_nothing_else(tmp_path):
         done = episode(tmp_path / "own", LOOK, port, canary, tmp_path / "own")
     assert [message.text for message in done.opening] == ["begin"]
     assert (done.ended, done.final["exit"]) == (EndReason.TERMINATED, 0)
-    found = json.loads(done.final["answer"])
-    assert found["machine"] == "ConnectionRefusedError"
-    assert found["world"] == found["beside"] == "OSError"
-    assert (found["unix"], found["canary"], found["home"]) == ("OSError", "FileNotFoundError", "done")
-    assert found["processes"] <= 3
+    access = json.loads(done.final["answer"])
+    assert access["machine"] == "ConnectionRefusedError"
+    assert access["world"] == access["beside"] == "OSError"
+    assert (access["unix"], access["canary"], access["home"]) == ("OSError", "FileNotFoundError", "done")
+    assert access["processes"] <= 3
 
 
 @confined
 @pytest.mark.slow
-def test_what_it_is_told_of_its_task_and_how_it_fell_over_come_through(tmp_path):
+def test_task_and_failure_of_the_agent_are_passed_through(tmp_path):
     done = episode(tmp_path / "own", 'import sys; ask(sys.argv[1]); sys.exit("no more")', "{task}", task="it's $HOME")
     assert [message.text for message in done.opening] == ["it's $HOME"]
     assert (done.final["exit"], done.final["failed"]) == (1, "exit status 1: no more")
@@ -84,7 +86,7 @@ def test_what_it_is_told_of_its_task_and_how_it_fell_over_come_through(tmp_path)
 
 @confined
 @pytest.mark.slow
-def test_many_at_once_hear_the_answers_to_their_own_requests(tmp_path):
+def test_concurrent_agents_receive_answers_to_their_own_requests(tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "agent.py").write_text(ASK + "import sys; print(ask(sys.argv[1]) + ask(sys.argv[1]))")
@@ -92,7 +94,9 @@ def test_many_at_once_hear_the_answers_to_their_own_requests(tmp_path):
     async def one(number):
         make = lambda: Agent(command=[sys.executable, "agent.py", "{task}"], folder=str(own), sandbox=True)  # noqa: E731
         answer = lambda conversation, *_: assistant(f"<{conversation[-1].text}>")  # noqa: E731
-        return (await play(make, Task(str(number), f"t{number}", {}), answer, seed=0)).trajectory.final["answer"]
+        return (await play_with_policy(make, Task(str(number), f"t{number}", {}), answer, seed=0)).trajectory.final[
+            "answer"
+        ]
 
     async def many():
         return await asyncio.gather(*map(one, range(24)))
@@ -102,13 +106,13 @@ def test_many_at_once_hear_the_answers_to_their_own_requests(tmp_path):
 
 @confined
 @pytest.mark.slow
-def test_more_memory_than_it_has_is_refused_to_it(tmp_path):
+def test_memory_limit_of_the_agent_is_enforced(tmp_path):
     code = 'ask("a"); print(len(bytearray(1 << 30)))'
     assert "MemoryError" in episode(tmp_path / "own", code, limits=Limits(memory_mb=256)).final["failed"]
 
 
 @confined
-def test_a_folder_that_is_closed_to_others_is_said(tmp_path):
+def test_folder_without_permissions_for_others_is_refused(tmp_path):
     if os.getuid() != 0:
         pytest.skip("the program is another user for a superuser alone")
     (tmp_path / "own").mkdir(mode=0o700)
@@ -116,8 +120,8 @@ def test_a_folder_that_is_closed_to_others_is_said(tmp_path):
         episode(tmp_path / "own", "")
 
 
-def test_a_function_cannot_be_confined_and_limits_are_for_a_sandbox():
+def test_functions_cannot_be_sandboxed_and_limits_require_a_sandbox():
     with pytest.raises(RecipeError, match="only a command can be in a sandbox"):
         Agent(function=print, sandbox=True)
-    with pytest.raises(RecipeError, match="for `sandbox: true`"):
+    with pytest.raises(RecipeError, match="require `sandbox: true`"):
         Agent(command="x", readable=["/opt"])

@@ -1,4 +1,4 @@
-"""The contract checker finds what it is there to find: each fault planted, each named."""
+"""The contract checker finds and names each planted fault."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,27 @@ import numpy
 import pytest
 
 from whetstone.chat import ToolCall, ToolSpec, assistant, user
-from whetstone.cli.environments import contract_of
+from whetstone.cli.environments import create_contract
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import CheckStatus
-from whetstone.evaluation.contract import Contract, check_contract
-from whetstone.evaluation.contract.impostors import ODD_ARGUMENTS, ODD_TEXTS, Nonsense
-from whetstone.evaluation.contract.luck import UNLISTED, at_least, chance_of, explained, of_episode
-from whetstone.evaluation.contract.nothing import Nothing
+from whetstone.evaluation.check_result import CheckStatus
+from whetstone.evaluation.environment_checks import Contract, check_contract
+from whetstone.evaluation.environment_checks.chance_level import (
+    UNLISTED,
+    is_explained_by_luck,
+    lucky_move_probability,
+    lucky_win_probability,
+    wins_tail_probability,
+)
+from whetstone.evaluation.environment_checks.degenerate_policies import ODD_ARGUMENTS, ODD_TEXTS, MalformedTexts
+from whetstone.evaluation.environment_checks.trivial_policies import TrivialPolicyCheck
 from whetstone.rewards import verdict
 from whetstone.tasks import Generated
 from whetstone.trajectory import Task
 
 
-class Counting:
-    """Say `on` five times; well behaved."""
+class CountingWorld:
+    """A valid world: `on` five times succeeds."""
 
     shared = 0
 
@@ -50,7 +56,7 @@ class Counting:
         pass
 
 
-class Numbers(Generated):
+class NumberTasks(Generated):
     name = "numbers"
 
     def make(self, draw, level):
@@ -62,70 +68,66 @@ class Numbers(Generated):
         return assistant("on")
 
 
-class Wild(Counting):
+class RandomWorld(CountingWorld):
     async def step(self, action):
         result = await super().step(action)
         return StepResult(Observation((user(str(random.random())),)), terminated=result.terminated)
 
 
-class Shared(Counting):
+class SharedStateWorld(CountingWorld):
     async def reset(self, task, *, seed):
-        Shared.shared = 0
+        SharedStateWorld.shared = 0
         return await super().reset(task, seed=seed)
 
     async def step(self, action):
         await asyncio.sleep(0)
-        Shared.shared += 1
+        SharedStateWorld.shared += 1
         await super().step(action)
-        return StepResult(Observation((user(str(Shared.shared)),)), terminated=self.count == 5)
+        return StepResult(Observation((user(str(SharedStateWorld.shared)),)), terminated=self.count == 5)
 
 
-class Forgetful(Counting):
+class LossySnapshotWorld(CountingWorld):
     def snapshot(self):
         return 0
 
-    def restore(self, kept):
+    def restore(self, snapshot):
         self.count = 1
 
 
-class Touchy(Counting):
+class RaisingWorld(CountingWorld):
     async def step(self, action):
         if not action.text.strip():
             raise ValueError("say something")
         return await super().step(action)
 
 
-class Boastful(Counting):
+class AlwaysSuccessfulWorld(CountingWorld):
     def verdict(self):
         return {"success": True, "score": 7.0}
 
 
-class Loose(Counting):
+class AnyActionWorld(CountingWorld):
     async def step(self, action):
         self.count += 1
         return StepResult(Observation((user("on"),)), terminated=self.count >= 5)
 
 
-class Leaky(Numbers):
+class OverlappingTasks(NumberTasks):
     def held_out(self, count):
         return [self.task(index) for index in range(count)]
 
 
-class Moody(Numbers):
+class UnstableTasks(NumberTasks):
     def task(self, index):
         return Task(f"t{index}", str(random.random()))
 
 
-class Clumsy(Numbers):
-    name = "clumsy"
-
-
-class Unsolved(Counting):
+class NeverSuccessfulWorld(CountingWorld):
     def verdict(self):
         return {"success": False, "score": 0.0}
 
 
-def bad(environment, source=Numbers, episodes=6):
+def failed_checks(environment, source=NumberTasks, episodes=6):
     contract = Contract(environment, source(), source, verdict, episodes=episodes, needs_process=False, concurrent=8)
 
     async def all_checks():
@@ -135,57 +137,57 @@ def bad(environment, source=Numbers, episodes=6):
     return {name for name, check in checks.items() if check.verdict is CheckStatus.FAIL}, checks
 
 
-def test_a_well_behaved_environment_breaks_no_promise():
-    assert bad(Counting)[0] == set()
+def test_valid_environment_passes_every_check():
+    assert failed_checks(CountingWorld)[0] == set()
 
 
 @pytest.mark.parametrize(
     ("environment", "source", "where"),
     [
-        (Wild, Numbers, "same again"),
-        (Shared, Numbers, "side by side"),
-        (Forgetful, Numbers, "kept"),
-        (Touchy, Numbers, "strange actions"),
-        (Boastful, Numbers, "verdict"),
-        (Counting, Leaky, "tasks"),
-        (Counting, Moody, "tasks"),
-        (Unsolved, Numbers, "expert"),
+        (RandomWorld, NumberTasks, "same again"),
+        (SharedStateWorld, NumberTasks, "side by side"),
+        (LossySnapshotWorld, NumberTasks, "kept"),
+        (RaisingWorld, NumberTasks, "strange actions"),
+        (AlwaysSuccessfulWorld, NumberTasks, "verdict"),
+        (CountingWorld, OverlappingTasks, "tasks"),
+        (CountingWorld, UnstableTasks, "tasks"),
+        (NeverSuccessfulWorld, NumberTasks, "expert"),
     ],
 )
-def test_a_planted_fault_is_found_where_it_is(environment, source, where):
-    found, checks = bad(environment, source)
-    assert where in found, {name: check.said for name, check in checks.items()}
+def test_planted_fault_fails_its_check(environment, source, where):
+    failed, checks = failed_checks(environment, source)
+    assert where in failed, {name: check.said for name, check in checks.items()}
 
 
-def test_a_step_behind_the_end_is_noted():
-    _, checks = bad(Loose)
+def test_step_after_the_end_is_noted():
+    _, checks = failed_checks(AnyActionWorld)
     assert checks["endings"].verdict is CheckStatus.WARN
-    assert "behind the end" in checks["endings"].said
+    assert "after the end" in checks["endings"].said
 
 
-class Stillborn(Counting):
+class FailingResetWorld(CountingWorld):
     async def reset(self, task, *, seed):
         raise RuntimeError("no power")
 
 
-def test_where_no_episode_comes_about_that_is_what_is_said():
-    _, checks = bad(Stillborn)
+def test_missing_episodes_are_reported():
+    _, checks = failed_checks(FailingResetWorld)
     assert "no power" in checks["random"].said
-    assert "no episode came about" in checks["kept"].said
+    assert "no episode of the random policy finished" in checks["kept"].said
 
 
 # ------------------------------------------------------------ nothing for nothing
 
 
-class Lenient(Counting):
-    """Over when somebody says so; nothing of it has to be right."""
+class LenientWorld(CountingWorld):
+    """A world that succeeds when the policy ends it, regardless of correctness."""
 
     def verdict(self):
         return {"success": self.count >= 5, "score": 0.0}
 
 
-class OfMoves(Counting):
-    """One of eight moves ends it; which of them wins is another for each task."""
+class MovesWorld(CountingWorld):
+    """A world that any of eight moves ends; the winning move depends on the task."""
 
     wins = staticmethod(lambda task: {f"m{int(task.prompt.split()[1]) % 8}"})
 
@@ -205,14 +207,14 @@ class OfMoves(Counting):
         return {"success": self.right, "score": float(self.right)}
 
 
-class Forfeiting(OfMoves):
-    """Whatever the move, the other side has none."""
+class ForfeitingWorld(MovesWorld):
+    """A world whose opponent never has a move."""
 
     wins = staticmethod(lambda task: {f"m{k}" for k in range(8)})
 
 
-class Accepting(OfMoves):
-    """Who ends it has won."""
+class AcceptingWorld(MovesWorld):
+    """A world that succeeds when the policy ends it."""
 
     wins = staticmethod(lambda task: {"done"})
 
@@ -221,13 +223,13 @@ class Accepting(OfMoves):
         return StepResult(result.observation, terminated=result.terminated or self.right)
 
 
-class HeadStart(Counting):
+class HeadStartWorld(CountingWorld):
     def verdict(self):
         return {"success": self.right == 5, "score": 0.3 + 0.7 * (self.right == 5)}
 
 
-class Generous(Counting):
-    """Counts what is written, as a judge would that reads it."""
+class GenerousWorld(CountingWorld):
+    """A world that counts words, like a judge that reads them."""
 
     def __init__(self):
         super().__init__()
@@ -241,12 +243,12 @@ class Generous(Counting):
         return {"success": False, "score": self.printed / 100}
 
 
-class Deep(Counting):
-    """Offers a tool, and reads its arguments without a thought of brackets."""
+class NestedArgumentsWorld(CountingWorld):
+    """A world with a tool whose arguments are parsed without a limit of depth."""
 
     async def reset(self, task, *, seed):
-        found = await super().reset(task, seed=seed)
-        return Observation(found.messages, (ToolSpec("look", "", {"type": "object", "properties": {}}),))
+        observation = await super().reset(task, seed=seed)
+        return Observation(observation.messages, (ToolSpec("look", "", {"type": "object", "properties": {}}),))
 
     async def step(self, action):
         for call in action.tool_calls:
@@ -255,7 +257,7 @@ class Deep(Counting):
         return await super().step(action)
 
 
-class Endless(Counting):
+class EndlessWorld(CountingWorld):
     async def step(self, action):
         if action.text == "nan":
             await asyncio.sleep(3600)
@@ -263,50 +265,50 @@ class Endless(Counting):
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "message"),
     [
-        (Lenient, "idle wins 12 of 12"),
-        (Lenient, "garbage wins 12 of 12"),
-        (Forfeiting, "early wins 12 of 12"),
-        (Accepting, "stopper wins 5 of 12"),  # those who come to that word in five turns
-        (Generous, "a score of 50.0, not from 0 to 1"),
-        (Deep, "(step): RecursionError"),
+        (LenientWorld, "idle wins 12 of 12"),
+        (LenientWorld, "garbage wins 12 of 12"),
+        (ForfeitingWorld, "early wins 12 of 12"),
+        (AcceptingWorld, "stopper wins 5 of 12"),  # policies that send that word within five turns
+        (GenerousWorld, "a score of 50.0, not from 0 to 1"),
+        (NestedArgumentsWorld, "(step): RecursionError"),
     ],
 )
-def test_who_wins_without_the_task_and_what_words_break_are_faults(environment, said):
-    _, checks = bad(environment, episodes=12)
-    found = checks["nothing for nothing"]
-    assert found.verdict is CheckStatus.FAIL
-    assert said in found.said
-    assert found.mend
+def test_success_without_the_task_and_breaking_words_are_faults(environment, message):
+    _, checks = failed_checks(environment, episodes=12)
+    check = checks["nothing for nothing"]
+    assert check.verdict is CheckStatus.FAIL
+    assert message in check.said
+    assert check.mend
 
 
-def test_a_move_that_may_be_guessed_is_no_fault_and_a_score_from_the_start_is_a_note():
-    found, checks = bad(OfMoves, Guessing, episodes=12)
-    assert "nothing for nothing" not in found
+def test_guessable_move_is_no_fault_and_an_initial_score_is_a_note():
+    failed, checks = failed_checks(MovesWorld, GuessableTasks, episodes=12)
+    assert "nothing for nothing" not in failed
     assert "which luck explains" in checks["nothing for nothing"].said
-    found, checks = bad(HeadStart, episodes=12)
-    assert "nothing for nothing" not in found
+    failed, checks = failed_checks(HeadStartWorld, episodes=12)
+    assert "nothing for nothing" not in failed
     assert checks["nothing for nothing"].verdict is CheckStatus.WARN
     assert "idle has a score of up to 0.3" in checks["nothing for nothing"].said
 
 
-class Guessing(Numbers):
+class GuessableTasks(NumberTasks):
     name = "guessing"
 
     def demonstrate(self, task, conversation, tools):
-        return assistant(next(iter(OfMoves.wins(task))))
+        return assistant(next(iter(MovesWorld.wins(task))))
 
 
-def test_an_episode_that_words_bring_to_a_stop_is_a_fault():
-    tried = Nothing(Endless, Numbers(), verdict, tasks=3, longest=0.3)
-    found = asyncio.run(tried.check())
-    assert found.verdict is CheckStatus.FAIL
-    assert "did not end within 0.3 s" in found.said
+def test_episode_that_hangs_on_words_is_a_fault():
+    tried = TrivialPolicyCheck(EndlessWorld, NumberTasks(), verdict, tasks=3, longest=0.3)
+    check = asyncio.run(tried.check())
+    assert check.verdict is CheckStatus.FAIL
+    assert "did not end within 0.3 s" in check.said
 
 
-def test_calling_nothing_where_nothing_is_to_be_called_is_right():
-    class Irrelevant(Deep):
+def test_absence_of_calls_is_valid_if_the_expert_makes_none():
+    class IrrelevantWorld(NestedArgumentsWorld):
         async def step(self, action):
             self.count = 5
             self.called = bool(action.tool_calls)
@@ -315,43 +317,47 @@ def test_calling_nothing_where_nothing_is_to_be_called_is_right():
         def verdict(self):
             return {"success": not self.called, "score": 1.0}
 
-    found = asyncio.run(Nothing(Irrelevant, Numbers(), verdict, tasks=3).check())
-    assert found.verdict is CheckStatus.WARN
-    assert "win by calling nothing, as the expert does" in found.said
+    check = asyncio.run(TrivialPolicyCheck(IrrelevantWorld, NumberTasks(), verdict, tasks=3).check())
+    assert check.verdict is CheckStatus.WARN
+    assert "win without a call, like the expert's" in check.said
 
 
-def test_luck_explains_what_comes_about_once_in_a_thousand_times():
-    assert at_least(1, [0.5, 0.5]) == pytest.approx(0.75)
-    assert explained(0, [])
-    assert explained(2, [1 / 37] * 60)  # Wordle, of 37 words
-    assert explained(12, [1 / 2] * 12) is False
-    assert chance_of(assistant("A "), ["a", "b"]) == 0.5
-    assert chance_of(assistant("", ToolCall("act", '{"command": "b"}', "")), ["a", "b"]) == 0.5
-    assert chance_of(assistant("accept"), ["a", "b"]) == 0
-    assert chance_of(assistant("accept"), []) is None
+def test_lucky_wins_are_tolerated_above_one_in_a_thousand():
+    assert wins_tail_probability(1, [0.5, 0.5]) == pytest.approx(0.75)
+    assert is_explained_by_luck(0, [])
+    assert is_explained_by_luck(2, [1 / 37] * 60)  # Wordle, of 37 words
+    assert is_explained_by_luck(12, [1 / 2] * 12) is False
+    assert lucky_move_probability(assistant("A "), ["a", "b"]) == 0.5
+    assert lucky_move_probability(assistant("", ToolCall("act", '{"command": "b"}', "")), ["a", "b"]) == 0.5
+    assert lucky_move_probability(assistant("accept"), ["a", "b"]) == 0
+    assert lucky_move_probability(assistant("accept"), []) is None
     looking = [ToolSpec("look", "", {})]
-    assert chance_of(assistant("accept"), [], looking) == 0  # nothing was done in the world
-    assert chance_of(assistant("", ToolCall("look", "{}", "")), [], looking) is None
-    assert (of_episode([None] * 30), of_episode([0.0, 0.5, 0.25]), of_episode([])) == (UNLISTED, 0.75, 0)
+    assert lucky_move_probability(assistant("accept"), [], looking) == 0  # no action was taken
+    assert lucky_move_probability(assistant("", ToolCall("look", "{}", "")), [], looking) is None
+    assert (lucky_win_probability([None] * 30), lucky_win_probability([0.0, 0.5, 0.25]), lucky_win_probability([])) == (
+        UNLISTED,
+        0.75,
+        0,
+    )
 
 
-def test_nonsense_says_all_that_is_odd_and_no_move_of_the_game():
-    player, given = Nonsense(0), []
+def test_nonsense_policy_sends_malformed_messages_and_no_valid_move():
+    player, messages = MalformedTexts(0), []
     for _ in range(len(ODD_TEXTS) * 2):
-        given.append(player([], (), ["SAVE"]).text)
-    assert set(given) == {*ODD_TEXTS, "", "zzqx"} - {"save"}
+        messages.append(player([], (), ["SAVE"]).text)
+    assert set(messages) == {*ODD_TEXTS, "", "zzqx"} - {"save"}
     act = ToolSpec("act", "", {"type": "object", "properties": {"command": {"type": "string"}}})
-    player = Nonsense(0)
+    player = MalformedTexts(0)
     calls = [call for _ in range(3000) for call in player([], (act,), ()).tool_calls]
     assert {json.dumps({"command": odd}) for odd in ODD_TEXTS} <= {call.arguments for call in calls}
     assert set(ODD_ARGUMENTS) <= {call.arguments for call in calls}
 
 
-# ------------------------------------------------------------ chance that everybody shares
+# ------------------------------------------------------------ global random state
 
 
-class Seeding(Counting):
-    """The same alone, and another as soon as somebody draws in between."""
+class SeedingWorld(CountingWorld):
+    """A world whose episodes depend on other samples from the global random state."""
 
     draw = staticmethod(random.random)
     begin = staticmethod(random.seed)
@@ -365,19 +371,19 @@ class Seeding(Counting):
         return StepResult(Observation((user(f"{self.draw()}"),)), terminated=result.terminated)
 
 
-class OfNumpy(Seeding):
+class NumpySeedingWorld(SeedingWorld):
     draw, begin = staticmethod(numpy.random.random), staticmethod(numpy.random.seed)
 
 
-class Lengthy(Counting):
-    """Goes on as long as chance has it, which may be longer the second time."""
+class RandomLengthWorld(CountingWorld):
+    """A world of random length, which can differ between two runs of an episode."""
 
     async def step(self, action):
         self.count += 1
         return StepResult(Observation((user("on"),)), terminated=random.random() < 0.3)
 
 
-class Moving(Counting):
+class ReseedingWorld(CountingWorld):
     async def step(self, action):
         random.random()
         return await super().step(action)
@@ -386,38 +392,38 @@ class Moving(Counting):
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
-        (Wild, "draws from Python's global `random`,"),
-        (Seeding, "draws from Python's global `random`,"),
-        (OfNumpy, "draws from `numpy.random`,"),
-        (Lengthy, "draws from Python's global `random`,"),
+        (RandomWorld, "depends on Python's global `random`,"),
+        (SeedingWorld, "depends on Python's global `random`,"),
+        (NumpySeedingWorld, "depends on `numpy.random`,"),
+        (RandomLengthWorld, "depends on Python's global `random`,"),
     ],
 )
-def test_a_world_that_draws_from_chance_everybody_shares_is_told_so(environment, named):
-    found, checks = bad(environment)
-    assert "same again" in found
+def test_world_that_samples_from_global_random_state_is_reported(environment, named):
+    failed, checks = failed_checks(environment)
+    assert "same again" in failed
     assert named in checks["same again"].said
 
 
-def test_a_world_that_moves_chance_everybody_shares_is_told_so_and_ours_stays_where_it_was():
+def test_world_that_changes_global_random_state_is_reported_and_the_state_is_restored():
     random.seed(3)
     wanted = random.random()
     random.seed(3)
-    found, checks = bad(Counting)
+    failed, checks = failed_checks(CountingWorld)
     assert random.random() == wanted
-    found, checks = bad(Moving)
-    assert "same again" not in found
-    assert "moves Python's global `random`" in checks["same again"].said
+    failed, checks = failed_checks(ReseedingWorld)
+    assert "same again" not in failed
+    assert "changes Python's global `random`" in checks["same again"].said
 
 
-# ------------------------------------------------------------ sources that are none
+# ------------------------------------------------------------ invalid sources
 
 
-class NoTasks:
-    """Neither tasks nor anything."""
+class NotASource:
+    """A class without the methods of a source."""
 
 
-class Empty:
-    """Has all methods, and no task."""
+class EmptySource:
+    """A source with all methods and without tasks."""
 
     def task(self, index):
         return [][index % 0]
@@ -427,15 +433,15 @@ class Empty:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
-        ("NoTasks", "has no task; a task source has task, held_out"),
-        ("Counting", "has no task; a task source has task, held_out"),
-        ("Empty", "(task): ZeroDivisionError: integer modulo by zero"),
+        ("NotASource", "has no task; a task source has task, held_out"),
+        ("CountingWorld", "has no task; a task source has task, held_out"),
+        ("EmptySource", "(task): ZeroDivisionError: integer modulo by zero"),
     ],
 )
-def test_a_source_without_tasks_is_one_line(source, said):
+def test_source_without_tasks_is_refused_in_one_line(source, message):
     with pytest.raises(RecipeError) as refused:
-        contract_of(f"{__name__}:Counting", {}, source=f"{__name__}:{source}")
-    assert said in str(refused.value)
+        create_contract(f"{__name__}:CountingWorld", {}, source=f"{__name__}:{source}")
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -1,19 +1,19 @@
-"""A command is read from a call or from text; what is none is answered; options of a game are options in a recipe."""
+"""Game environments: commands are read from calls or text, and options of a game are options of a recipe."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests_episodes import CHAT, LIMITS, Says, in_order
-from tests_slow import mostly_slow
+from support.episodes import CHAT, LIMITS, Says, in_order
+from support.slow import mostly_slow
 from whetstone.chat import Message, ToolCall, assistant
-from whetstone.environments import GameEnvironment, GameObservation, played
-from whetstone.environments.commands import command_of
-from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
+from whetstone.environments import GameEnvironment, GameObservation, as_environment
+from whetstone.environments.built_in.frozen_lake import FrozenLake, FrozenLakeTasks
+from whetstone.environments.text_actions import parse_command
 from whetstone.errors import RecipeError
-from whetstone.evaluation.contract import play
-from whetstone.plugins import OptionError, checked_options
+from whetstone.evaluation.environment_checks import play_with_policy
+from whetstone.plugins import OptionError, validate_options
 from whetstone.rewards import returns, verdict
 from whetstone.rollout import run_episode
 from whetstone.trajectory import EndReason, Task, Trajectory
@@ -23,7 +23,7 @@ LAKE = Task("lake", "", {"lake": ["...", ".O.", "..."], "start": [0, 0], "goal":
 
 
 @pytest.mark.parametrize(
-    ("said", "command"),
+    ("message", "command"),
     [
         (assistant("up"), "up"),
         (assistant("I think of it.\nup "), "up"),
@@ -37,13 +37,18 @@ LAKE = Task("lake", "", {"lake": ["...", ".O.", "..."], "start": [0, 0], "goal":
         (assistant(""), ""),
     ],
 )
-def test_a_command_is_read_from_text_and_from_calls(said, command):
-    assert command_of(said, "text") == command
+def test_command_is_read_from_text_and_from_calls(message, command):
+    assert parse_command(message, "text") == command
 
 
-def test_text_is_no_command_where_calls_are_asked_for():
-    assert command_of(assistant("up"), "call") is None
-    assert command_of(assistant("1\n2"), "text", whole=True) == "1\n2"
+def test_text_is_no_command_if_calls_are_required():
+    assert parse_command(assistant("up"), "call") is None
+    assert parse_command(assistant("1\n2"), "text", multiline=True) == "1\n2"
+
+
+def test_game_with_the_renamed_attribute_is_refused():
+    with pytest.raises(RecipeError, match="whole was renamed to multiline"):
+        GameEnvironment(type("Old", (), {"whole": True, "begin": None, "act": None}))
 
 
 def called(command):
@@ -51,7 +56,7 @@ def called(command):
 
 
 @pytest.mark.parametrize(
-    ("said", "command"),
+    ("message", "command"),
     [
         (called("look\x00"), "look\ufffd"),
         (called("\ud83d"), "\ufffd"),
@@ -65,12 +70,12 @@ def called(command):
         (assistant("", ToolCall("act", '{"command": NaN}')), None),
     ],
 )
-def test_what_reaches_a_game_is_a_line_of_plain_text_of_bounded_length(said, command):
-    assert command_of(said, "text") == command
+def test_commands_are_one_line_of_plain_text_of_bounded_length(message, command):
+    assert parse_command(message, "text") == command
 
 
-class Picky(FrozenLake):
-    """Raises as games of other packages do on a command they cannot read."""
+class RaisingGame(FrozenLake):
+    """A game that raises on unreadable commands, as games of other packages do."""
 
     name = "picky"
 
@@ -87,9 +92,9 @@ class Picky(FrozenLake):
 
 
 @pytest.mark.parametrize("isolation", mostly_slow(["object", "thread", "process"], quick=["object", "thread"]))
-def test_a_command_a_game_cannot_read_is_answered_and_never_a_fault(isolation):
+def test_unreadable_command_is_answered_and_never_an_error(isolation):
     async def tried():
-        environment = GameEnvironment(Picky, isolation=isolation)
+        environment = GameEnvironment(RaisingGame, isolation=isolation)
         try:
             await environment.reset(LAKE, seed=0)
             for command in ("²", "é", "far", "deep"):
@@ -106,8 +111,8 @@ def test_a_command_a_game_cannot_read_is_answered_and_never_a_fault(isolation):
     assert (len(raised), verdict["steps"]) == (4, 1)
 
 
-class Echo(FrozenLake):
-    """Shows what it is given, and more that cannot be written."""
+class EchoGame(FrozenLake):
+    """A game that returns the command and text that UTF-8 cannot encode."""
 
     def act(self, command):
         return GameObservation(f"you said {command}\ud83d\x07")
@@ -115,12 +120,14 @@ class Echo(FrozenLake):
 
 @pytest.mark.parametrize("name", ["act", "\ud83d", "x" * 9999])
 @pytest.mark.parametrize("arguments", ['{"command": "\\ud83d"}', "[" * 3000, "\ud83d", '"\ud83d"'])
-def test_half_a_letter_in_a_call_breaks_neither_the_episode_nor_its_record(name, arguments):
+def test_invalid_unicode_in_a_call_breaks_neither_the_episode_nor_its_record(name, arguments):
     call = ToolCall(name, arguments)
     left = iter([assistant("", call), assistant("", call, call), Message("assistant", malformed=("\ud83d",))])
-    done = asyncio.run(play(lambda: GameEnvironment(Echo), LAKE, lambda *_: next(left), seed=0, max_turns=3)).trajectory
-    again = decoded_trajectories([encoded_trajectory(done)])[0]
-    assert [call.outcome for turn in again.turns for call in turn.calls] == [
+    done = asyncio.run(
+        play_with_policy(lambda: GameEnvironment(EchoGame), LAKE, lambda *_: next(left), seed=0, max_turns=3)
+    ).trajectory
+    decoded = decoded_trajectories([encoded_trajectory(done)])[0]
+    assert [call.outcome for turn in decoded.turns for call in turn.calls] == [
         call.outcome for turn in done.turns for call in turn.calls
     ]
     for turn in done.turns:
@@ -129,16 +136,16 @@ def test_half_a_letter_in_a_call_breaks_neither_the_episode_nor_its_record(name,
         json.dumps(encoded_turn(turn), ensure_ascii=False).encode()
 
 
-def episode(*said, **options):
-    environment = played(FrozenLake)(actions="text", **options)
+def episode(*messages, **options):
+    environment = as_environment(FrozenLake)(actions="text", **options)
     return asyncio.run(
         run_episode(
-            LAKE, environment=environment, actor=Says(in_order(*said)), chat=CHAT, limits=LIMITS, id="e", seed=1
+            LAKE, environment=environment, actor=Says(in_order(*messages)), chat=CHAT, limits=LIMITS, id="e", seed=1
         )
     )
 
 
-def test_an_episode_keeps_what_the_game_said_of_it():
+def test_episode_stores_the_verdict_of_the_game():
     done = episode(*map(assistant, ("right", "right", "down", "down")))
     assert done.ended is EndReason.TERMINATED
     assert done.final == {"success": True, "score": 1.0, "steps": 4}
@@ -148,73 +155,73 @@ def test_an_episode_keeps_what_the_game_said_of_it():
     assert asyncio.run(returns(done, LAKE)).value == 1.0
 
 
-def test_a_hole_ends_it_and_the_edge_does_not():
+def test_hole_ends_the_episode_and_the_edge_does_not():
     fell = episode(assistant("up"), assistant("right"), assistant("down"))
     assert fell.ended is EndReason.TERMINATED
     assert fell.final["success"] is False
     assert fell.final["steps"] == 3
 
 
-def test_a_limit_of_the_game_is_not_its_end():
+def test_turn_limit_is_truncation():
     late = episode(*[assistant("up")] * 5, max_steps=3)
     assert late.ended is EndReason.TRUNCATED
     assert len(late.turns) == 3
 
 
-def test_what_is_no_move_is_told_and_counts_as_a_step():
-    told = episode(assistant("fly"), *map(assistant, ("right", "right", "down", "down")))
-    assert "no such move: fly" in told.turns[0].observation[0].text
-    assert told.final["steps"] == 5
+def test_invalid_move_is_answered_and_counts_as_a_step():
+    episode_with_invalid_move = episode(assistant("fly"), *map(assistant, ("right", "right", "down", "down")))
+    assert "no such move: fly" in episode_with_invalid_move.turns[0].observation[0].text
+    assert episode_with_invalid_move.final["steps"] == 5
 
 
-def test_the_verdict_is_kept_on_disk():
+def test_verdict_is_stored_on_disk():
     done = episode(*map(assistant, ("right", "right", "down", "down")))
     assert decoded_trajectories([encoded_trajectory(done)])[0].final == done.final
 
 
-def test_a_reward_that_asks_a_silent_environment_cannot_tell():
+def test_verdict_of_an_unfinished_episode_is_a_failure():
     silent = Trajectory("t", "lake", (), (), EndReason.TERMINATED)
-    with pytest.raises(ValueError, match="says nothing of how an episode went"):
+    with pytest.raises(ValueError, match="the environment returns no verdict"):
         asyncio.run(verdict(silent, LAKE))
     late = Trajectory("t", "lake", (), (), EndReason.TIMEOUT)
     assert asyncio.run(verdict(late, LAKE)).success is False
 
 
-def test_options_of_game_and_environment_are_checked_before_anything_runs():
-    part = played(FrozenLake)
-    assert checked_options(part, {"view": "around", "actions": "text"}) == {"view": "around", "actions": "text"}
+def test_options_of_game_and_environment_are_validated_before_a_run():
+    part = as_environment(FrozenLake)
+    assert validate_options(part, {"view": "around", "actions": "text"}) == {"view": "around", "actions": "text"}
     with pytest.raises(OptionError, match="view"):
-        checked_options(part, {"view": "above"})
+        validate_options(part, {"view": "above"})
     with pytest.raises(OptionError, match='did you mean "max_steps"'):
-        checked_options(part, {"max_step": 3})
+        validate_options(part, {"max_step": 3})
 
 
-def test_a_game_that_is_another_but_for_one_method_has_its_options():
-    class ThickIce(FrozenLake):
-        """Another lake."""
+def test_subclass_of_a_game_has_its_options():
+    class ThickIceLake(FrozenLake):
+        """A subclass of the lake."""
 
-    assert checked_options(played(ThickIce), {"view": "around"}) == {"view": "around"}
+    assert validate_options(as_environment(ThickIceLake), {"view": "around"}) == {"view": "around"}
 
 
-def test_a_missing_package_is_said_with_the_command_that_brings_it():
-    class Needy(FrozenLake):
-        from whetstone.environments.dependencies import package as _package
+def test_missing_package_is_reported_with_the_command_to_install():
+    class GameWithRequirement(FrozenLake):
+        from whetstone.environments.dependencies import require_package as _package
 
         name = "needy"
         needs = (_package("no_such_package_anywhere", "extra"),)
 
     with pytest.raises(RecipeError, match=r"needy needs the package no_such.*pip install 'whetstone-rl\[extra\]'"):
-        GameEnvironment(Needy)
+        GameEnvironment(GameWithRequirement)
 
 
-def test_a_snapshot_leads_back_and_another_way_from_there_is_another():
+def test_snapshot_restores_the_state_and_another_action_has_another_outcome():
     async def both():
         environment = GameEnvironment(FrozenLake, actions="text")
         await environment.reset(LAKE, seed=0)
         await environment.step(assistant("right"))
-        kept = await environment.snapshot()
+        snapshot = await environment.snapshot()
         fell = await environment.step(assistant("down"))
-        await environment.restore(kept)
+        await environment.restore(snapshot)
         went = await environment.step(assistant("right"))
         await environment.close()
         return fell.ended, went.ended
@@ -222,11 +229,11 @@ def test_a_snapshot_leads_back_and_another_way_from_there_is_another():
     assert asyncio.run(both()) == (EndReason.TERMINATED, None)
 
 
-def test_the_expert_goes_on_from_wherever_the_conversation_is():
+def test_expert_continues_from_any_conversation():
     source = FrozenLakeTasks()
     from whetstone.chat import user
 
-    said = [user("..."), assistant("right"), user("..."), assistant("nonsense"), user("...")]
-    assert source.demonstrate(LAKE, said, ()).text in ("right", "down")
-    said += [assistant("right"), user("..."), assistant("down"), user("...")]
-    assert source.demonstrate(LAKE, said, ()).text == "down"
+    messages = [user("..."), assistant("right"), user("..."), assistant("nonsense"), user("...")]
+    assert source.demonstrate(LAKE, messages, ()).text in ("right", "down")
+    messages += [assistant("right"), user("..."), assistant("down"), user("...")]
+    assert source.demonstrate(LAKE, messages, ()).text == "down"

@@ -1,4 +1,4 @@
-"""A game plays the same in an object, a thread and a process; what dies, hangs or leaks is noticed."""
+"""Game hosts: objects, threads and processes play equally; crashes, hangs and leaks are detected."""
 
 import asyncio
 import functools
@@ -9,14 +9,14 @@ import pytest
 
 from whetstone.chat import assistant
 from whetstone.environments import GameEnvironment, GameObservation
-from whetstone.environments.hosting import host_counts, workers
-from whetstone.environments.native.frozen_lake import FrozenLake, FrozenLakeTasks
+from whetstone.environments.built_in.frozen_lake import FrozenLake, FrozenLakeTasks
+from whetstone.environments.hosting import copy_host_counts, workers
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
-from whetstone.evaluation.contract import RandomPolicy, play
+from whetstone.evaluation.environment_checks import RandomPolicy, play_with_policy
 
 
-class Misbehaving:
-    """Does what the command says."""
+class MisbehavingGame:
+    """A game that dies, hangs, raises or leaks on command."""
 
     def begin(self, task, seed):
         self.said = 0
@@ -43,35 +43,35 @@ class Misbehaving:
         pass
 
 
-def of(isolation):
-    return GameEnvironment(Misbehaving, actions="text", isolation=isolation)
+def host(isolation):
+    return GameEnvironment(MisbehavingGame, actions="text", isolation=isolation)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = host_counts().open_games
+def assert_no_processes_left():
+    before = copy_host_counts().open_games
     yield
-    assert host_counts().open_games == before
+    assert copy_host_counts().open_games == before
 
 
 KNOWN = FrozenLakeTasks().task(3)
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_game_plays_the_same_wherever_it_runs(isolation):
+def test_game_plays_equally_in_every_host(isolation):
     def make(how):
         return functools.partial(GameEnvironment, functools.partial(FrozenLake, view="around"), isolation=how)
 
-    here = asyncio.run(play(make("object"), KNOWN, RandomPolicy(1).action, seed=1))
-    there = asyncio.run(play(make(isolation), KNOWN, RandomPolicy(1).action, seed=1))
-    assert there.transcript == here.transcript
+    in_object = asyncio.run(play_with_policy(make("object"), KNOWN, RandomPolicy(1).action, seed=1))
+    in_host = asyncio.run(play_with_policy(make(isolation), KNOWN, RandomPolicy(1).action, seed=1))
+    assert in_host.transcript == in_object.transcript
 
 
-def test_a_process_is_used_again_and_is_another_one_than_ours():
+def test_worker_process_is_reused_and_differs_from_this_process():
     async def two_episodes():
         seen = []
         for _ in range(2):
-            environment = of("process")
+            environment = host("process")
             first = await environment.reset(KNOWN, seed=0)
             seen.append(int(first.messages[0].text))
             await environment.close()
@@ -82,9 +82,9 @@ def test_a_process_is_used_again_and_is_another_one_than_ours():
 
 
 @pytest.mark.parametrize("isolation", ["object", "thread", "process"])
-def test_errors_keep_their_kind_and_text(isolation):
-    async def told():
-        environment = of(isolation)
+def test_errors_keep_their_type_and_message(isolation):
+    async def error_types():
+        environment = host(isolation)
         try:
             with pytest.raises(TaskError, match="no such task; there is: known"):
                 await environment.reset(type(KNOWN)("unknown", ""), seed=0)
@@ -95,17 +95,17 @@ def test_errors_keep_their_kind_and_text(isolation):
         finally:
             await environment.close()
 
-    assert asyncio.run(told()) == "2"
+    assert asyncio.run(error_types()) == "2"
 
 
-def test_a_worker_that_dies_makes_the_episode_invalid_and_the_next_has_a_new_one():
+def test_dying_worker_invalidates_the_episode_and_is_replaced():
     async def dying():
-        environment = of("process")
+        environment = host("process")
         first = await environment.reset(KNOWN, seed=0)
         with pytest.raises(InfrastructureError, match="died: exit code 3"):
             await environment.step(assistant("die"))
         await environment.close()
-        other = of("process")
+        other = host("process")
         second = await other.reset(KNOWN, seed=0)
         await other.close()
         return first.messages[0].text, second.messages[0].text
@@ -115,11 +115,11 @@ def test_a_worker_that_dies_makes_the_episode_invalid_and_the_next_has_a_new_one
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_hang_is_left_at_the_deadline_and_what_hangs_is_never_used_again(isolation):
-    before = host_counts()
+def test_hanging_worker_is_abandoned_at_the_deadline(isolation):
+    before = copy_host_counts()
 
     async def hanging():
-        environment = of(isolation)
+        environment = host(isolation)
         first = await environment.reset(KNOWN, seed=0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -128,7 +128,7 @@ def test_a_hang_is_left_at_the_deadline_and_what_hangs_is_never_used_again(isola
         return int(first.messages[0].text)
 
     process = asyncio.run(hanging())
-    after = host_counts()
+    after = copy_host_counts()
     if isolation == "process":
         assert after.killed == before.killed + 1
         with pytest.raises(ProcessLookupError):
@@ -137,26 +137,26 @@ def test_a_hang_is_left_at_the_deadline_and_what_hangs_is_never_used_again(isola
         assert after.abandoned == before.abandoned + 1
 
 
-def test_what_cannot_be_sent_is_said():
-    async def asked():
-        environment = of("process")
+def test_unpicklable_game_is_refused():
+    async def build():
+        environment = host("process")
         await environment.reset(KNOWN, seed=0)
         try:
-            with pytest.raises((TypeError, RuntimeError), match="cannot be sent"):
+            with pytest.raises((TypeError, RuntimeError), match="cannot be pickled"):
                 await environment.step(assistant("unsendable"))
         finally:
             await environment.close()
 
-    async def made_of_what_has_no_name():
-        environment = GameEnvironment(lambda: Misbehaving(), isolation="process")
+    async def unpicklable():
+        environment = GameEnvironment(lambda: MisbehavingGame(), isolation="process")
         try:
             await environment.reset(KNOWN, seed=0)
         finally:
             await environment.close()
 
-    asyncio.run(asked())
+    asyncio.run(build())
     with pytest.raises(InfrastructureError, match="define it in a module"):
-        asyncio.run(made_of_what_has_no_name())
+        asyncio.run(unpicklable())
 
 
 @pytest.mark.slow
@@ -166,26 +166,26 @@ def test_workers_are_recycled_and_reaped(monkeypatch):
     async def episodes(count):
         seen = []
         for _ in range(count):
-            environment = of("process")
+            environment = host("process")
             seen.append((await environment.reset(KNOWN, seed=0)).messages[0].text)
             await environment.close()
         return seen
 
     workers._end_all()
-    before = host_counts()
+    before = copy_host_counts()
     assert before.processes == 0
     seen = asyncio.run(episodes(4))
     assert seen[0] == seen[1] != seen[2] == seen[3]
-    assert host_counts().recycled == before.recycled + 2
+    assert copy_host_counts().recycled == before.recycled + 2
     asyncio.run(episodes(1))
-    assert host_counts().processes == 1
+    assert copy_host_counts().processes == 1
     monkeypatch.setattr(workers, "IDLE_SECONDS", 0.0)
     workers._reap()
-    assert host_counts().processes == 0
+    assert copy_host_counts().processes == 0
 
 
 @pytest.mark.parametrize("isolation", ["object", "thread", "process"])
-def test_steps_out_of_order_are_errors_of_their_own_kind(isolation):
+def test_steps_out_of_order_are_episode_errors(isolation):
     async def out_of_order():
         environment = GameEnvironment(FrozenLake, actions="text", isolation=isolation)
         with pytest.raises(EpisodeError, match="before the first reset"):
@@ -193,7 +193,7 @@ def test_steps_out_of_order_are_errors_of_their_own_kind(isolation):
         await environment.reset(KNOWN, seed=0)
         while (await environment.step(assistant("up"))).ended is None:
             pass
-        with pytest.raises(EpisodeError, match="behind the end"):
+        with pytest.raises(EpisodeError, match="after the end"):
             await environment.step(assistant("up"))
         await environment.close()
         await environment.close()
@@ -203,12 +203,12 @@ def test_steps_out_of_order_are_errors_of_their_own_kind(isolation):
     asyncio.run(out_of_order())
 
 
-def test_no_more_workers_than_may_be_are_at_work_and_who_waits_gets_his_turn(monkeypatch):
+def test_number_of_workers_is_bounded_and_waiting_episodes_run_in_turn(monkeypatch):
     monkeypatch.setattr(workers, "WORKERS", 2)
     workers._end_all()
 
     async def episode():
-        environment = of("process")
+        environment = host("process")
         first = await environment.reset(KNOWN, seed=0)
         await asyncio.sleep(0.02)
         await environment.close()
@@ -219,18 +219,18 @@ def test_no_more_workers_than_may_be_are_at_work_and_who_waits_gets_his_turn(mon
 
     assert len(set(asyncio.run(six()))) == 2
 
-    async def given_up():
-        """Who gives up while waiting leaves no place taken."""
-        held = [of("process") for _ in range(2)]
-        for environment in held:
+    async def cancel_waiting():
+        """Cancel a waiting episode; it occupies no slot."""
+        hosts = [host("process") for _ in range(2)]
+        for environment in hosts:
             await environment.reset(KNOWN, seed=0)
-        late = of("process")
+        late = host("process")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await late.reset(KNOWN, seed=0)
         await late.close()
-        for environment in held:
+        for environment in hosts:
             await environment.close()
         return await asyncio.wait_for(episode(), 20)
 
-    assert asyncio.run(given_up())
+    assert asyncio.run(cancel_waiting())

@@ -5,17 +5,17 @@ import sys
 
 import pytest
 
-from whetstone.assembly.environment import environment_of
+from whetstone.assembly.environment import build_environment
 from whetstone.environments import ENVIRONMENTS, dependencies
-from whetstone.environments.dependencies import package
+from whetstone.environments.dependencies import require_package
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 
 
-class Needy:
+class EnvironmentWithRequirement:
     """A custom environment."""
 
-    needs = (package("no_such_package", "serve"),)
+    needs = (require_package("no_such_package", "serve"),)
 
     async def reset(self, task, *, seed): ...
 
@@ -24,7 +24,7 @@ class Needy:
     async def close(self): ...
 
 
-class Incomplete(Needy):
+class Incomplete(EnvironmentWithRequirement):
     """An environment whose package lacks a dependency."""
 
     needs = ()
@@ -39,7 +39,7 @@ REST = "policy: {tiny: {}}\nreward: exact_number\nreinforcement: {steps: 1}\n"
 def loaded(tmp_path, environment):
     path = tmp_path / "recipe.yaml"
     path.write_text(f"tasks: {{source: arithmetic}}\nenvironment: {environment}\n{REST}")
-    return environment_of(load_recipe(str(path)))
+    return build_environment(load_recipe(str(path)))
 
 
 OPTIONS = {
@@ -63,7 +63,7 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_a_missing_package_is_said_at_load(name, tmp_path, monkeypatch):
+def test_missing_package_is_reported_at_load(name, tmp_path, monkeypatch):
     missing, find = PACKAGES.get(name, name), importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda of, *rest: None if of == missing else find(of, *rest))
     assert dependencies.importlib.util.find_spec(missing) is None
@@ -73,24 +73,24 @@ def test_a_missing_package_is_said_at_load(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["verifiers", "verifiers_harness"])
-def test_an_interpreter_without_verifiers_is_said_at_load(name, tmp_path):
+def test_interpreter_without_verifiers_is_reported_at_load(name, tmp_path):
     if importlib.util.find_spec("verifiers") is not None:
         pytest.skip("the package verifiers is installed here")
-    with pytest.raises(RecipeError, match=r"has no package verifiers: .* -m pip install verifiers"):
+    with pytest.raises(RecipeError, match=r"the package verifiers is not installed: .* -m pip install verifiers"):
         loaded(tmp_path, f"{{name: {name}, taskset: none, python: {sys.executable}}}")
 
 
-def test_an_environment_of_ones_own_says_what_it_needs(tmp_path):
+def test_custom_environment_declares_its_requirements(tmp_path):
     with pytest.raises(RecipeError, match=r"recipe.yaml:2 .*no_such_package, which is not installed"):
-        loaded(tmp_path, f"{{name: '{__name__}:Needy'}}")
+        loaded(tmp_path, f"{{name: '{__name__}:EnvironmentWithRequirement'}}")
 
 
-def test_a_package_that_lacks_another_is_said_in_one_line(tmp_path):
+def test_package_with_a_missing_dependency_is_reported_in_one_line(tmp_path):
     with pytest.raises(RecipeError, match=r"recipe.yaml:2 .*not installed: No module named 'no_such_package_below'"):
         loaded(tmp_path, f"{{name: '{__name__}:Incomplete'}}")
 
 
-def test_every_environment_of_a_package_is_tried_here():
-    """An adapter that is new and needs a package has to be in this list."""
+def test_every_environment_with_a_package_is_tested():
+    """A new adapter that requires a package must be in this list."""
     having = {name for name, part in ENVIRONMENTS.items() if getattr(part, "needs", ())}
     assert having <= set(OPTIONS)

@@ -1,4 +1,4 @@
-"""Servers of other projects: small ones that speak as they do, and the real packages where they are installed."""
+"""Servers of other projects: small imitations of their protocols, and the real packages if they are installed."""
 
 import asyncio
 import json
@@ -7,17 +7,17 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests_foreign_servers import by, routes, served, started
+from support.local_servers import by, routes, served, started
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.remote import verifiers
 from whetstone.environments.remote.agentgym import AgentGym
-from whetstone.environments.remote.http_client import Asking, UnknownThere
+from whetstone.environments.remote.http_client import JsonHttpClient, NotFoundError
 from whetstone.environments.remote.nemo_gym import NemoGym, NemoGymTasks
 from whetstone.environments.remote.openenv import OpenEnv
 from whetstone.environments.remote.verifiers import Verifiers, VerifiersTasks
 from whetstone.environments.remote.verifiers_harness import VerifiersHarness
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
-from whetstone.evaluation.contract import play
+from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.trajectory import Task
 
 pytest.importorskip("websockets", reason="websockets is not installed: pip install -e '.[openenv]'")
@@ -26,7 +26,7 @@ WORLDS = Path(__file__).resolve().parents[1] / "data" / "servers"
 
 
 def agentgym(state):
-    """One whose server loses the environment on `break`, and refuses `odd`."""
+    """Build an AgentGym server that loses the environment on `break` and refuses `odd`."""
 
     def create(body):
         state["ids"] += 1
@@ -60,23 +60,25 @@ def agentgym(state):
     )
 
 
-def test_an_agentgym_server_is_played_and_closed():
+def test_agentgym_server_is_played_and_closed():
     state = {"ids": 0, "closed": 0}
     with served(agentgym(state)) as url:
-        said = iter([assistant("hm"), assistant("Thought: so\nwin")])
+        messages = iter([assistant("hm"), assistant("Thought: so\nwin")])
         played = asyncio.run(
-            play(lambda: AgentGym(url=url), Task("a", "", {"data_idx": 4}), lambda *_: next(said), seed=0)
+            play_with_policy(
+                lambda: AgentGym(url=url), Task("a", "", {"data_idx": 4}), lambda *_: next(messages), seed=0
+            )
         )
         assert played.trajectory.opening[0].text == "item 4"
         assert played.trajectory.final == {"success": True, "score": 1.0}
         failing = iter([assistant("break")])
         with pytest.raises(InfrastructureError, match="KeyError: env"):
-            asyncio.run(play(lambda: AgentGym(url=url), Task("a", ""), lambda *_: next(failing), seed=0))
+            asyncio.run(play_with_policy(lambda: AgentGym(url=url), Task("a", ""), lambda *_: next(failing), seed=0))
     assert (state["ids"], state["closed"]) == (2, 2)
 
 
 @pytest.mark.parametrize("refusal", [{"error": "Invalid action"}, (422, {"detail": "no such move"}), (400, {})])
-def test_an_action_an_agentgym_server_refuses_is_the_agents_to_mend(refusal):
+def test_action_that_an_agentgym_server_refuses_can_be_corrected(refusal):
     with served(agentgym({"ids": 0, "closed": 0, "refusal": refusal})) as url:
         make = lambda: AgentGym(url=url, actions="call")  # noqa: E731
         odd = assistant("", ToolCall("act", '{"command": "odd"}', "c"))
@@ -87,17 +89,17 @@ def test_an_action_an_agentgym_server_refuses_is_the_agents_to_mend(refusal):
     assert done.final["success"] is True
 
 
-def test_a_reward_that_was_reached_counts_whatever_comes_behind_it():
+def test_reached_reward_counts_after_further_actions():
     with served(agentgym({"ids": 0, "closed": 0})) as url:
         make = lambda: AgentGym(url=url)  # noqa: E731
         assert by(make, Task("a", ""), assistant("enough"), assistant("hm")).final == {"success": True, "score": 1.0}
         assert by(make, Task("a", ""), assistant("nothing")).final == {"success": False, "score": 0.0}
-        for said, why in (("nan", "no finite number"), ("bare", "no object")):
+        for answer, why in (("nan", "not a finite number"), ("bare", "not a JSON object")):
             with pytest.raises(InfrastructureError, match=why):
-                by(make, Task("a", ""), assistant(said))
+                by(make, Task("a", ""), assistant(answer))
 
 
-def test_an_id_that_is_in_use_is_refused():
+def test_duplicate_id_of_a_server_is_refused():
     state = {"ids": 0, "closed": 0, "rotating": True}
     with served(agentgym(state)) as url:
 
@@ -115,7 +117,7 @@ def test_an_id_that_is_in_use_is_refused():
 
 
 DIALECTS = {
-    # by server: fields of /create, /reset, /step; what /create, /reset and /step say; what /reset is told of item 5
+    # by server: fields of /create, /reset, /step; answers of /create, /reset and /step; fields of /reset for item 5
     "textcraft": (
         ["commands?", "goal?"], ["id", "data_idx?"], ["id", "action"],
         {"id": 0, "observation": "", "done": False}, {"observation": "Goal: craft."}, {"observation": "ok"},
@@ -160,8 +162,8 @@ DIALECTS = {
 }  # fmt: skip
 
 
-def specified(create, reset, step):
-    """A specification as FastAPI publishes it; a field that may be left out ends with a question mark."""
+def build_specification(create, reset, step):
+    """Build a specification as FastAPI publishes it; an optional field ends with a question mark."""
 
     def route(fields, name):
         about = {"properties": {f.rstrip("?"): {} for f in fields}, "required": [f for f in fields if f[-1] != "?"]}
@@ -174,16 +176,16 @@ def specified(create, reset, step):
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_each_agentgym_server_is_told_what_it_asks_for_by_its_own_names(name):
-    create, reset, step, created, began, stepped, told, shown = DIALECTS[name]
-    heard = {}
+def test_requests_to_each_agentgym_server_have_its_fields(name):
+    create, reset, step, created, began, stepped, reset_fields, observation = DIALECTS[name]
+    requests = {}
 
     async def ask(method, path, body=None, *, acting=False):
-        heard[path] = body
+        requests[path] = body
         if path == "/openapi.json" and create is None:
-            raise UnknownThere("404")
+            raise NotFoundError("404")
         answers = {"/create": created, "/reset": began, "/step": stepped, "/close": True}
-        return specified(create, reset, step) if path == "/openapi.json" else answers[path]
+        return build_specification(create, reset, step) if path == "/openapi.json" else answers[path]
 
     async def one():
         environment = AgentGym(url=f"http://{name}", instruction="Play.")
@@ -195,19 +197,21 @@ def test_each_agentgym_server_is_told_what_it_asks_for_by_its_own_names(name):
         return [message.text for message in opening.messages], result, verdict
 
     texts, result, verdict = asyncio.run(one())
-    assert texts == ["Play.", shown]
-    assert heard["/reset"] == told
-    assert heard["/create"] == ({"id": 5} if name == "searchqa" else {})
-    handle = {key: 0 for key in told if key in ("id", "env_idx") and (key, name) != ("id", "searchqa")}
-    assert heard["/step"] == {**handle, "action": "x"}
-    assert heard["/close"] == handle
+    assert texts == ["Play.", observation]
+    assert requests["/reset"] == reset_fields
+    assert requests["/create"] == ({"id": 5} if name == "searchqa" else {})
+    handle = {key: 0 for key in reset_fields if key in ("id", "env_idx") and (key, name) != ("id", "searchqa")}
+    assert requests["/step"] == {**handle, "action": "x"}
+    assert requests["/close"] == handle
     assert (result.observation.messages[0].text, result.truncated) == ("ok", name == "webarena")
     assert verdict["score"] == (0.5 if name == "sciworld" else 0.0)
 
 
-def test_what_an_agentgym_server_needs_and_a_task_does_not_say_is_said():
+def test_missing_fields_of_an_agentgym_task_are_named():
     async def ask(method, path, body=None, *, acting=False):
-        return {"id": 0} if path == "/create" else specified([], ["id", "game", "world_type"], ["id", "action"])
+        return (
+            {"id": 0} if path == "/create" else build_specification([], ["id", "game", "world_type"], ["id", "action"])
+        )
 
     async def one():
         environment = AgentGym(url="http://alfworld")
@@ -217,11 +221,11 @@ def test_what_an_agentgym_server_needs_and_a_task_does_not_say_is_said():
         finally:
             await environment.close()
 
-    with pytest.raises(TaskError, match=r"/reset takes world_type: give it in the task, under `reset`"):
+    with pytest.raises(TaskError, match=r"/reset: requires world_type; set it in the task, under `reset`"):
         asyncio.run(one())
 
 
-def test_an_agentgym_server_that_began_again_loses_the_episode_whose_id_it_gave_away():
+def test_restarted_agentgym_server_invalidates_the_episode_of_a_reused_id():
     async def ask(method, path, body=None, *, acting=False):
         return {"id": 0} if path == "/create" else {} if path == "/openapi.json" else {"observation": "o"}
 
@@ -229,9 +233,9 @@ def test_an_agentgym_server_that_began_again_loses_the_episode_whose_id_it_gave_
         one, other = AgentGym(url="http://again"), AgentGym(url="http://again")
         one._asking.ask = other._asking.ask = ask
         await one.reset(Task("a", ""), seed=0)
-        with pytest.raises(InfrastructureError, match="gave the id 0 to two episodes: it began again"):
+        with pytest.raises(InfrastructureError, match="gave the id 0 to two episodes: it restarted"):
             await other.reset(Task("a", ""), seed=0)
-        with pytest.raises(InfrastructureError, match="it gave this episode's environment to another"):
+        with pytest.raises(InfrastructureError, match="restarted and gave this episode's environment to another"):
             await one.step(assistant("x"))
         await one.reset(Task("a", ""), seed=0)
         assert (await one.step(assistant("x"))).observation.messages[0].text == "o"
@@ -240,11 +244,11 @@ def test_an_agentgym_server_that_began_again_loses_the_episode_whose_id_it_gave_
     asyncio.run(two())
 
 
-def test_what_may_have_been_carried_out_is_not_asked_again(monkeypatch):
-    asked = []
+def test_requests_with_effects_are_not_repeated(monkeypatch):
+    paths = []
 
     def answer(request):
-        asked.append(request.url.path)
+        paths.append(request.url.path)
         raise httpx2.ReadTimeout("slow", request=request)
 
     real = httpx2.AsyncClient
@@ -261,12 +265,12 @@ def test_what_may_have_been_carried_out_is_not_asked_again(monkeypatch):
             environment._id = None
             await environment.close()
 
-    with pytest.raises(InfrastructureError, match="ReadTimeout: slow; and then ReadTimeout: slow"):
+    with pytest.raises(InfrastructureError, match="ReadTimeout: slow; then ReadTimeout: slow"):
         asyncio.run(stepped())
-    assert asked == ["/step", "/observation"]  # and not the step a second time
+    assert paths == ["/step", "/observation"]  # the step is not repeated
 
 
-def test_a_nemo_gym_server_runs_the_tools_and_verifies_what_was_said():
+def test_nemo_gym_server_runs_tools_and_verifies_the_transcript():
     seen = {}
 
     def verify(body):
@@ -277,10 +281,14 @@ def test_a_nemo_gym_server_runs_the_tools_and_verifies_what_was_said():
     app = routes(seed_session=lambda b: {}, add=lambda b: {"sum": b["a"] + b["b"]}, verify=verify)
     tool = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
     task = Task("n", "2+3?", {"tools": [tool], "row": {"expected": "5"}})
-    said = [assistant("", ToolCall("add", '{"a": 2, "b": 3}')), assistant("", ToolCall("sub", "{}")), assistant("5")]
+    messages = [
+        assistant("", ToolCall("add", '{"a": 2, "b": 3}')),
+        assistant("", ToolCall("sub", "{}")),
+        assistant("5"),
+    ]
     with served(app) as url:
-        left = iter(said)
-        played = asyncio.run(play(lambda: NemoGym(url=url), task, lambda *_: next(left), seed=0))
+        left = iter(messages)
+        played = asyncio.run(play_with_policy(lambda: NemoGym(url=url), task, lambda *_: next(left), seed=0))
     assert [turn.observation[0].text for turn in played.trajectory.turns[:2]] == [
         '{"sum": 5}',
         "error: there is no tool sub; there are: add",
@@ -291,7 +299,7 @@ def test_a_nemo_gym_server_runs_the_tools_and_verifies_what_was_said():
 
 
 def nemo_gym(add, reward=1.0):
-    """A resources server with one tool, and a task of it."""
+    """Build a resources server with one tool, and a task for it."""
     tools = {} if add is None else {"add": add}
     app = routes(seed_session=lambda b: {}, verify=lambda b: {"reward": reward}, **tools)
     tool = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
@@ -300,7 +308,7 @@ def nemo_gym(add, reward=1.0):
 
 @pytest.mark.parametrize("refusal", [(422, {"detail": [{"msg": "field required"}]}), (404, {"detail": "no such user"}),
                                      (400, {}), {"error": "a must be a number"}])  # fmt: skip
-def test_what_a_nemo_gym_tool_refuses_is_the_agents_to_mend(refusal):
+def test_refused_call_of_a_nemo_gym_tool_can_be_corrected(refusal):
     app, task = nemo_gym(lambda body: refusal)
     with served(app) as url:
         done = by(lambda: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")), assistant("5"))
@@ -310,22 +318,22 @@ def test_what_a_nemo_gym_tool_refuses_is_the_agents_to_mend(refusal):
 
 
 @pytest.mark.parametrize("arguments", ["[]", '"x"', "null", "NaN", '{"a": NaN}', "[" * 5000, "", "{"])
-def test_arguments_that_are_no_object_never_reach_a_nemo_gym_tool(arguments):
+def test_arguments_that_are_not_an_object_never_reach_a_nemo_gym_tool(arguments):
     reached = []
     app, task = nemo_gym(lambda body: reached.append(body) or {})
-    said = [assistant("", ToolCall("add", arguments)), assistant("", ToolCall("add\ud83d", "{}"))]
+    messages = [assistant("", ToolCall("add", arguments)), assistant("", ToolCall("add\ud83d", "{}"))]
     with served(app) as url:
-        done = by(lambda: NemoGym(url=url), task, *said, assistant("\ud83d"))
+        done = by(lambda: NemoGym(url=url), task, *messages, assistant("\ud83d"))
     assert [turn.calls[0].outcome for turn in done.turns[:2]] == ["invalid_arguments", "unknown_tool"]
     assert reached == []
 
 
-def test_a_nemo_gym_server_that_fails_is_no_answer_and_its_score_stays_in_range():
+def test_failing_nemo_gym_server_is_infrastructure_and_scores_are_clipped():
     app, task = nemo_gym(None)
     with served(app) as url, pytest.raises(InfrastructureError, match="no such route"):
         by(lambda: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")))
     app, task = nemo_gym(lambda b: (500, {"error": "disk"}))
-    with served(app) as url:  # which argument it broke over, the agent may find out
+    with served(app) as url:  # the agent can correct the argument that caused the error
         done = by(lambda: NemoGym(url=url), task, assistant("", ToolCall("add", "{}")), assistant("5"))
     assert done.turns[0].calls[0].outcome == "tool_error"
     app, task = nemo_gym(lambda b: {}, reward=7.5)
@@ -347,17 +355,17 @@ ROW = {
 }
 
 
-def test_a_published_nemo_gym_row_is_a_task_and_verify_is_told_all_of_it(tmp_path, monkeypatch):
+def test_published_nemo_gym_row_is_a_task_and_verify_receives_every_field(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, 'id': 'b'})}\n")
     (task, _) = NemoGymTasks(path=str(tmp_path / "rows.jsonl"), held_out_fraction=1.0).held_out(2)
     assert (task.id, task.prompt) == ("1", "1+2?")
-    heard = {}
+    bodies = {}
 
     async def ask(method, path, body=None, *, acting=False):
-        heard[path] = body
+        bodies[path] = body
         return {"reward": 1.0}
 
-    monkeypatch.setattr(Asking, "ask", lambda self, *said, **more: ask(*said, **more))
+    monkeypatch.setattr(JsonHttpClient, "ask", lambda self, *args, **more: ask(*args, **more))
 
     async def one():
         environment = NemoGym(url="http://nowhere")
@@ -368,32 +376,32 @@ def test_a_published_nemo_gym_row_is_a_task_and_verify_is_told_all_of_it(tmp_pat
     opening, verdict = asyncio.run(one())
     assert [(m.role, m.text) for m in opening.messages] == [("system", "Be brief."), ("user", "1+2?")]
     assert [spec.name for spec in opening.tools] == ["add"]
-    assert heard["/seed_session"] == ROW
-    assert heard["/verify"]["expected"] == 3
-    params = heard["/verify"]["responses_create_params"]
+    assert bodies["/seed_session"] == ROW
+    assert bodies["/verify"]["expected"] == 3
+    params = bodies["/verify"]["responses_create_params"]
     assert (params["input"], params["temperature"]) == (ROW["responses_create_params"]["input"], 0.5)
     declared = {"type": "function", "name": "add", "description": "", "parameters": {"type": "object"}, "strict": True}
-    assert params["tools"] == heard["/verify"]["response"]["tools"] == [declared]
+    assert params["tools"] == bodies["/verify"]["response"]["tools"] == [declared]
     assert verdict["success"] is True
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({}, "'responses_create_params' is missing"),
-        ({"responses_create_params": {"input": [{"type": "function_call"}]}}, "an input of messages was to be here"),
+        ({"responses_create_params": {"input": [{"type": "function_call"}]}}, "expected an input of messages"),
         ({"responses_create_params": {"input": "x", "tools": [{"type": "function"}]}}, "'name' is missing"),
-        ({"responses_create_params": {"input": 5}}, "not as NeMo Gym has it"),
+        ({"responses_create_params": {"input": 5}}, "not have the format of NeMo Gym"),
     ],
 )
-def test_a_nemo_gym_row_that_is_none_is_said_by_its_line(tmp_path, row, said):
+def test_invalid_nemo_gym_row_is_refused_with_its_line(tmp_path, row, message):
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n")
-    with pytest.raises(TaskError, match=rf"rows.jsonl:1 .*{said}"):
+    with pytest.raises(TaskError, match=rf"rows.jsonl:1 .*{message}"):
         NemoGymTasks(path=str(tmp_path / "rows.jsonl"))
 
 
 @pytest.mark.slow
-def test_a_transcript_a_nemo_gym_server_cannot_read_is_the_models_failure_only_where_it_made_a_mistake():
+def test_unreadable_transcript_is_a_failure_of_the_model_only_after_its_mistake():
     def verify(body):
         calls = [item for item in body["response"]["output"] if item["type"] == "function_call"]
         return (500, {"detail": "bad"}) if calls[0]["arguments"] in ("{", '{"b": 1}') else {"reward": 1.0}
@@ -412,7 +420,7 @@ def test_a_transcript_a_nemo_gym_server_cannot_read_is_the_models_failure_only_w
 
 
 def openenv_app(action=None, tools=(), full=0):
-    """One as OpenEnv's: a socket, a schema where it has one, tools where it has some, sessions to spare or not."""
+    """Build an OpenEnv server: a socket, an optional schema, optional tools, and free sessions or none."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route, WebSocketRoute
@@ -426,7 +434,7 @@ def openenv_app(action=None, tools=(), full=0):
         return {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
 
     def stepped(data, count):
-        said = data.get("message")
+        text = data.get("message")
         if data.get("type") == "call_tool":
             result = {"content": [{"type": "text", "text": f"{data['arguments']}"}], "is_error": False}
             failed = {"error_type": "invalid_args", "message": "a is missing"}
@@ -435,13 +443,13 @@ def openenv_app(action=None, tools=(), full=0):
         if "odd" in data:
             wrong = [{"loc": ["odd"], "msg": "Extra inputs are not permitted", "input": {}}]
             return error("VALIDATION_ERROR", "Invalid message", errors=wrong)
-        if said == "late":
+        if text == "late":
             return None
-        if said in ("raise", "unwritable"):
-            return error("EXECUTION_ERROR" if said == "raise" else "SESSION_ERROR", "99 is not a valid Action")
-        if said == "shape":
+        if text in ("raise", "unwritable"):
+            return error("EXECUTION_ERROR" if text == "raise" else "SESSION_ERROR", "99 is not a valid Action")
+        if text == "shape":
             return {"type": "observation", "data": ["x"]}
-        if said == "perhaps":
+        if text == "perhaps":
             return observed("x", done="perhaps")
         return observed({"echo": data}, float(count == 2), count == 2)
 
@@ -487,11 +495,13 @@ def an_action(**fields):
     return {"properties": {"metadata": {"type": "object"}, **fields}, "required": list(fields)}
 
 
-def test_an_openenv_server_keeps_its_session_on_the_socket():
+def test_openenv_session_belongs_to_its_socket():
     with served(openenv_app()) as url:
-        said = iter([assistant("hello"), assistant('{"code": "1+1"}')])
+        messages = iter([assistant("hello"), assistant('{"code": "1+1"}')])
         played = asyncio.run(
-            play(lambda: OpenEnv(url=url, observation_field="echo"), Task("o", "Go."), lambda *_: next(said), seed=5)
+            play_with_policy(
+                lambda: OpenEnv(url=url, observation_field="echo"), Task("o", "Go."), lambda *_: next(messages), seed=5
+            )
         )
         assert played.trajectory.opening[0].text == "Go.\nready 5"
         assert [t.observation[0].text for t in played.trajectory.turns] == ["{'message': 'hello'}", "{'code': '1+1'}"]
@@ -499,45 +509,45 @@ def test_an_openenv_server_keeps_its_session_on_the_socket():
 
 
 @pytest.mark.slow
-def test_an_action_an_openenv_server_refuses_or_raises_on_is_told_and_the_episode_goes_on():
+def test_refused_action_of_an_openenv_server_is_answered_and_the_episode_continues():
     with served(openenv_app()) as url:
         done = by(lambda: OpenEnv(url=url), Task("o", ""), *map(assistant, ('{"odd": 1}', "raise", "a", "b")))
-        told = [turn.observation[0].text for turn in done.turns]
-        assert told[:2] == ["error: odd: Extra inputs are not permitted", "error: 99 is not a valid Action"]
+        texts = [turn.observation[0].text for turn in done.turns]
+        assert texts[:2] == ["error: odd: Extra inputs are not permitted", "error: 99 is not a valid Action"]
         assert (done.final["success"], len(done.turns)) == (True, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("said", "told"), [("unwritable", "99 is not a valid Action"), ("late", "no answer to `step`")]
+    ("action", "answer"), [("unwritable", "99 is not a valid Action"), ("late", "no answer to `step`")]
 )
-def test_an_action_that_ends_an_openenv_session_ends_the_episode_and_counts(said, told):
+def test_action_that_ends_an_openenv_session_ends_the_episode_and_counts(action, answer):
     with served(openenv_app()) as url:
         make = lambda: OpenEnv(url=url, seconds=0.3)  # noqa: E731
-        done = by(make, Task("o", ""), assistant(said), assistant("never"))
+        done = by(make, Task("o", ""), assistant(action), assistant("never"))
     assert (done.ended, len(done.turns), done.final["success"]) == ("terminated", 1, False)
-    assert told in done.turns[0].observation[0].text
+    assert answer in done.turns[0].observation[0].text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("said", "why"),
-    [("restart", "connection"), ("shape", "its answer to `step` is none"), ("perhaps", "neither yes nor no")],
+    ("action", "why"),
+    [("restart", "connection"), ("shape", "the answer to `step` is invalid"), ("perhaps", "not a boolean")],
 )
-def test_an_openenv_server_that_restarts_or_says_anything_is_infrastructure_in_a_line(said, why):
+def test_restarted_or_invalid_openenv_server_is_an_infrastructure_error(action, why):
     with served(openenv_app()) as url, pytest.raises(InfrastructureError, match=why) as caught:
-        by(lambda: OpenEnv(url=url), Task("o", ""), assistant(said))
+        by(lambda: OpenEnv(url=url), Task("o", ""), assistant(action))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-def test_an_openenv_server_that_is_not_there_is_infrastructure():
-    with pytest.raises(InfrastructureError, match=r"127.0.0.1:9.*asked 3 times"):
+def test_unreachable_openenv_server_is_an_infrastructure_error():
+    with pytest.raises(InfrastructureError, match=r"127.0.0.1:9.*failed after 3 attempts"):
         by(lambda: OpenEnv(url="http://127.0.0.1:9"), Task("o", ""), assistant("x"))
 
 
 @pytest.mark.slow
-def test_an_openenv_server_that_is_full_is_waited_for():
+def test_full_openenv_server_is_retried():
     with served(openenv_app(full=2)) as url:
         assert by(lambda: OpenEnv(url=url), Task("o", ""), assistant("a"), assistant("b")).final["success"] is True
     with served(openenv_app(full=9)) as url, pytest.raises(InfrastructureError, match=r"full for 0.1 s: 1 of 1"):
@@ -545,7 +555,7 @@ def test_an_openenv_server_that_is_full_is_waited_for():
 
 
 @pytest.mark.slow
-def test_a_command_goes_into_the_field_an_openenv_server_asks_for_and_code_of_many_lines_arrives_whole():
+def test_commands_use_the_field_of_the_openenv_schema_and_keep_all_lines():
     code = "def f(x):\n    return x\n\nprint(f(1))"
     with served(openenv_app(an_action(code={"type": "string"}))) as url:
         done = by(
@@ -564,20 +574,20 @@ def test_a_command_goes_into_the_field_an_openenv_server_asks_for_and_code_of_ma
             assistant("up"),
             assistant('{"x": 1, "y": 2}'),
         )
-        told = [turn.observation[0].text for turn in done.turns]
-    assert told == ["Give the action as a JSON object with x, y.", "{'x': 1, 'y': 2}"]
+        texts = [turn.observation[0].text for turn in done.turns]
+    assert texts == ["Give the action as a JSON object with x, y.", "{'x': 1, 'y': 2}"]
 
 
 @pytest.mark.slow
-def test_the_tools_of_an_openenv_server_are_on_offer():
+def test_tools_of_an_openenv_server_are_offered():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     tools = [{"name": "add", "description": "Add.", "input_schema": schema}]
     action = an_action(type={"const": "call_tool"}, tool_name={}, arguments={})
     calls = [ToolCall("add", '{"a": 1}', "c"), ToolCall("add", "{}", "d"), ToolCall("ad", "{}", "e")]
     with served(openenv_app(action, tools)) as url:
         make = lambda: OpenEnv(url=url)  # noqa: E731
-        said = [assistant("", *calls), assistant("", ToolCall("add", "[]", "f")), assistant("1")]
-        done = by(make, Task("o", "Add."), *said)
+        messages = [assistant("", *calls), assistant("", ToolCall("add", "[]", "f")), assistant("1")]
+        done = by(make, Task("o", "Add."), *messages)
 
         async def offered():
             environment = make()
@@ -589,9 +599,9 @@ def test_the_tools_of_an_openenv_server_are_on_offer():
         assert [(spec.name, spec.parameters) for spec in asyncio.run(offered())] == [("add", schema)]
     outcomes = [call.outcome for turn in done.turns for call in turn.calls]
     assert outcomes == ["ok", "invalid_arguments", "unknown_tool", "invalid_arguments"]
-    told = [message.text for turn in done.turns for message in turn.observation]
-    assert told[0] == "{'a': 1}"
-    assert (told[1], told[2]) == ("error: a is missing", 'error: there is no tool "ad"; did you mean "add"?')
+    texts = [message.text for turn in done.turns for message in turn.observation]
+    assert texts[0] == "{'a': 1}"
+    assert (texts[1], texts[2]) == ("error: a is missing", 'error: there is no tool "ad"; did you mean "add"?')
     assert (done.ended, done.turns[0].reward, done.final["success"]) == ("terminated", 1.0, True)
 
 
@@ -629,7 +639,7 @@ def bridge(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_verifiers_taskset_is_played_and_what_goes_wrong_in_its_process_is_told(bridge):
+def test_verifiers_taskset_is_played_and_errors_of_its_process_are_reported(bridge):
     task = VerifiersTasks(taskset="fine", held_out_fraction=1.0).held_out(4)[1]
     assert (task.prompt, task.private) == ("1?", {"index": 1, "key": "k1"})
     calls = [
@@ -669,21 +679,21 @@ for line in sys.stdin:
 """
 
 
-def test_a_harness_of_verifiers_asks_this_policy_and_its_failure_is_told(tmp_path, monkeypatch):
+def test_harness_of_verifiers_requests_the_policy_and_its_failure_is_reported(tmp_path, monkeypatch):
     (tmp_path / "bridge.py").write_text(HARNESS)
     monkeypatch.setattr(verifiers, "_BRIDGE", tmp_path / "bridge.py")
     make = lambda: VerifiersHarness(taskset="fine")  # noqa: E731
     done = by(make, Task("t", "", {"index": 0, "key": "k"}), assistant("7"))
     assert [message.text for message in done.opening] == ["3+4?"]
     assert (done.ended, done.final) == ("terminated", {"right": 1.0, "success": True, "score": 1.0, "reward": 1.0})
-    with pytest.raises(EpisodeError, match="asked its model nothing; it ended by HarnessError: no more"):
+    with pytest.raises(EpisodeError, match="ended without a request to its model: HarnessError: no more"):
         by(make, Task("t", "", {"index": 0, "key": "fails"}), assistant("7"))
-    with pytest.raises(TaskError, match="no task of a verifiers taskset"):
+    with pytest.raises(TaskError, match="not a task of a verifiers taskset"):
         by(make, Task("t", ""), assistant("7"))
 
 
-def test_an_interpreter_that_is_not_there_is_said_with_what_brings_one():
-    with pytest.raises(RecipeError, match="there is no interpreter nowhere/python: python -m venv verifiers"):
+def test_missing_interpreter_is_reported_with_the_command_to_create_one():
+    with pytest.raises(RecipeError, match="no interpreter nowhere/python: python -m venv verifiers"):
         Verifiers(taskset="x", python="nowhere/python")
 
 
@@ -691,15 +701,17 @@ def test_an_interpreter_that_is_not_there_is_said_with_what_brings_one():
 
 
 def interpreter(name, command):
-    """That of an environment in `servers/`; skips where there is none."""
-    found = SERVERS / name / "bin" / "python"
-    if not found.exists():
-        pytest.skip(f"{found} is not there: python -m venv servers/{name} && servers/{name}/bin/pip install {command}")
-    return str(found)
+    """Return the interpreter of an environment in `servers/`; skip the test if it does not exist."""
+    interpreter_path = SERVERS / name / "bin" / "python"
+    if not interpreter_path.exists():
+        pytest.skip(
+            f"{interpreter_path} is missing: python -m venv servers/{name} && servers/{name}/bin/pip install {command}"
+        )
+    return str(interpreter_path)
 
 
 @pytest.mark.slow
-def test_the_package_verifiers_gives_tasks_tools_that_remember_and_rewards(monkeypatch):
+def test_package_verifiers_provides_tasks_stateful_tools_and_rewards(monkeypatch):
     python = interpreter("verifiers", "verifiers")
     monkeypatch.setenv("PYTHONPATH", str(WORLDS))
     tasks = VerifiersTasks(taskset="whetstone_sums", python=python, held_out_fraction=1.0).held_out(20)
@@ -713,19 +725,19 @@ def test_the_package_verifiers_gives_tasks_tools_that_remember_and_rewards(monke
 
 
 @pytest.mark.slow
-def test_the_package_openenv_is_played_over_its_own_server():
+def test_package_openenv_is_played_over_its_server():
     python = interpreter("openenv", "openenv-core")
-    call = lambda name, given: assistant("", ToolCall(name, json.dumps(given), "c"))  # noqa: E731
+    call = lambda name, arguments: assistant("", ToolCall(name, json.dumps(arguments), "c"))  # noqa: E731
     with started(python, "openenv_world:tools") as url:
         task = Task("o", "3+4?", {"reset": {"a": 3, "b": 4}})
-        said = [call("add", {"a": "x", "b": 4}), call("add", {"a": 3, "b": 4}), call("submit", {"answer": 7})]
-        done = by(lambda: OpenEnv(url=url), task, *said)
+        messages = [call("add", {"a": "x", "b": 4}), call("add", {"a": 3, "b": 4}), call("submit", {"answer": 7})]
+        done = by(lambda: OpenEnv(url=url), task, *messages)
     assert [turn.calls[0].outcome for turn in done.turns] == ["tool_error", "ok", "ok"]
     assert (done.turns[1].observation[0].text, done.final["success"], done.ended) == ("7", True, "terminated")
     with started(python, "openenv_world:code") as url:
-        said = [assistant("x = 1\n" * 200), assistant('{"cod": 1}'), assistant("x = 1\ny = 2")]
-        done = by(lambda: OpenEnv(url=url), Task("o", "", {"reset": {"lines": 2}}), *said)
-    told = [turn.observation[0].text for turn in done.turns]
-    assert told[0] == "error: that is too long"
-    assert told[1].startswith("error: code: Field required")
+        messages = [assistant("x = 1\n" * 200), assistant('{"cod": 1}'), assistant("x = 1\ny = 2")]
+        done = by(lambda: OpenEnv(url=url), Task("o", "", {"reset": {"lines": 2}}), *messages)
+    texts = [turn.observation[0].text for turn in done.turns]
+    assert texts[0] == "error: that is too long"
+    assert texts[1].startswith("error: code: Field required")
     assert (len(done.turns), done.final["success"]) == (3, True)

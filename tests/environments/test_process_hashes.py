@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from whetstone.environments import GameEnvironment, GameObservation
-from whetstone.environments.agent import Agent
-from whetstone.environments.dependencies import package
+from whetstone.environments.dependencies import require_package
+from whetstone.environments.external_agent import Agent
 from whetstone.environments.remote import verifiers
 from whetstone.errors import EpisodeError
 from whetstone.trajectory import Task
@@ -22,12 +22,12 @@ DATASETS = [
 CODE = """
 import hashlib, json, sys, warnings
 warnings.simplefilter("ignore")
-from whetstone.environments.adapters.reasoning_gym import question
+from whetstone.environments.adapters.reasoning_gym import load_question
 asked = []
 for name, options, seeds in json.loads(sys.argv[1]):
     for seed in range(seeds):
         try:
-            entry = question(name, seed, json.dumps(options)).entry
+            entry = load_question(name, seed, json.dumps(options)).entry
             text = f"{entry['question']}{entry['answer']}"
         except Exception as error:
             text = str(error)
@@ -37,8 +37,8 @@ print(json.dumps(asked))
 
 
 def needs_reasoning_gym():
-    need = package("reasoning_gym", "reasoning")
-    if not need.met:
+    need = require_package("reasoning_gym", "reasoning")
+    if not need.is_installed:
         pytest.skip(f"{need.name} is not installed: {need.command}")
 
 
@@ -114,7 +114,7 @@ def test_a_process_of_verifiers_has_one_order_of_strings(tmp_path, monkeypatch):
 def test_a_process_of_an_agent_has_one_order_of_strings():
     async def last_line():
         environment = Agent(command=[sys.executable, "-c", "print(hash('tea'))"])
-        with pytest.raises(EpisodeError, match="the agent asked its model nothing"):
+        with pytest.raises(EpisodeError, match="the agent ended without a request to its model"):
             await environment.reset(Task("t", "?"), seed=0)
         await environment.close()
         return environment.final["answer"]

@@ -1,4 +1,4 @@
-"""Environments behind an address: ours, served for real."""
+"""Remote environments: built-in environments served over HTTP."""
 
 import asyncio
 import functools
@@ -6,45 +6,47 @@ import functools
 import httpx2
 import pytest
 
-from tests_foreign_servers import by, served
-from tests_worlds import contract, environment_of, source_of
+from support.environments import contract, environment_of, source_of
+from support.local_servers import by, served
 from whetstone.chat import ToolCall, assistant
+from whetstone.environments.built_in.bargaining import Dealing
 from whetstone.environments.multi_agent import Seat
-from whetstone.environments.native.dealing import Dealing
 from whetstone.environments.protocol import SeatRequest
-from whetstone.environments.remote.client import Remote, RemoteTasks
-from whetstone.environments.remote.http_client import Asking
-from whetstone.environments.remote.server import Episodes, application
+from whetstone.environments.remote.environment_client import Remote, RemoteTasks
+from whetstone.environments.remote.environment_server import Episodes, build_environment_app
+from whetstone.environments.remote.http_client import JsonHttpClient
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
-from whetstone.evaluation.contract import RandomPolicy, play
+from whetstone.evaluation.environment_checks import RandomPolicy, play_with_policy
 from whetstone.trajectory import Task
 
 
 @pytest.fixture(scope="module")
 def household():
-    """(address, open episodes) of a served household."""
+    """Serve a household; return (address, open episodes)."""
     episodes = Episodes(functools.partial(environment_of, "household"), capacity=80)
-    with served(application("household", episodes, source_of("household"))) as url:
+    with served(build_environment_app("household", episodes, source_of("household"))) as url:
         yield url, episodes
 
 
-def test_a_served_environment_plays_as_one_at_hand(household):
+def test_served_environment_plays_like_a_local_one(household):
     url, episodes = household
     tasks = RemoteTasks(url=url)
-    here = source_of("household")
+    source = source_of("household")
     for index in range(3):
         task = tasks.task(index)
-        assert task == here.task(index)
-        near = asyncio.run(play(functools.partial(environment_of, "household"), task, RandomPolicy(1).action, seed=3))
-        # the policy far away is not told which commands there are, so it is given the same actions
+        assert task == source.task(index)
+        near = asyncio.run(
+            play_with_policy(functools.partial(environment_of, "household"), task, RandomPolicy(1).action, seed=3)
+        )
+        # the remote policy does not receive the admissible commands, so it plays the same actions
         left = iter(near.actions)
-        far = asyncio.run(play(lambda: Remote(url=url), task, lambda *_, left=left: next(left), seed=3))
+        far = asyncio.run(play_with_policy(lambda: Remote(url=url), task, lambda *_, left=left: next(left), seed=3))
         assert far.transcript == near.transcript
-    assert tasks.held_out(5) == here.held_out(5)
+    assert tasks.held_out(5) == source.held_out(5)
     assert episodes.open == {}
 
 
-def test_many_at_once_do_not_meet(household):
+def test_concurrent_episodes_are_independent(household):
     url, episodes = household
     source = source_of("household")
 
@@ -53,11 +55,11 @@ def test_many_at_once_do_not_meet(household):
 
     async def one(seed):
         task = source.task(seed)
-        near = await play(
+        near = await play_with_policy(
             functools.partial(environment_of, "household"), task, RandomPolicy(seed).action, seed=seed, max_turns=6
         )
         left = iter(near.actions)
-        far = await play(lambda: Remote(url=url), task, lambda *_: next(left), seed=seed, max_turns=6)
+        far = await play_with_policy(lambda: Remote(url=url), task, lambda *_: next(left), seed=seed, max_turns=6)
         return far.transcript == near.transcript
 
     assert all(asyncio.run(all_of_them()))
@@ -80,22 +82,22 @@ def test_two_seats_of_a_served_game_play_each_other():
     async def both(url):
         return await asyncio.gather(play_seat(url, "buyer", "accept"), play_seat(url, "seller", "offer 31"))
 
-    with served(application("bargaining", episodes, None)) as url:
+    with served(build_environment_app("bargaining", episodes, None)) as url:
         buyer, seller = asyncio.run(both(url))
-    # of 20 to share the buyer has 9, the seller 11
+    # of a surplus of 20 the buyer has 9, the seller 11
     assert buyer == (True, {"success": True, "score": 0.45, "deal": True})
     assert seller == (True, {"success": True, "score": 0.55, "deal": True})
 
 
 async def ask(url, method, path, body=None):
-    asking = Asking(url, tries=1)
+    asking = JsonHttpClient(url, tries=1)
     try:
         return await asking.ask(method, path, body)
     finally:
         await asking.close()
 
 
-def test_an_action_that_is_sent_twice_is_carried_out_once(household):
+def test_action_that_is_sent_twice_is_executed_once(household):
     url, _ = household
 
     async def twice():
@@ -106,7 +108,7 @@ def test_an_action_that_is_sent_twice_is_carried_out_once(household):
         action = assistant("", ToolCall("act", '{"command": "look"}', "c")).to_openai()
         answers = [await ask(url, "POST", f"/episodes/{id}/step", {"turn": 0, "action": action}) for _ in range(3)]
         steps = (await ask(url, "POST", f"/episodes/{id}/verdict", {}))["steps"]
-        with pytest.raises(EpisodeError, match="turn 7 does not come behind turn 0"):
+        with pytest.raises(EpisodeError, match="turn 7 does not follow turn 0"):
             await ask(url, "POST", f"/episodes/{id}/step", {"turn": 7, "action": action})
         await ask(url, "DELETE", f"/episodes/{id}")
         with pytest.raises(EpisodeError, match="no open episode"):
@@ -118,9 +120,9 @@ def test_an_action_that_is_sent_twice_is_carried_out_once(household):
     assert steps == 1
 
 
-def test_another_protocol_and_a_bad_task_are_refused_by_name(household):
+def test_unknown_protocol_and_invalid_task_are_refused(household):
     url, _ = household
-    with pytest.raises(TaskError, match="speaks protocol 1, the client 9"):
+    with pytest.raises(TaskError, match="uses protocol 1, the client 9"):
         asyncio.run(ask(url, "POST", "/episodes", {"protocol": 9}))
 
     async def bad_task():
@@ -134,24 +136,24 @@ def test_another_protocol_and_a_bad_task_are_refused_by_name(household):
         asyncio.run(bad_task())
 
 
-def test_a_server_that_began_again_in_an_episode_is_infrastructure(household):
+def test_server_restart_in_an_episode_is_an_infrastructure_error(household):
     url, episodes = household
 
     async def one():
         environment = Remote(url=url)
         await environment.reset(source_of("household").task(0), seed=0)
-        await episodes.close()  # all that one which begins again has forgotten
+        await episodes.close()  # the state that a restart loses
         for question in (environment.step(assistant("look")), environment.verdict()):
-            with pytest.raises(InfrastructureError, match=r"there is no open episode .*: the server began again"):
+            with pytest.raises(InfrastructureError, match=r"no open episode .*: the server restarted"):
                 await question
         await environment.close()
 
     asyncio.run(one())
 
 
-def test_a_full_server_says_so_and_forgotten_episodes_are_closed():
+def test_full_server_refuses_episodes_and_abandoned_episodes_are_closed():
     episodes = Episodes(functools.partial(environment_of, "household"), capacity=2, idle_seconds=60.0)
-    with served(application("household", episodes)) as url:
+    with served(build_environment_app("household", episodes)) as url:
 
         async def filled():
             for _ in range(2):
@@ -159,7 +161,7 @@ def test_a_full_server_says_so_and_forgotten_episodes_are_closed():
             with pytest.raises(InfrastructureError, match=r"429.*2 episodes are open"):
                 await ask(url, "POST", "/episodes", {"protocol": 1})
             for episode in episodes.open.values():
-                episode.asked -= 100
+                episode.last_used -= 100
             await ask(url, "POST", "/episodes", {"protocol": 1})
 
         asyncio.run(filled())
@@ -168,46 +170,48 @@ def test_a_full_server_says_so_and_forgotten_episodes_are_closed():
             RemoteTasks(url=url)
 
 
-def test_a_server_that_is_gone_makes_the_episode_invalid_and_closing_is_quiet():
-    async def gone():
+def test_stopped_server_invalidates_the_episode_and_closing_succeeds():
+    async def stopped():
         environment = Remote(url="http://127.0.0.1:9")
-        with pytest.raises(InfrastructureError, match="asked 3 times"):
+        with pytest.raises(InfrastructureError, match="failed after 3 attempts"):
             await environment.reset(Task("x", ""), seed=0)
         await environment.close()
 
-    asyncio.run(gone())
-    assert contract("sokoban").make().specs  # and nothing else is the worse for it
+    asyncio.run(stopped())
+    assert contract("sokoban").make().specs  # other environments are unaffected
 
 
 def answered(url, method, path, *, body=None, **headers):
-    """(status, what is said) of one question."""
+    """Send one request; return (status, body)."""
     import httpx2
 
     with httpx2.Client(base_url=url) as client:
-        said = client.request(method, path, content=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
-    return said.status_code, said.json()
+        response = client.request(
+            method, path, content=body, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+    return response.status_code, response.json()
 
 
-def test_no_page_and_no_other_name_asks_a_server_of_this_machine(household):
+def test_requests_of_web_pages_and_other_host_names_are_refused(household):
     url, _ = household
     assert answered(url, "GET", "/health")[0] == 200
     assert answered(url, "GET", "/tasks/0", Host="localhost:1")[0] == 200
-    for told in ({"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Origin": "http://evil.example"}):
+    for headers in ({"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Origin": "http://evil.example"}):
         for method, path in (("GET", "/tasks/0"), ("GET", "/health"), ("POST", "/episodes")):
-            assert answered(url, method, path, **told)[0] == 403
+            assert answered(url, method, path, **headers)[0] == 403
 
 
-def test_who_does_not_know_the_token_is_told_nothing(monkeypatch):
+def test_requests_without_the_token_are_refused(monkeypatch):
     episodes = Episodes(functools.partial(environment_of, "household"))
-    with served(application("household", episodes, source_of("household"), token="secret")) as url:
-        for told in (
+    with served(build_environment_app("household", episodes, source_of("household"), token="secret")) as url:
+        for headers in (
             {},
             {"Authorization": "Bearer other"},
             {"Authorization": "secretly"},
         ):
-            assert answered(url, "GET", "/tasks/0", **told)[0] == 401
+            assert answered(url, "GET", "/tasks/0", **headers)[0] == 401
         assert answered(url, "GET", "/tasks/0", Authorization="Bearer secret", Host="elsewhere:1")[0] == 200
-        with pytest.raises(TaskError, match="the token is missing or another; set WHETSTONE_TOKEN"):
+        with pytest.raises(TaskError, match="the token is missing or wrong; set WHETSTONE_TOKEN"):
             RemoteTasks(url=url)
         monkeypatch.setenv("WHETSTONE_TOKEN", "secret")
         assert RemoteTasks(url=url).task(0).private
@@ -220,17 +224,17 @@ def test_who_does_not_know_the_token_is_told_nothing(monkeypatch):
         asyncio.run(begun())
 
 
-def test_a_server_is_not_held_up_by_what_is_too_much(household):
+def test_excessive_requests_are_refused_without_blocking(household):
     url, episodes = household
     assert answered(url, "POST", "/episodes", body=b"x" * (17 << 20))[0] == 413
-    status, said = answered(url, "GET", "/held_out/3000000")
-    assert (status, said["error"]) == (422, "TaskError: 3000000 tasks at once; 4096 or fewer")
+    status, body = answered(url, "GET", "/held_out/3000000")
+    assert (status, body["error"]) == (422, "TaskError: 3000000 tasks at once; 4096 or fewer")
 
     async def unused():
         before = set(episodes.open)
         id = await episodes.begin()
-        episodes.open[id].asked -= 90
-        await episodes.reap()
+        episodes.open[id].last_used -= 90
+        await episodes.close_idle_episodes()
         return set(episodes.open) == before
 
     assert asyncio.run(unused())
@@ -259,7 +263,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_server_is_believed_nothing_but_what_a_world_says(what):
+def test_invalid_answers_of_a_hostile_server_are_refused(what):
     fine = {"messages": [{"role": "user", "content": "x"}], "tools": [], "declared": {}, "author": "environment"}
     answer = {"observation": fine, "reward": 1.0, "terminated": False, "truncated": False, "reason": None, "calls": []}
     change = HOSTILE[what]
@@ -279,7 +283,7 @@ def test_a_hostile_server_is_believed_nothing_but_what_a_world_says(what):
         await environment.reset(Task("x", ""), seed=0)
         await environment.step(assistant("y"))
 
-    with pytest.raises(InfrastructureError, match="http://nowhere: what it says cannot be read: "):
+    with pytest.raises(InfrastructureError, match="http://nowhere: the answer is invalid: "):
         asyncio.run(play_one())
 
 
@@ -289,21 +293,21 @@ BODIES += [b'{"task": 5, "seed": 0}', b'{"task": {"id": 5}, "seed": 0}', b'{"tas
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_what_is_no_question_is_refused_and_the_server_goes_on(household, body):
+def test_invalid_request_is_refused_and_the_server_continues(household, body):
     url, _ = household
     id = answered(url, "POST", "/episodes", body=b'{"protocol": 1}')[1]["id"]
     for path in ("/episodes", f"/episodes/{id}/reset", f"/episodes/{id}/step"):
-        status, said = answered(url, "POST", path, body=body)
+        status, response = answered(url, "POST", path, body=body)
         assert status in (409, 422)
-        assert "\n" not in said["error"]
+        assert "\n" not in response["error"]
     assert answered(url, "DELETE", f"/episodes/{id}")[0] == 200
 
 
 @pytest.mark.parametrize(("length", "status"), [(b"\xb3", 422), (b"-1", 422), (b"x", 422), (b"9" * 5000, 413)])
-def test_a_length_that_is_none_is_no_length(length, status):
+def test_invalid_content_length_is_refused(length, status):
     sent = []
 
-    async def asked():
+    async def request():
         async def receive():
             return {"type": "http.request", "body": b""}
 
@@ -312,14 +316,14 @@ def test_a_length_that_is_none_is_no_length(length, status):
 
         headers = [(b"host", b"localhost"), (b"content-length", length)]
         scope = {"type": "http", "method": "POST", "path": "/episodes", "headers": headers, "query_string": b""}
-        await application("x", Episodes(functools.partial(environment_of, "household")))(scope, receive, send)
+        await build_environment_app("x", Episodes(functools.partial(environment_of, "household")))(scope, receive, send)
 
-    asyncio.run(asked())
+    asyncio.run(request())
     assert sent[0]["status"] == status
 
 
-class Endless(httpx2.AsyncByteStream):
-    """A body that is made while it is read."""
+class EndlessBody(httpx2.AsyncByteStream):
+    """A body that is generated while it is read."""
 
     def __init__(self, pieces):
         self.pieces = pieces
@@ -329,13 +333,13 @@ class Endless(httpx2.AsyncByteStream):
             yield piece
 
 
-def of_a_server(monkeypatch, *answers):
-    """Have every question answered with these in turn, the last for ever: (status, headers, body)."""
+def answer_requests(monkeypatch, *answers):
+    """Answer requests with these in turn, repeating the last: (status, headers, body)."""
     left = list(answers)
 
     def answer(request):
         status, headers, body = left.pop(0) if len(left) > 1 else left[0]
-        stream = httpx2.ByteStream(body) if isinstance(body, bytes) else Endless(body)
+        stream = httpx2.ByteStream(body) if isinstance(body, bytes) else EndlessBody(body)
         return httpx2.Response(status, headers=headers, stream=stream)
 
     real = httpx2.AsyncClient
@@ -349,36 +353,36 @@ STRANGE = [b"", b"5", b'"x"', b"[]", b"{}", b'{"id": 5}', b'{"id": []}', b"\xff\
 
 @pytest.mark.parametrize("body", STRANGE, ids=range(len(STRANGE)))
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=idna"}], ids=["plain", "charset"])
-def test_a_server_that_says_anything_is_infrastructure(monkeypatch, body, headers):
-    of_a_server(monkeypatch, (200, headers, body))
+def test_invalid_answer_is_an_infrastructure_error(monkeypatch, body, headers):
+    answer_requests(monkeypatch, (200, headers, body))
 
-    async def asked():
+    async def request():
         environment = Remote(url="http://nowhere")
         with pytest.raises(InfrastructureError, match="http://nowhere"):
             await environment.reset(Task("x", ""), seed=0)
         await environment.close()
 
-    asyncio.run(asked())
+    asyncio.run(request())
     with pytest.raises(TaskError, match="tasks: http://nowhere") as caught:
         RemoteTasks(url="http://nowhere")
     assert "\n" not in str(caught.value)
 
 
-def test_a_verdict_that_is_none_is_infrastructure_and_closing_is_quiet_whatever_is_said(monkeypatch):
+def test_invalid_verdict_is_an_infrastructure_error_and_closing_succeeds(monkeypatch):
     fine = b'{"messages": []}'
-    of_a_server(monkeypatch, (200, {}, b'{"id": "a"}'), (200, {}, fine), (200, {}, b"[]"), (422, {}, b"no\nno"))
+    answer_requests(monkeypatch, (200, {}, b'{"id": "a"}'), (200, {}, fine), (200, {}, b"[]"), (422, {}, b"no\nno"))
 
-    async def asked():
+    async def request():
         environment = Remote(url="http://nowhere")
         await environment.reset(Task("x", ""), seed=0)
-        with pytest.raises(InfrastructureError, match="cannot be read"):
+        with pytest.raises(InfrastructureError, match="the answer is invalid"):
             await environment.verdict()
         await environment.close()
 
-    asyncio.run(asked())
+    asyncio.run(request())
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+def test_endless_answer_is_cut(monkeypatch):
     sent = 0
 
     async def endless():
@@ -387,16 +391,16 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
             sent += 1 << 20
             yield b" " * (1 << 20)
 
-    of_a_server(monkeypatch, (200, {}, endless()))
+    answer_requests(monkeypatch, (200, {}, endless()))
     with pytest.raises(InfrastructureError, match=r"more|longer|JSON"):
         asyncio.run(ask("http://nowhere", "GET", "/health"))
     assert sent < 80 << 20
 
 
 @pytest.mark.parametrize("arguments", ['{"command": "\\ud83d"}', "[" * 5000, '{"command": "' + "u" * 9000 + '"}'])
-def test_odd_words_to_a_served_environment_are_answered(household, arguments):
+def test_malformed_calls_of_a_served_environment_are_answered(household, arguments):
     url, _ = household
     task = source_of("household").task(0)
-    said = [assistant("", ToolCall("act", arguments, "c")), assistant("", ToolCall("\ud83d", arguments, "d"))]
-    done = by(lambda: Remote(url=url), task, *said)
+    messages = [assistant("", ToolCall("act", arguments, "c")), assistant("", ToolCall("\ud83d", arguments, "d"))]
+    done = by(lambda: Remote(url=url), task, *messages)
     assert [len(turn.observation) for turn in done.turns] == [1, 1]

@@ -1,4 +1,4 @@
-"""The rules of our worlds, by numbers worked out by hand and by second implementations that are as naive as can be."""
+"""Rules of the built-in worlds, by worked numbers and by naive implementations."""
 
 import itertools
 
@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_worlds import by_commands, source_of
-from whetstone.environments.native import encyclopaedia, knapsack, sokoban, wordle
-from whetstone.environments.native.adventure import Adventure, AdventureTasks
-from whetstone.environments.native.battleship import BattleshipTasks, squares_of
-from whetstone.environments.native.dealing import Dealing
-from whetstone.environments.native.household import HouseholdTasks
-from whetstone.environments.native.web_shop import catalogue, ranked, shop_reward
+from support.environments import by_commands, source_of
+from whetstone.environments.built_in import knapsack, multi_hop_search, sokoban, wordle
+from whetstone.environments.built_in.adventure import Adventure, AdventureTasks
+from whetstone.environments.built_in.bargaining import Dealing
+from whetstone.environments.built_in.battleship import BattleshipTasks, list_squares
+from whetstone.environments.built_in.household import HouseholdTasks
+from whetstone.environments.built_in.web_shop import build_catalog, rank_products, shop_reward
 from whetstone.errors import ToolError
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
@@ -21,7 +21,7 @@ from whetstone.trajectory import Task
 
 
 @pytest.mark.parametrize(
-    ("guess", "secret", "said"),
+    ("guess", "secret", "marks"),
     [
         ("allow", "llama", "+=+--"),
         ("sweet", "sweet", "====="),
@@ -30,25 +30,25 @@ from whetstone.trajectory import Task
         ("seven", "every", "-+++-"),
     ],
 )
-def test_a_letter_is_marked_as_often_as_it_is_in_the_word(guess, secret, said):
-    assert wordle.marks(guess, secret) == said
+def test_letter_is_marked_as_often_as_it_occurs(guess, secret, marks):
+    assert wordle.mark_guess(guess, secret) == marks
 
 
 @given(st.sampled_from(wordle.WORDS), st.sampled_from(wordle.WORDS))
-def test_marks_are_those_of_a_naive_referee(guess, secret):
-    said, left = ["-"] * 5, list(secret)
+def test_marks_equal_those_of_a_naive_implementation(guess, secret):
+    marks, left = ["-"] * 5, list(secret)
     for k in range(5):
         if guess[k] == secret[k]:
-            said[k] = "="
+            marks[k] = "="
             left.remove(guess[k])
     for k in range(5):
-        if said[k] == "-" and guess[k] in left:
-            said[k] = "+"
+        if marks[k] == "-" and guess[k] in left:
+            marks[k] = "+"
             left.remove(guess[k])
-    assert wordle.marks(guess, secret) == "".join(said)
+    assert wordle.mark_guess(guess, secret) == "".join(marks)
 
 
-def test_a_word_that_is_none_uses_a_guess():
+def test_unknown_word_uses_a_guess():
     played = by_commands("wordle", Task("w", "", {"word": "about", "stride": 1}), ["zzzzz"] * 6)
     assert played.trajectory.final == {"success": False, "score": 0.0, "guesses": 6}
     assert played.trajectory.ended == "truncated"
@@ -59,36 +59,36 @@ def test_a_word_that_is_none_uses_a_guess():
 ROOM = ["######", "#....#", "#....#", "#....#", "######"]
 
 
-def test_a_box_is_pushed_and_not_pulled_and_not_two_at_once():
+def test_boxes_are_pushed_singly_and_never_pulled():
     state = ((2, 1), frozenset({(2, 2)}))
-    assert sokoban.moved(ROOM, state, "right") == ((2, 2), frozenset({(2, 3)}))
-    assert sokoban.moved(ROOM, state, "left") is None
+    assert sokoban.apply_move(ROOM, state, "right") == ((2, 2), frozenset({(2, 3)}))
+    assert sokoban.apply_move(ROOM, state, "left") is None
     two = ((2, 1), frozenset({(2, 2), (2, 3)}))
-    assert sokoban.moved(ROOM, two, "right") is None
+    assert sokoban.apply_move(ROOM, two, "right") is None
     at_wall = ((2, 3), frozenset({(2, 4)}))
-    assert sokoban.moved(ROOM, at_wall, "right") is None
+    assert sokoban.apply_move(ROOM, at_wall, "right") is None
 
 
-def test_a_box_in_a_corner_is_lost():
-    assert sokoban.solution(tuple(ROOM), frozenset({(2, 2)}), ((2, 2), frozenset({(1, 1)}))) is None
+def test_box_in_a_corner_has_no_solution():
+    assert sokoban.find_solution(tuple(ROOM), frozenset({(2, 2)}), ((2, 2), frozenset({(1, 1)}))) is None
 
 
-def test_a_solution_is_as_short_as_any():
-    """Against every row of moves up to the length found."""
+def test_solution_has_minimum_length():
+    """Enumerate all sequences of moves up to the length of the solution."""
     goals, state = frozenset({(2, 4)}), ((2, 1), frozenset({(2, 2)}))
-    way = sokoban.solution(tuple(ROOM), goals, state)
+    way = sokoban.find_solution(tuple(ROOM), goals, state)
     assert way == ("right", "right")
     for moves in itertools.product(["up", "down", "left", "right"], repeat=1):
         after = state
         for move in moves:
-            after = sokoban.moved(ROOM, after, move) or after
+            after = sokoban.apply_move(ROOM, after, move) or after
         assert after[1] != goals
 
 
 # ------------------------------------------------------------ adventure, household, battleship
 
 
-def test_a_locked_door_stays_locked_without_its_key():
+def test_locked_door_requires_its_key():
     source = AdventureTasks(levels=[3])
     game = Adventure()
     for index in range(20):
@@ -101,21 +101,21 @@ def test_a_locked_door_stays_locked_without_its_key():
             assert not game.act(f"unlock {way}").understood
 
 
-def test_what_is_to_be_hot_must_have_been_heated():
+def test_hot_object_requires_heating():
     source = HouseholdTasks(levels=[2])
     task = next(t for t in map(source.task, range(50)) if t.private["goal"]["kind"] == "heat")
     goal = task.private["goal"]
     home = next(n for n, things in task.private["places"].items() if any(t.startswith(goal["thing"]) for t in things))
     thing = next(t for t in task.private["places"][home] if t.startswith(goal["thing"]))
     opened = [f"go to {home}", f"open {home}", f"take {thing} from {home}"]
-    there = [f"go to {goal['target']}", f"open {goal['target']}", f"put {thing} in/on {goal['target']}"]
-    cold = by_commands("household", task, [*opened, *there])
-    hot = by_commands("household", task, [*opened, "go to microwave 1", f"heat {thing} with microwave 1", *there])
+    placing = [f"go to {goal['target']}", f"open {goal['target']}", f"put {thing} in/on {goal['target']}"]
+    cold = by_commands("household", task, [*opened, *placing])
+    hot = by_commands("household", task, [*opened, "go to microwave 1", f"heat {thing} with microwave 1", *placing])
     assert cold.trajectory.final["success"] is False
     assert hot.trajectory.final["success"] is True
 
 
-def test_ships_lie_in_the_sea_and_apart():
+def test_ships_are_inside_the_board_and_apart():
     source = BattleshipTasks()
     for index in range(100):
         private = source.task(index).private
@@ -125,15 +125,15 @@ def test_ships_lie_in_the_sea_and_apart():
 
 
 @pytest.mark.slow
-def test_a_sweep_of_the_sea_does_not_sink_most_fleets_and_the_expert_sinks_all():
+def test_sweep_rarely_succeeds_and_the_expert_always_does():
     for level, most in ((1, 0.65), (2, 0.45), (3, 0.4)):
         source = BattleshipTasks(levels=[level])
         tasks = [source.task(index) for index in range(100)]
-        swept = [by_commands("battleship", t, squares_of(t.private["side"])[: t.private["shots"]]) for t in tasks]
+        swept = [by_commands("battleship", t, list_squares(t.private["side"])[: t.private["shots"]]) for t in tasks]
         assert sum(played.trajectory.final["success"] for played in swept) / len(tasks) < most
 
 
-def test_a_box_that_stands_on_its_goal_at_first_is_no_merit():
+def test_box_that_starts_on_its_goal_gives_no_reward():
     # P $ o on the left; a box on its goal on the right
     task = Task(
         "s", "", {"walls": ["#######", "#....##", "#######"], "goals": [[1, 3], [1, 4]], "boxes": [[1, 2], [1, 4]],
@@ -149,23 +149,23 @@ def test_a_box_that_stands_on_its_goal_at_first_is_no_merit():
 
 @pytest.mark.parametrize("price", ["²", "9" * 1500, "1" + "0" * 400, "-5", "٣", "1.5", ""])
 @pytest.mark.parametrize("name", ["negotiation", "bargaining"])
-def test_a_price_that_is_none_is_no_offer(name, price):
+def test_invalid_price_is_no_offer(name, price):
     task = source_of(name).task(0)
     played = by_commands(name, task, [f"offer {price}", "leave"])
     assert played.trajectory.final["deal"] is False
     assert "write: offer PRICE" in played.trajectory.turns[0].observation[0].text
 
 
-def test_words_that_are_no_offer_can_not_be_accepted():
-    worth = {"buyer": 40, "seller": 20}
+def test_message_without_an_offer_cannot_be_accepted():
+    values = {"buyer": 40, "seller": 20}
     for first, second in (("blah", "accept"), ("offer ²", "accept")):
         game = Dealing()
-        game.begin(Task("d", "", {"worth": worth, "rounds": 3}), 0)
+        game.begin(Task("d", "", {"worth": values, "rounds": 3}), 0)
         game.act("seller", first)
         game.act("buyer", second)
         assert (game.price, game.to_move()) == (None, "seller")
     game = Dealing()
-    game.begin(Task("d", "", {"worth": worth, "rounds": 3}), 0)
+    game.begin(Task("d", "", {"worth": values, "rounds": 3}), 0)
     game.act("seller", "offer 35")
     game.act("buyer", "blah")
     game.act("seller", "accept")
@@ -173,7 +173,7 @@ def test_words_that_are_no_offer_can_not_be_accepted():
 
 
 @pytest.mark.parametrize("name", ["negotiation", "bargaining"])
-def test_who_waits_or_takes_the_first_price_has_no_bargain(name):
+def test_waiting_or_accepting_the_first_price_does_not_succeed(name):
     source = source_of(name)
     for index in range(60):
         task = source.task(index)
@@ -189,19 +189,21 @@ def test_who_waits_or_takes_the_first_price_has_no_bargain(name):
 # ------------------------------------------------------------ web shop
 
 
-def test_below_a_price_is_not_at_it():
+def test_price_limit_is_exclusive():
     product = {"noun": "mug", "attributes": [], "price": 20}
     wish = {"noun": "mug", "attributes": [], "options": {}, "limit": 20}
     assert shop_reward(wish, product, {}) == 0
     assert shop_reward({**wish, "limit": 21}, product, {}) == 1
 
 
-def test_the_reward_of_a_purchase_is_that_of_the_card():
+def test_worked_numbers_of_the_purchase_reward():
     product = {"noun": "mug", "attributes": ["soft", "warm", "light"], "price": 20}
     wish = {"noun": "mug", "attributes": ["soft", "small"], "options": {"color": "red"}, "limit": 25}
     # (1 of 2 attributes + 1 of 1 options + price) / (2 + 1 + 1)
     assert shop_reward(wish, product, {"color": "red"}) == pytest.approx(3 / 4)
-    assert shop_reward(wish, product, {"size": "red"}) == pytest.approx(2 / 4)  # an option of another kind is no hit
+    assert shop_reward(wish, product, {"size": "red"}) == pytest.approx(
+        2 / 4
+    )  # an option of another type does not match
     assert shop_reward({**wish, "limit": 10}, product, {"color": "red"}) == pytest.approx(2 / 4)
     other = {**product, "noun": "lamp"}
     assert shop_reward(wish, other, {"color": "red"}) == pytest.approx(3 / 4 * 0.5)
@@ -209,18 +211,18 @@ def test_the_reward_of_a_purchase_is_that_of_the_card():
     assert shop_reward(wish, strange, {}) == pytest.approx(1 / 4 * 0.1)
 
 
-def test_a_search_finds_what_has_the_words():
-    first = catalogue(100)[int(ranked("modern mug", 100)[0][1:]) - 1]
+def test_search_ranks_products_with_the_words():
+    first = build_catalog(100)[int(rank_products("modern mug", 100)[0][1:]) - 1]
     assert first["noun"] == "mug"
     assert "modern" in first["attributes"]
-    assert ranked("unheard", 100) == []
+    assert rank_products("unheard", 100) == []
 
 
 # ------------------------------------------------------------ knapsack
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=7), st.integers(1, 30))
-def test_the_best_set_is_the_best_of_all_sets(items, capacity):
+def test_best_set_equals_enumeration(items, capacity):
     most = len(items) // 2 + 1
     chosen = knapsack.best_set(items, capacity, most)
     values = [
@@ -229,11 +231,11 @@ def test_the_best_set_is_the_best_of_all_sets(items, capacity):
         for some in itertools.combinations(range(len(items)), size)
         if sum(items[k][0] for k in some) <= capacity
     ]
-    assert knapsack.value_of(items, chosen) == max(values)
+    assert knapsack.total_value(items, chosen) == max(values)
 
 
 @pytest.mark.parametrize("packed", [[1, 1], [99], [1, 2, 3, 4], [-1], []])
-def test_what_is_no_fair_packing_is_worth_nothing(packed):
+def test_invalid_packing_scores_zero(packed):
     private = {"items": [[5, 5], [1, 1], [9, 9], [9, 9]], "capacity": 6, "most": 3, "budget": 4}
     sack = knapsack.Knapsack()
     sack.open(Episode(Task("k", "", private), 0))
@@ -243,7 +245,7 @@ def test_what_is_no_fair_packing_is_worth_nothing(packed):
     assert sack.verdict() == {"success": True, "score": 1.0, "looked": 0}
 
 
-def test_looking_is_paid_for():
+def test_inspection_costs_budget():
     private = {"items": [[5, 5]] * 3, "capacity": 6, "most": 3, "budget": 2}
     sack = knapsack.Knapsack()
     sack.open(Episode(Task("k", "", private), 0))
@@ -256,24 +258,24 @@ def test_looking_is_paid_for():
 # ------------------------------------------------------------ search, sql
 
 
-def test_a_question_needs_every_page_on_its_way():
-    """Leaving out any page leaves the answer unsaid: no page read on the way names it before the last one does."""
+def test_question_requires_every_page_on_its_path():
+    """Check that only the last page of the path contains the answer."""
     source = source_of("multi_hop_search")
     for index in range(60):
         task = source.task(index)
-        pages = encyclopaedia.encyclopaedia(task.private["pages"], task.private["world"])
+        pages = multi_hop_search.build_pages(task.private["pages"], task.private["world"])
         read = [step[2]["title"] for step in task.private["script"] if step[1] == "read"]
         assert len(set(read)) == len(read) == int(task.tags["kind"][0])
-        here = read[0]
-        relations = task.prompt.removeprefix("What is the ").partition(f" of {here}?")[0].split(" of the ")
+        page = read[0]
+        relations = task.prompt.removeprefix("What is the ").partition(f" of {page}?")[0].split(" of the ")
         for relation in reversed(relations):
-            here = pages[here][1][relation]
-        assert here == task.private["answer"]
+            page = pages[page][1][relation]
+        assert page == task.private["answer"]
         assert task.private["answer"] not in task.prompt
 
 
-def test_a_question_to_a_database_has_the_answer_of_a_naive_reading():
-    """Counted over the rows of the statements, without SQL."""
+def test_answers_of_sql_questions_equal_a_naive_count():
+    """Count rows of the statements without SQL."""
     source = source_of("text_to_sql", levels=[2])
     seen = 0
     for index in range(120):

@@ -1,4 +1,4 @@
-"""The rules of our worlds with tools and users: what counts at the end, and what only looks like it."""
+"""Rules of the built-in worlds with tools and users."""
 
 import asyncio
 import contextlib
@@ -8,20 +8,20 @@ import random
 
 import pytest
 
-from tests_sandbox import needs_isolation
-from tests_worlds import environment_of, source_of
+from support.environments import environment_of, source_of
+from support.sandbox import needs_isolation
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.native import bug_repair
-from whetstone.environments.native.apis import Services
+from whetstone.environments.built_in import bug_repair
+from whetstone.environments.built_in.apis import Services
 from whetstone.errors import ToolError
-from whetstone.evaluation.contract import play
+from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.tools.protocol import Episode
 from whetstone.trajectory import Task
 
 # ------------------------------------------------------------ services, support
 
 
-def test_services_say_no_and_nothing_changes():
+def test_refused_calls_of_services_change_nothing():
     task = source_of("apis", levels=[3]).task(0)
     services = Services()
     services.open(Episode(Task("a", "", {**task.private, "services": list(task.private["state"])}), 0))
@@ -38,8 +38,8 @@ def test_services_say_no_and_nothing_changes():
     assert json.dumps(services.state) == before
 
 
-def test_what_is_undone_was_not_done():
-    """Bought by mistake and sold again: the state is as if nothing had been bought. And one flight is the cheapest."""
+def test_undone_purchase_leaves_the_initial_state():
+    """Buy and cancel: the state equals the initial one. One flight is the cheapest."""
     source = source_of("apis", levels=[3])
     tasks = [source.task(index) for index in range(400)]
     trading = next(t for t in tasks if "trading" in t.private["services"])
@@ -57,8 +57,8 @@ def test_what_is_undone_was_not_done():
             assert len(set(prices)) == len(prices)
 
 
-def support(*said, faults=("airplane",)):
-    """(final, answers) of a conversation about a phone whose airplane mode is on."""
+def support(*messages, faults=("airplane",)):
+    """Return (final, answers) of a conversation about a phone in airplane mode."""
     known = {"number": "123456", "person": "Ann Lee", "faults": list(faults), "greeting": "I am offline.", "script": []}
     task = Task("s", "", known)
 
@@ -66,7 +66,7 @@ def support(*said, faults=("airplane",)):
         environment = environment_of("support")
         await environment.reset(task, seed=0)
         answers = []
-        for action in said:
+        for action in messages:
             result = await environment.step(action)
             answers.append(result.observation.messages[0].text)
             if result.ended:
@@ -82,14 +82,14 @@ def account(name, number="123456"):
     return assistant("", ToolCall(name, json.dumps({"number": number})))
 
 
-def test_the_user_does_what_he_is_told_and_is_content_when_it_works():
+def test_user_follows_instructions_and_ends_once_the_phone_works():
     final, answers = support(assistant("What is your number?"), assistant("Turn airplane mode off."))
     assert answers == ["My number is 123456.", "It works now, thank you."]
     assert final["success"] is True
 
 
 @pytest.mark.parametrize(
-    "said",
+    "instruction",
     [
         "Turn off airplane mode",
         "Please turn airplane mode off, then wait.",
@@ -99,13 +99,13 @@ def test_the_user_does_what_he_is_told_and_is_content_when_it_works():
         "If airplane mode is on, turn it off",
     ],
 )
-def test_the_user_understands_an_order_in_other_words(said):
-    final, answers = support(assistant(said))
+def test_user_understands_paraphrased_instructions(instruction):
+    final, answers = support(assistant(instruction))
     assert (answers, final["success"]) == (["It works now, thank you."], True)
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("text", "answer"),
     [
         ("Do NOT turn airplane mode off.", "I do not understand."),
         ("Don't turn the vpn off", "I do not understand."),
@@ -115,41 +115,41 @@ def test_the_user_understands_an_order_in_other_words(said):
         ("Does it work now?", "It still does not work."),
     ],
 )
-def test_what_is_no_order_changes_nothing(said, answer):
-    final, answers = support(assistant(said))
+def test_text_without_an_instruction_changes_nothing(text, answer):
+    final, answers = support(assistant(text))
     assert (answers, final["collateral"], final["works"]) == ([answer], 0, False)
 
 
-def test_what_has_mended_something_may_be_said_again():
+def test_repeated_instruction_is_confirmed():
     twice = assistant("Turn airplane mode off.")
     final, answers = support(account("find_account"), twice, account("resume_line"), faults=["airplane", "suspended"])
     assert final["collateral"] == 0
-    again = [account("find_account"), *[account("resume_line")] * 2, twice, assistant("try")]
-    final, answers = support(*again, faults=["airplane", "suspended"])
+    messages = [account("find_account"), *[account("resume_line")] * 2, twice, assistant("try")]
+    final, answers = support(*messages, faults=["airplane", "suspended"])
     assert (final["success"], final["collateral"]) == (True, 0)
     final, answers = support(twice, twice, account("find_account"), account("resume_line"), assistant("Does it work?"),
                              faults=["airplane", "suspended"])  # fmt: skip
     assert (answers[-1], final["success"]) == ("It works now, thank you.", True)
 
 
-def test_what_is_turned_the_wrong_way_is_broken():
+def test_wrong_setting_breaks_the_phone():
     final, _ = support(assistant("Turn mobile data off."), assistant("Turn airplane mode off."))
     assert (final["works"], final["collateral"]) == (False, 1)
 
 
-def test_what_was_not_broken_must_not_be_changed_on_either_side():
+def test_changes_of_working_settings_are_collateral_damage():
     final, _ = support(account("find_account"), account("refill_data"), assistant("Turn airplane mode off."))
     assert (final["works"], final["collateral"], final["success"]) == (True, 1, False)
     final, _ = support(assistant("Turn the vpn off."), assistant("Turn airplane mode off."))
     assert (final["works"], final["collateral"], final["success"]) == (True, 1, False)
 
 
-def test_an_account_is_looked_up_before_it_is_changed():
+def test_account_requires_a_lookup_before_changes():
     _, answers = support(account("resume_line"), account("find_account", "999"))
     assert answers == ["error: look up the account first", "error: there is no account 999"]
 
 
-def test_patience_ends():
+def test_patience_of_the_user_is_bounded():
     final, answers = support(*[assistant("hm")] * 20)
     assert answers[-1] == "I give up."
     assert final["success"] is False
@@ -158,7 +158,7 @@ def test_patience_ends():
 # ------------------------------------------------------------ chores, bugs
 
 
-def test_in_every_chore_there_is_something_to_do():
+def test_every_chore_requires_a_change():
     source = source_of("chores")
     for index in range(300):
         private = source.task(index).private
@@ -166,10 +166,10 @@ def test_in_every_chore_there_is_something_to_do():
 
 
 def in_shell(task, *commands, name="chores"):
-    """What the world says of these commands of a shell."""
+    """Return the verdict after these shell commands."""
     left = iter([*(assistant("", ToolCall("shell", json.dumps({"command": c}))) for c in commands), assistant("done")])
     make = functools.partial(environment_of, name)
-    return asyncio.run(play(make, task, lambda *_: next(left), seed=7, max_turns=9)).trajectory.final
+    return asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=7, max_turns=9)).trajectory.final
 
 
 FOLDER = {"a.log": "one\n", "b.log": "two\n", "notes.txt": "remember\n"}
@@ -197,25 +197,25 @@ COUNTED = Task("c", "Count.", {"files": FOLDER, "expected": {**FOLDER, "total": 
         (COUNTED, "mkfifo total", False),
     ],
 )
-def test_a_chore_is_done_when_everything_there_is_as_it_should_be(task, command, done):
+def test_chore_requires_the_expected_files_and_no_others(task, command, done):
     assert in_shell(task, command)["success"] is done
 
 
-def passed(text, tests):
-    """The places of the tests a library passes."""
+def passing_tests(text, tests):
+    """Return the indices of the tests that a library passes."""
     names = {}
     exec(text, names)
-    found = set()
+    passing = set()
     for place, (name, arguments, wanted) in enumerate(tests):
         with contextlib.suppress(Exception):
             if json.loads(json.dumps(names[name](*json.loads(json.dumps(arguments))))) == wanted:
-                found.add(place)
-    return found
+                passing.add(place)
+    return passing
 
 
 @needs_isolation
 @pytest.mark.slow
-def test_every_broken_version_fails_a_hidden_and_a_visible_test_and_the_right_one_passes_all(tmp_path):
+def test_broken_versions_fail_hidden_and_visible_tests_and_the_correct_one_passes_all(tmp_path):
     source = source_of("bug_repair")
     for index in range(300):
         private = source.task(index).private
@@ -224,8 +224,8 @@ def test_every_broken_version_fails_a_hidden_and_a_visible_test_and_the_right_on
         mended = broken.replace(repair["old"], repair["new"])
         assert broken.count(repair["old"]) == 1
         everything = set(range(len(private["tests"])))
-        assert passed(mended, private["tests"]) == everything
-        assert everything - passed(broken, private["tests"]) == set(private["failing"]) != set()
+        assert passing_tests(mended, private["tests"]) == everything
+        assert everything - passing_tests(broken, private["tests"]) == set(private["failing"]) != set()
         checks = "\n".join(line for line in visible.splitlines() if line.startswith("assert"))
         assert compile(visible, "test_library.py", "exec")
         exec(f"{mended}\n{checks}", {})
@@ -234,13 +234,13 @@ def test_every_broken_version_fails_a_hidden_and_a_visible_test_and_the_right_on
 
 
 def repaired(task, library):
-    """What the world says of a library written in place of the task's."""
+    """Return the verdict for a library that replaces the task's."""
     return in_shell(task, f"cat > library.py <<'EOF'\n{library}\nEOF", name="bug_repair")
 
 
 @needs_isolation
 @pytest.mark.slow
-def test_code_that_looks_for_the_judge_finds_nobody():
+def test_code_cannot_inspect_the_verifier():
     task = source_of("bug_repair").task(3)
     names = sorted({name for name, *_ in task.private["tests"]})
     frame = "import sys\n" + "\n".join(
@@ -259,7 +259,7 @@ def test_code_that_looks_for_the_judge_finds_nobody():
 
 
 @needs_isolation
-def test_doing_nothing_repairs_nothing_and_breakage_is_taken_off():
+def test_unchanged_code_scores_zero_and_new_failures_are_subtracted():
     for index in range(6):
         task = source_of("bug_repair").task(index)
         private = task.private
@@ -275,7 +275,7 @@ def test_doing_nothing_repairs_nothing_and_breakage_is_taken_off():
 
 
 @needs_isolation
-def test_what_the_tests_of_a_repository_print_names_no_folder():
+def test_output_of_tests_contains_no_paths():
     task = source_of("bug_repair").task(0)
     left = iter(
         [
@@ -285,14 +285,14 @@ def test_what_the_tests_of_a_repository_print_names_no_folder():
         ]
     )
     make = functools.partial(environment_of, "bug_repair")
-    turns = asyncio.run(play(make, task, lambda *_: next(left), seed=7)).trajectory.turns
-    said = [turn.observation[0].text for turn in turns[:2]]
-    assert "should be" in said[0]
-    assert "library.py, line 1" in said[1]
-    assert not any("/" in text or "Traceback" in text for text in said)
+    turns = asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=7)).trajectory.turns
+    texts = [turn.observation[0].text for turn in turns[:2]]
+    assert "should be" in texts[0]
+    assert "library.py, line 1" in texts[1]
+    assert not any("/" in text or "Traceback" in text for text in texts)
 
 
-def test_an_injected_change_is_one_change():
+def test_injected_bug_is_one_change():
     draw = random.Random(0)
     for source in bug_repair._functions().values():
         broken = bug_repair.broken_version(draw, source)

@@ -1,17 +1,17 @@
-"""Several policies at one table: a trajectory for each role, each compared with its own."""
+"""Seats: several policies in one game, one trajectory per role, and advantages within a role."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests_episodes import CHAT, LIMITS, Says
-from tests_small import SMALL
+from support.episodes import CHAT, LIMITS, Says
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
+from whetstone.environments.built_in.bargaining import Dealing, DealingTasks
 from whetstone.environments.multi_agent import Seat, _tables
-from whetstone.environments.native.dealing import Dealing, DealingTasks
 from whetstone.environments.protocol import SeatRequest
 from whetstone.errors import EpisodeError, RecipeError
 from whetstone.learning.columns import Columns
@@ -21,7 +21,7 @@ from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.rewards import verdict
 from whetstone.rollout import Collector, Limits, Plan
-from whetstone.rollout.strategies import SelfPlay
+from whetstone.rollout.strategies import Independent, SelfPlay
 from whetstone.training import train
 from whetstone.trajectory import Author, EndReason, RemovalScope, Task
 
@@ -40,7 +40,7 @@ def collector(speak, *, limits=LIMITS, most=64):
 
 
 def bargaining(moment):
-    """Sellers ask for 31, buyers take it."""
+    """Return the actions of sellers that ask for 31, and of buyers that accept."""
     return assistant("accept" if "Buy" in moment.conversation[0].text else "offer 31")
 
 
@@ -56,12 +56,24 @@ def test_two_roles_in_one_game_are_two_trajectories():
     buyer, seller = group.trajectories[:2]
     assert buyer.opening[0].text.endswith("the seller offers 31")
     assert seller.turns[0].observation[0].text == "deal at 31"
-    # of 20 to share the buyer has 9, the seller 11
+    # of a surplus of 20 the buyer has 9, the seller 11
     assert (buyer.score.parts["score"], seller.score.parts["score"]) == (0.45, 0.55)
     assert not _tables
 
 
-def test_what_the_other_said_is_not_trained_and_marked_as_a_partners():
+@pytest.mark.parametrize("role", ["buyer", "seller"])
+def test_one_seat_is_played_against_the_script_in_a_game_of_its_own(role):
+    strategy = Independent(group_size=2, seat=role)
+    group = asyncio.run(collector(bargaining).group(Plan(DEAL, seed=1), strategy))
+    assert [t.role for t in group.trajectories] == [role] * 2
+    assert {t.ended for t in group.trajectories} == {EndReason.TERMINATED}
+    # the scripted seller asks for 34 first; the scripted buyer offers 26, and then takes 31, which is less than 32
+    price = {"buyer": 34, "seller": 31}[role]
+    assert {t.turns[-1].observation[0].text for t in group.trajectories} == {f"deal at {price}"}
+    assert not _tables
+
+
+def test_messages_of_the_other_role_are_partner_turns_and_not_trained():
     group = played(bargaining, games=1)
     for trajectory in group.trajectories:
         assert {author for turn in trajectory.turns for author in turn.context.authors} == {Author.OTHER_AGENT}
@@ -70,21 +82,21 @@ def test_what_the_other_said_is_not_trained_and_marked_as_a_partners():
         assert trained == {Author.POLICY}
 
 
-def test_a_role_is_compared_with_its_own():
+def test_roles_are_compared_within_the_role():
     group = played(bargaining)
     columns = Columns(index_groups([group]))
     assert columns["group"].tolist() == [0, 1] * 3
     assert columns["outcomes"].tolist() == [1.0, 1.0] * 3
 
 
-def test_roles_that_are_not_trained_count_in_nothing():
+def test_untrained_roles_are_excluded():
     group = played(bargaining, train=["seller"])
     assert {t.role: t.removal for t in group.trajectories} == {"buyer": RemovalScope.BEFORE_BASELINE, "seller": None}
     assert [t.role for t in group.counted] == ["seller"] * 3
 
 
-def test_who_leaves_does_not_leave_the_other_waiting():
-    """The buyer's turns are used up by one; the seller is told, and his episode is cut short."""
+def test_role_that_leaves_ends_the_episode_of_the_other():
+    """Let the buyer reach its turn limit; the seller receives a notice, and its episode is truncated."""
     haggling = played(
         lambda moment: assistant("offer 1" if "Buy" in moment.conversation[0].text else "offer 99"),
         games=1,
@@ -95,7 +107,7 @@ def test_who_leaves_does_not_leave_the_other_waiting():
     assert not _tables
 
 
-def test_a_seat_that_breaks_down_frees_the_other():
+def test_failing_seat_ends_the_episode_of_the_other():
     def speak(moment):
         if "Buy" in moment.conversation[0].text:
             raise RuntimeError("the buyer is ill")
@@ -107,13 +119,13 @@ def test_a_seat_that_breaks_down_frees_the_other():
     assert "The buyer has left" in seller.turns[-1].observation[0].text
 
 
-def test_two_places_are_enough_for_any_number_of_games():
+def test_two_slots_suffice_for_any_number_of_games():
     group = played(bargaining, games=8, most=2)
     assert len(group.trajectories) == 16
     assert all(t.solved for t in group.trajectories)
 
 
-def test_alone_the_other_seat_is_the_scripts():
+def test_script_plays_the_other_seat_by_default():
     async def alone():
         seat = Seat(Dealing, actions="text")
         with pytest.raises(EpisodeError):
@@ -125,25 +137,25 @@ def test_alone_the_other_seat_is_the_scripts():
         return first.messages[0].text, result.terminated, final
 
     text, terminated, final = asyncio.run(alone())
-    assert "the seller offers 34" in text  # from twice his price, nine tenths of a third of the way down
+    assert "the seller offers 34" in text  # from twice the seller's price, nine tenths of a third of the way down
     assert terminated
     assert final == {"success": False, "score": 0.3, "deal": True}
 
 
-def test_chairs_that_are_none_and_taken_ones_are_refused():
-    with pytest.raises(OptionError, match="two seats or more"):
+def test_unknown_and_taken_seats_are_refused():
+    with pytest.raises(OptionError, match="at least 2 roles"):
         SelfPlay(group_size=2, roles=["buyer"])
-    with pytest.raises(OptionError, match="lawyer is none of the roles"):
+    with pytest.raises(OptionError, match="lawyer is not one of the roles"):
         SelfPlay(group_size=2, roles=["buyer", "seller"], train=["lawyer"])
     group = asyncio.run(
         collector(bargaining).group(Plan(DEAL, seed=1), SelfPlay(group_size=1, roles=["buyer", "lawyer"]))
     )
     buyer, lawyer = group.trajectories
     assert buyer.ended is EndReason.TRUNCATED
-    assert lawyer.error.startswith("TaskError: task d: there is no seat lawyer; there are: buyer, seller")
+    assert lawyer.error.startswith("TaskError: task d: no seat lawyer; there are: buyer, seller")
 
 
-def test_the_scripts_agree_on_a_price_between_theirs():
+def test_scripts_agree_on_a_price_between_their_values():
     source = DealingTasks()
     for index in range(60):
         game = Dealing()
@@ -156,8 +168,8 @@ def test_the_scripts_agree_on_a_price_between_theirs():
 
 
 @pytest.mark.slow
-def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
-    """Its folder is named in the recipe; its tokens must be the policy's."""
+def test_checkpoint_plays_the_other_seat(tmp_path):
+    """The recipe names its folder; its tokenizer must be that of the policy."""
     small = [*SMALL, "supervised.steps=1", "reinforcement.steps=1"]
     first = assemble(load_recipe("bargaining", small))
     first.policy.model.save_pretrained(tmp_path / "old")
@@ -174,23 +186,23 @@ def test_a_checkpoint_sits_in_the_others_seat(tmp_path):
         assemble(load_recipe("bargaining", [*small, seats.replace("/old", "/new")])).check()
 
 
-def test_frozen_seats_are_the_others_actors():
+def test_frozen_seats_play_the_other_roles():
     strategy = SelfPlay(group_size=2, roles=["buyer", "seller"], frozen={"seller": "folder"})
     table = collector(lambda moment: assistant("offer 1"))
     table.others = {"seller": Says(lambda moment: assistant("leave"))}
     group = asyncio.run(table.group(Plan(DEAL, seed=1), strategy))
     assert {t.role: t.removal for t in group.trajectories} == {"buyer": None, "seller": RemovalScope.BEFORE_BASELINE}
     assert {t.final_text for t in group.trajectories if t.role == "seller"} == {"leave"}
-    for trained, frozen, said in (
-        (["seller"], {"seller": "x"}, "learns nothing"),
-        (None, {"lawyer": "x"}, "none of the roles"),
-        (None, {"buyer": "x", "seller": "x"}, "nothing to learn"),
+    for trained, frozen, message in (
+        (["seller"], {"seller": "x"}, "is played by a frozen model"),
+        (None, {"lawyer": "x"}, "must be one of the roles"),
+        (None, {"buyer": "x", "seller": "x"}, "nothing is trained"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=message):
             SelfPlay(group_size=2, roles=["buyer", "seller"], train=trained, frozen=frozen)
 
 
-def test_the_seat_is_in_the_request_of_the_episode_and_the_task_is_unchanged():
+def test_seat_is_part_of_the_episode_request_and_the_task_is_unchanged():
     received = []
 
     class Recording(Seat):
@@ -214,7 +226,7 @@ def test_the_seat_is_in_the_request_of_the_episode_and_the_task_is_unchanged():
     }
 
 
-def test_a_strategy_with_seats_requires_an_environment_that_takes_them():
+def test_strategy_with_seats_requires_an_environment_with_seats():
     keys = {"extends": "bargaining", "environment": {"name": Standing, "max_turns": 6, "actions": None}}
     with pytest.raises(RecipeError, match=r"Standing\S* has no method take_seat\(seat\)"):
         assemble(load_recipe(keys).with_overrides(SMALL)).check()

@@ -1,17 +1,17 @@
-"""The telecom domain: a phone, the records it depends on, and a customer who does what he is told to."""
+"""The telecom domain: a phone, the records it depends on, and a user who follows instructions."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests_worlds import environment_of, source_of
+from support.environments import environment_of, source_of
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.tau2 import Caller, TelecomDesk, task_of, told
+from whetstone.environments.tau2 import Caller, TelecomDesk, instruction_text, parse_task
 from whetstone.environments.tau2.phone import ACCESS_POINT, Phone
-from whetstone.environments.users.hands import HANDS, Hands
+from whetstone.environments.user_simulators.user_tools import USER_TOOLS, UserTools
 from whetstone.errors import TaskError, ToolError
-from whetstone.evaluation.contract import play
+from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.rewards import tau2
 from whetstone.tools.protocol import Episode
 
@@ -70,9 +70,9 @@ WORKS = called("user", "assert_mobile_data_status", expected_status=True)
 
 
 def row(id="one", beginning=(), actions=(), assertions=(WORKS,), basis=("ENV_ASSERTION",)):
-    told = {"reason_for_call": "My data does not work.", "known_info": "You are Ann Lee, 555."}
+    instructions = {"reason_for_call": "My data does not work.", "known_info": "You are Ann Lee, 555."}
     criteria = {"actions": list(actions), "env_assertions": list(assertions), "reward_basis": list(basis)}
-    scenario = {"persona": None, "instructions": told}
+    scenario = {"persona": None, "instructions": instructions}
     state = {"initialization_actions": [WHO, *beginning]}
     return {"id": id, "user_scenario": scenario, "initial_state": state, "evaluation_criteria": criteria}
 
@@ -113,11 +113,11 @@ def path(tmp_path):
 def scored(path, task, steps):
     left = iter(steps)
     make = lambda: environment_of("telecom", path=path)  # noqa: E731
-    one = asyncio.run(play(make, task, lambda *_: next(left), seed=0, max_turns=len(steps))).trajectory
+    one = asyncio.run(play_with_policy(make, task, lambda *_: next(left), seed=0, max_turns=len(steps))).trajectory
     return asyncio.run(tau2(one, task)), one
 
 
-def test_a_phone_needs_everything_it_needs_to_find_a_network():
+def test_phone_requires_every_setting_for_a_network():
     phone = Phone(DEVICE)
     phone.search()
     assert phone.speed() == (275.0, "excellent")  # (50 + 500) / 2 megabits of 5G at four bars
@@ -147,13 +147,13 @@ def test_a_phone_needs_everything_it_needs_to_find_a_network():
         (lambda p: setattr(p, "abroad", True), (None, "no connection")),
     ],
 )
-def test_what_is_set_decides_how_fast_data_is(act, speed):
+def test_settings_determine_the_speed_of_data(act, speed):
     phone = Phone(DEVICE)
     act(phone)
     assert phone.speed() == speed
 
 
-def test_picture_messages_need_data_a_permission_an_address_and_no_calls_over_wifi():
+def test_picture_messages_require_data_permission_address_and_no_wifi_calling():
     for spoil in (
         lambda p: p.set_network_mode_preference("2g_only"),
         lambda p: p.device["app_statuses"]["messaging"]["permissions"].update(sms=False),
@@ -166,7 +166,7 @@ def test_picture_messages_need_data_a_permission_an_address_and_no_calls_over_wi
         assert not phone.mms_works()
 
 
-def test_what_a_customer_cannot_do_is_told_him_and_changes_nothing():
+def test_impossible_actions_of_the_user_are_answered_and_change_nothing():
     phone = Phone(DEVICE)
     for act in (
         lambda: phone.grant_app_permission("messaging", "camera"),
@@ -180,34 +180,34 @@ def test_what_a_customer_cannot_do_is_told_him_and_changes_nothing():
     assert phone.device == DEVICE
 
 
-def test_both_sides_see_what_the_other_has_changed(path):
+def test_changes_are_visible_to_user_and_agent(path):
     desk = TelecomDesk(path=path)
-    episode = Episode(task_of(NOT_PAID, "telecom"), 0)
+    episode = Episode(parse_task(NOT_PAID, "telecom"), 0)
     desk.open(episode)
-    hands = episode.shared[HANDS]
+    hands = episode.shared[USER_TOOLS]
     assert hands.use("check_payment_request", {}) == "There is no payment request."
     desk.send_payment_request("C1", "B9")
     assert "B9, 40.0 USD" in hands.use("check_payment_request", {})
     hands.use("make_payment", {})
-    assert desk.store.look("bills", "B9")["status"] == "Paid"
+    assert desk.store.read_entity("bills", "B9")["status"] == "Paid"
     desk.resume_line("C1", "L1")
-    assert desk.phone.data_works() is False  # it has not looked for a network since
+    assert desk.phone.data_works() is False  # it has not searched for a network since
     hands.use("reboot_device", {})
     assert desk.verdict()["assertions_met"] is True
 
 
-def test_data_that_is_bought_is_charged_on_a_bill_of_its_own(path):
+def test_purchased_data_is_charged_on_a_separate_bill(path):
     desk = TelecomDesk(path=path)
     desk.refuel_data("C1", "L1", 2.0)
     desk.refuel_data("C1", "L1", 0.5)
-    bill = desk.store.look("bills", desk.store.look("customers", "C1")["bill_ids"][-1])
+    bill = desk.store.read_entity("bills", desk.store.read_entity("customers", "C1")["bill_ids"][-1])
     assert (bill["total_due"], len(bill["line_items"]), bill["status"]) == (5.0, 2, "Draft")  # 2.5 GB at 2 dollars
     for act in (lambda: desk.refuel_data("C1", "L1", 0.0), lambda: desk.resume_line("C1", "L1")):
         with pytest.raises(ToolError):
             act()
 
 
-def test_the_expert_helps_and_silence_does_not(path):
+def test_expert_succeeds_and_inaction_fails(path):
     source = source_of("telecom", path=path)
     for task in (source.task(0), *source.held_out(1)):
         steps = [
@@ -220,28 +220,31 @@ def test_the_expert_helps_and_silence_does_not(path):
         assert scored(path, task, [assistant("Is there anything else?")])[0].success is False
 
 
-def test_an_action_of_which_nothing_is_compared_is_any_call_of_it(path):
+def test_action_without_compared_arguments_matches_any_call(path):
     transfer = {**done("assistant", "transfer_to_human_agents", summary="SIM"), "compare_args": []}
-    task = task_of(row(actions=[transfer], assertions=[], basis=["ENV_ASSERTION", "ACTION"]), "telecom")
+    task = parse_task(row(actions=[transfer], assertions=[], basis=["ENV_ASSERTION", "ACTION"]), "telecom")
     call = assistant("", ToolCall("transfer_to_human_agents", json.dumps({"summary": "in other words"})))
     assert scored(path, task, [call, assistant("Anything else?")])[0].success
     assert not scored(path, task, [assistant("Anything else?")])[0].success
 
 
-def test_a_customer_does_what_is_named_in_the_order_it_is_named():
+def test_user_executes_named_actions_in_order():
     used = []
     phone = Phone(DEVICE)
-    hands = Hands([phone.reboot_device, phone.toggle_data], lambda name, given: used.append((name, given)) or "done")
+    hands = UserTools(
+        [phone.reboot_device, phone.toggle_data], lambda name, arguments: used.append((name, arguments)) or "done"
+    )
     caller = Caller()
-    caller.open(Episode(task_of(OUT_OF_DATA, "telecom"), 0, {HANDS: hands}))
-    said = f"{told('grant_app_permission', {'app_name': 'messaging', 'permission': 'sms'})} Then reboot device!"
-    assert caller.answer(said).text == "grant_app_permission: done\nreboot_device: done"
+    caller.open(Episode(parse_task(OUT_OF_DATA, "telecom"), 0, {USER_TOOLS: hands}))
+    grant = instruction_text("grant_app_permission", {"app_name": "messaging", "permission": "sms"})
+    request = f"{grant} Then reboot device!"
+    assert caller.answer(request).text == "grant_app_permission: done\nreboot_device: done"
     assert used == [("grant_app_permission", {"app_name": "messaging", "permission": "sms"}), ("reboot_device", {})]
     assert caller.answer("f(x) is nothing. What is your name?").text == "You are Ann Lee, 555."
 
 
-def test_a_task_that_begins_with_something_unknown_is_refused():
-    with pytest.raises(TaskError, match="there is no melt of user"):
-        task_of(row(beginning=[called("user", "melt")]), "telecom")
-    with pytest.raises(TaskError, match="is judged by DB"):
-        task_of(row(basis=["DB"]), "telecom")
+def test_task_with_an_unknown_initialization_is_refused():
+    with pytest.raises(TaskError, match="no function melt of user"):
+        parse_task(row(beginning=[called("user", "melt")]), "telecom")
+    with pytest.raises(TaskError, match="unsupported criterion DB"):
+        parse_task(row(basis=["DB"]), "telecom")

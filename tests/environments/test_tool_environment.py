@@ -22,35 +22,35 @@ def step(action, **options):
     return asyncio.run(ToolEnvironment(tools=[double, finish], **options).step(action))
 
 
-def test_an_episode_begins_with_instruction_prompt_and_tools():
+def test_episode_starts_with_instruction_prompt_and_tools():
     first = asyncio.run(ToolEnvironment(tools=[double], instruction="Be brief.").reset(TASK, seed=0))
     assert [(m.role, m.text) for m in first.messages] == [("system", "Be brief."), ("user", "What is 2*3?")]
     assert [tool.name for tool in first.tools] == ["double"]
 
 
-def test_an_action_without_a_call_is_the_answer():
+def test_action_without_a_call_is_the_answer():
     result = step(assistant("6"))
     assert (result.ended, result.observation.messages, result.calls) == (EndReason.TERMINATED, (), ())
 
 
-def test_calls_are_answered_in_order_each_under_its_id():
+def test_calls_are_answered_in_order_with_their_ids():
     result = step(assistant("", ToolCall("double", '{"x": 1}', "a"), ToolCall("double", '{"x": 2}', "b")))
     assert [(m.text, m.tool_call_id) for m in result.observation.messages] == [("2", "a"), ("4", "b")]
     assert result.ended is None
 
 
-def test_more_calls_than_allowed_are_refused_whole_and_told():
+def test_excess_calls_are_refused_together():
     result = step(assistant("", *[ToolCall("double", '{"x": 1}')] * 2), max_calls_per_turn=1)
     assert result.observation.messages[0].text == "error: 2 calls in one turn, 1 allowed; none was made"
     assert [call.outcome for call in result.calls] == ["too_many_calls"] * 2
     assert result.ended is None
 
 
-def test_an_unreadable_call_is_told_or_ends_the_episode_as_the_recipe_says():
+def test_malformed_call_is_answered_or_ends_the_episode_by_the_recipe():
     action = Message("assistant", malformed=("a <call> was not closed",))
-    told = step(action)
-    assert (told.observation.messages[0].text, told.ended) == ("error: a <call> was not closed", None)
-    assert told.calls[0].outcome == "malformed_call"
+    answered = step(action)
+    assert (answered.observation.messages[0].text, answered.ended) == ("error: a <call> was not closed", None)
+    assert answered.calls[0].outcome == "malformed_call"
     assert step(action, on_malformed="end").ended is EndReason.MALFORMED_ACTION
 
 

@@ -1,4 +1,4 @@
-"""Users: scripts, and a model behind an address that is slow, busy, down or talks nonsense."""
+"""Simulated users: scripts, and models on servers that are slow, busy, down or return invalid answers."""
 
 import asyncio
 import functools
@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from tests_episodes import CHAT, LIMITS, Says, in_order
+from support.episodes import CHAT, LIMITS, Says, in_order
 from whetstone.chat import assistant
 from whetstone.environments import ToolEnvironment
-from whetstone.environments.users import EndpointUser, Requests, ScenarioUser
-from whetstone.environments.users.hands import HANDS, Hands
+from whetstone.environments.user_simulators import EndpointUser, Requests, ScenarioUser
+from whetstone.environments.user_simulators.user_tools import USER_TOOLS, UserTools
 from whetstone.errors import InfrastructureError
 from whetstone.plugins import OptionError
 from whetstone.rollout import run_episode
@@ -25,15 +25,15 @@ SCENARIO = {"reason_for_call": "I want my money back.", "known_info": "I am Ann 
 TASK = Task("u", "", {"scenario": SCENARIO, "requests": ["First this.", "Then that."]})
 
 
-def talk(user, *said):
+def talk(user, *messages):
     environment = ToolEnvironment(user=user)
-    actor = Says(in_order(*map(assistant, said)))
+    actor = Says(in_order(*map(assistant, messages)))
     return asyncio.run(
         run_episode(TASK, environment=environment, actor=actor, chat=CHAT, limits=LIMITS, id="e", seed=1)
     )
 
 
-def test_what_is_no_call_is_said_to_the_user_whose_tokens_are_marked():
+def test_text_without_a_call_is_sent_to_the_user_and_its_answer_is_not_trained():
     episode = talk(Requests, "done", "done", "done")
     assert [message.text for message in episode.messages if message.role == "user"] == [
         "First this.",
@@ -50,7 +50,7 @@ def test_what_is_no_call_is_said_to_the_user_whose_tokens_are_marked():
 
 
 @pytest.mark.parametrize(
-    ("said", "answer", "ended"),
+    ("message", "answer", "ended"),
     [
         ("What is your name?", "I am Ann Lee.", False),
         ("Shall I proceed?", "Yes, please.", False),
@@ -59,14 +59,14 @@ def test_what_is_no_call_is_said_to_the_user_whose_tokens_are_marked():
         ("Hm.", "I want my money back. Be brief.", False),
     ],
 )
-def test_a_scenario_is_played_by_rules(said, answer, ended):
+def test_scenario_is_played_by_rules(message, answer, ended):
     user = ScenarioUser()
     assert user.open(Episode(TASK, 0)).text == "I want my money back."
-    reply = user.answer(said)
+    reply = user.answer(message)
     assert (reply.text, reply.ended) == (answer, ended)
 
 
-def test_patience_ends_and_is_no_proper_end():
+def test_exhausted_patience_is_not_a_regular_end():
     user = ScenarioUser(patience=2)
     user.open(Episode(TASK, 0))
     assert not user.answer("Hm.").ended
@@ -74,12 +74,12 @@ def test_patience_ends_and_is_no_proper_end():
     assert user.verdict() == {"user_ended": False, "user_answers": 2}
 
 
-def test_an_answer_pattern_beside_a_user_is_refused():
-    with pytest.raises(OptionError, match="there is a user"):
+def test_answer_pattern_with_a_user_is_refused():
+    with pytest.raises(OptionError, match="cannot be combined with user"):
         ToolEnvironment(user=Requests, answer="Answer:")
 
 
-# ------------------------------------------------------------ a model behind an address
+# ------------------------------------------------------------ a model on a server
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -88,15 +88,15 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def serve():
-    """A server that answers each request with the next of these: (status, body), and remembers what it was asked."""
+    """Start servers that answer requests with these in turn: (status, body); return the recorded requests too."""
     servers = []
 
     def started(*answers):
-        left, asked = list(answers), []
+        left, requests = list(answers), []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 status, body = left.pop(0) if len(left) > 1 else left[0]
                 written = (body if isinstance(body, str) else json.dumps(body)).encode()
                 self.send_response(status)
@@ -110,7 +110,7 @@ def serve():
         server = _Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+        return f"http://127.0.0.1:{server.server_address[1]}/v1", requests
 
     yield started
     for server in servers:
@@ -118,22 +118,22 @@ def serve():
         server.server_close()
 
 
-def says(text):
+def completion(text):
     return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
 
 
-def test_a_model_plays_the_user_with_the_roles_exchanged(serve):
-    url, asked = serve(says("I want my money back."), says("Ann Lee."), says("###STOP###"))
+def test_model_plays_the_user_with_exchanged_roles(serve):
+    url, requests = serve(completion("I want my money back."), completion("Ann Lee."), completion("###STOP###"))
     episode = talk(functools.partial(EndpointUser, url=url, model="m"), "Who are you?", "Done.")
     assert episode.ended is EndReason.TERMINATED
     assert episode.final == {"user_ended": True, "user_answers": 3}
-    roles = [message["role"] for message in asked[-1]["messages"]]
+    roles = [message["role"] for message in requests[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert asked[-1]["messages"][3]["content"] == "Who are you?"
-    assert "reason_for_call: I want my money back." in asked[0]["messages"][0]["content"]
+    assert requests[-1]["messages"][3]["content"] == "Who are you?"
+    assert "reason_for_call: I want my money back." in requests[0]["messages"][0]["content"]
 
 
-def test_a_model_uses_what_the_user_has_in_his_hands_before_he_answers(serve):
+def test_model_calls_the_tools_of_the_user_before_it_answers(serve):
     def look(where: str) -> str:
         """Look somewhere."""
         return where
@@ -142,36 +142,36 @@ def test_a_model_uses_what_the_user_has_in_his_hands_before_he_answers(serve):
         call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
         return 200, {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
 
-    url, asked = serve(calls('{"where": "up"}'), calls("["), says("I see the sky."))
+    url, requests = serve(calls('{"where": "up"}'), calls("["), completion("I see the sky."))
     user, seen = EndpointUser(url=url, model="m"), []
-    hands = Hands([look], lambda name, given: seen.append((name, given)) or "sky")
-    assert asyncio.run(_opened(user, {HANDS: hands})).text == "I see the sky."
+    hands = UserTools([look], lambda name, arguments: seen.append((name, arguments)) or "sky")
+    assert asyncio.run(_opened(user, {USER_TOOLS: hands})).text == "I see the sky."
     assert seen == [("look", {"where": "up"})]
-    assert asked[0]["tools"][0]["function"]["name"] == "look"
-    told = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
-    assert told == ["sky", "Error: the arguments are no JSON object"]
+    assert requests[0]["tools"][0]["function"]["name"] == "look"
+    results = [message["content"] for message in requests[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["sky", "Error: the arguments are no JSON object"]
     assert user.verdict() == {"user_ended": False, "user_answers": 1}
 
 
-def test_a_busy_server_is_asked_again(serve):
-    url, asked = serve((429, "slow down"), (500, "oops"), says("Hello."))
+def test_busy_server_is_retried(serve):
+    url, requests = serve((429, "slow down"), (500, "oops"), completion("Hello."))
     user = EndpointUser(url=url, model="m")
     assert asyncio.run(_opened(user)).text == "Hello."
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize("answer", [(500, "oops"), (200, "prose"), (200, {"choices": []}), (401, "who are you")])
-def test_a_server_that_is_of_no_use_makes_the_episode_invalid(serve, answer):
-    url, asked = serve(answer)
+def test_unusable_server_invalidates_the_episode(serve, answer):
+    url, requests = serve(answer)
     episode = talk(functools.partial(EndpointUser, url=url, model="m", max_attempts=2), "Hm.")
     assert episode.ended is EndReason.INFRASTRUCTURE
-    assert "could not be asked" in episode.error
-    assert len(asked) == (1 if answer[0] == 401 else 2)
+    assert "the request to the model at" in episode.error
+    assert len(requests) == (1 if answer[0] == 401 else 2)
 
 
-def test_nobody_there_is_said_and_not_waited_for():
+def test_unreachable_server_is_reported_without_waiting():
     user = EndpointUser(url="http://127.0.0.1:9/v1", model="m", max_attempts=1)
-    with pytest.raises(InfrastructureError, match="could not be asked"):
+    with pytest.raises(InfrastructureError, match="the request to the model"):
         asyncio.run(_opened(user))
 
 

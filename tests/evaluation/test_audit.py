@@ -1,4 +1,4 @@
-"""The audit finds the faults that are there, and no others."""
+"""`whetstone rewards audit` finds the faults of a reward, and no others."""
 
 import asyncio
 import json
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests_cli import whetstone as command
-from tests_sandbox import mark_isolation
-from tests_slow import mostly_slow
-from whetstone.assembly import judged_parts
+from support.cli import whetstone as command
+from support.sandbox import mark_isolation
+from support.slow import mostly_slow
+from whetstone.assembly import scoring_components
 from whetstone.chat import assistant, user
 from whetstone.environments import Observation, StepResult
 from whetstone.errors import RecipeError, TaskError
 from whetstone.evaluation.audit import PLAYERS, REWARD_VARIES, Audit
-from whetstone.evaluation.checks import CheckStatus
+from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.rewards import exact_number, final_answer, last_number, verdict
 from whetstone.rewards.efficiency.otc import Otc
@@ -24,9 +24,9 @@ from whetstone.trajectory import Score, Task
 RECIPES = [*built_in_recipes(), *built_in_methods()]
 
 
-def audited(reward, recipe="demo", tasks=3, **more):
-    """By name, what each check came to."""
-    source, make, own = judged_parts(load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else []))
+def run_audit(reward, recipe="demo", tasks=3, **more):
+    """Return the results of the checks by name."""
+    source, make, own = scoring_components(load_recipe(recipe, [f"reward={reward}"] if isinstance(reward, str) else []))
     audit = Audit(make, source, own if isinstance(reward, str) else reward, tasks=tasks, max_turns=6, **more)
 
     async def main():
@@ -35,18 +35,18 @@ def audited(reward, recipe="demo", tasks=3, **more):
     return asyncio.run(main())
 
 
-def bad(checks):
+def failed_checks(checks):
     return {name for name, check in checks.items() if check.verdict is CheckStatus.FAIL}
 
 
 async def substring(trajectory, task):
-    """Is the answer somewhere in it?"""
+    """Check whether the text contains the answer."""
     right = str(task.private["answer"]) in (final_answer(trajectory) or "")
     return Score(float(right), {"correct": float(right)}, success=right)
 
 
 async def swallowing(trajectory, task):
-    """What goes wrong is a 0."""
+    """Return 0 for exceptions."""
     try:
         return await exact_number(trajectory, task)
     except Exception:
@@ -54,41 +54,41 @@ async def swallowing(trajectory, task):
 
 
 async def noisy(trajectory, task):
-    """Another each time."""
+    """Return another number at each call."""
     noisy.count = getattr(noisy, "count", 0) + 1
     score = await exact_number(trajectory, task)
     return Score(score.value + 1e-3 * noisy.count, score.parts, success=score.success)
 
 
 async def moody(trajectory, task):
-    """Components come and go."""
+    """Return components that vary between calls."""
     score = await exact_number(trajectory, task)
     return Score(score.value, {"short": 1.0} if len(trajectory.turns) == 1 else {"long": 1.0}, success=score.success)
 
 
 OBEDIENT = (
     "{name: rubric, key: none, criteria: ['the answer is right'],"
-    " judge: {name: scripted, answers: 'tests_judged:obeys'}}"
+    " judge: {name: scripted, answers: 'support.judges:obeys'}}"
 )
 ADDED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3}}}"
 GATED = "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 0.3, times: correct}}}"
 
 
-def test_a_substring_grader_is_caught():
-    checks = audited(substring)
-    assert bad(checks) == {"good before bad"}
-    assert "answers everything has 1 where expert has 1" in checks["good before bad"].said
+def test_substring_grader_fails():
+    checks = run_audit(substring)
+    assert failed_checks(checks) == {"good before bad"}
+    assert "answers everything has 1, expert has 1" in checks["good before bad"].said
 
 
-def test_an_efficiency_bonus_that_is_added_is_caught_and_one_that_is_a_factor_is_not():
-    checks = audited(ADDED)
-    assert bad(checks) == {"no pay for giving up"}
+def test_additive_efficiency_bonus_fails_and_a_factor_passes():
+    checks = run_audit(ADDED)
+    assert failed_checks(checks) == {"no pay for giving up"}
     assert "`gate` or `times`" in checks["no pay for giving up"].mend
-    assert bad(audited(GATED)) == set()
+    assert failed_checks(run_audit(GATED)) == set()
 
 
-def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
-    assert bad(audited(ADDED.replace("0.3", "3.0"))) == {
+def test_efficiency_bonus_larger_than_the_answer_fails_two_checks():
+    assert failed_checks(run_audit(ADDED.replace("0.3", "3.0"))) == {
         "no pay for giving up",
         "good before bad",
         "nothing for nothing",
@@ -96,13 +96,13 @@ def test_an_efficiency_bonus_larger_than_the_answer_is_caught_twice():
 
 
 async def last_words(trajectory, task):
-    """Is the last text right, whether it was finished or not?"""
+    """Check whether the last text is correct, also for unfinished episodes."""
     right = last_number(trajectory.final_text) == last_number(str(task.private["answer"]))
     return Score(float(right), {"correct": float(right)}, success=right)
 
 
 class Rounds:
-    """Say `on` three times, or that it is over; `wins` says what became of it."""
+    """A world that ends after three `on` or a word that ends it; `wins` decides the outcome."""
 
     def __init__(self, wins):
         self.wins, self.said = wins, []
@@ -128,7 +128,7 @@ class Rounds:
         pass
 
 
-class OnAndOn(Generated):
+class OnTasks(Generated):
     name = "on"
 
     def make(self, draw, level):
@@ -138,14 +138,14 @@ class OnAndOn(Generated):
         return assistant("on")
 
 
-async def judged_by_itself(trajectory, task):
-    """Ignores the environment, and pays every last text but the wrong moves."""
+async def ignore_environment(trajectory, task):
+    """Ignore the environment, and reward every last text except wrong moves."""
     right = not trajectory.final_text.startswith("m")
     return Score(float(right), {"right": float(right)}, success=right)
 
 
-def of_rounds(wins, reward=verdict, tasks=6, source=None):
-    audit = Audit(lambda: Rounds(wins), source or OnAndOn(), reward, tasks=tasks, max_turns=6)
+def audit_rounds(wins, reward=verdict, tasks=6, source=None):
+    audit = Audit(lambda: Rounds(wins), source or OnTasks(), reward, tasks=tasks, max_turns=6)
 
     async def main():
         return {check.name: check async for check in audit.checks()}
@@ -153,45 +153,45 @@ def of_rounds(wins, reward=verdict, tasks=6, source=None):
     return asyncio.run(main())
 
 
-def honest(said):
-    return said == ["on"] * 3
+def honest(words):
+    return words == ["on"] * 3
 
 
-def raising(said):
-    if isinstance(said, str):
+def raising(words):
+    if isinstance(words, str):
         raise ValueError("too long")
-    return honest(said)
+    return honest(words)
 
 
-def test_a_sound_world_is_not_blamed_for_its_impostors():
-    assert of_rounds(honest)["nothing for nothing"].verdict is CheckStatus.PASS
+def test_valid_world_passes_with_every_impostor():
+    assert audit_rounds(honest)["nothing for nothing"].verdict is CheckStatus.PASS
 
 
 @pytest.mark.parametrize(
-    ("wins", "reward", "said"),
+    ("wins", "reward", "message"),
     [
-        (lambda said: True, verdict, "nothing wins 6 of 6"),  # the world says so, too
-        (lambda said: "zzqx" in said or honest(said), verdict, "garbage wins 6 of 6"),
-        (lambda said: "nan" in said or honest(said), verdict, "nonsense wins"),
-        (lambda said: said[0] in ("on", *(f"m{k}" for k in range(7))), verdict, "one move wins 6 of 6"),
-        (lambda said: bool({"done", "accept", "quit"} & set(said)) or honest(said), verdict, "stops wins"),
-        (honest, judged_by_itself, "nothing wins 6 of 6"),
+        (lambda words: True, verdict, "nothing wins 6 of 6"),  # the verdict of the world is the same
+        (lambda words: "zzqx" in words or honest(words), verdict, "garbage wins 6 of 6"),
+        (lambda words: "nan" in words or honest(words), verdict, "nonsense wins"),
+        (lambda words: words[0] in ("on", *(f"m{k}" for k in range(7))), verdict, "one move wins 6 of 6"),
+        (lambda words: bool({"done", "accept", "quit"} & set(words)) or honest(words), verdict, "stops wins"),
+        (honest, ignore_environment, "nothing wins 6 of 6"),
         (raising, verdict, "nonsense has no score in 1 of 6: test_audit.py:"),
     ],
 )
-def test_nonsense_and_stopping_at_once_that_are_paid_are_caught(wins, reward, said):
-    found = of_rounds(wins, reward)["nothing for nothing"]
-    assert found.verdict is CheckStatus.FAIL, found.said
-    assert said in found.said
+def test_rewarded_nonsense_and_immediate_stops_fail(wins, reward, message):
+    result = audit_rounds(wins, reward)["nothing for nothing"]
+    assert result.verdict is CheckStatus.FAIL, result.said
+    assert message in result.said
 
 
 async def always_zero(trajectory, task):
-    """Reads nothing."""
+    """Return 0 for everything."""
     return 0.0
 
 
 async def number_equals_text(trajectory, task):
-    """Compares a text with a number, so that it is always 0."""
+    """Compare a text with a number, so that the result is always 0."""
     return float(trajectory.final_text == int(task.private["answer"]))
 
 
@@ -208,9 +208,9 @@ async def number_equals_text(trajectory, task):
         ),
     ],
 )
-def test_a_constant_reward_is_reported_as_constant_and_as_nothing_else(reward, cause):
-    checks = audited(reward)
-    assert bad(checks) == {REWARD_VARIES}
+def test_constant_reward_is_reported_only_as_constant(reward, cause):
+    checks = run_audit(reward)
+    assert failed_checks(checks) == {REWARD_VARIES}
     assert cause in checks[REWARD_VARIES].said
     assert checks[REWARD_VARIES].mend
 
@@ -222,76 +222,76 @@ class WithoutExpert(Generated):
         return Task("", f"on {draw.randrange(1000)}", {})
 
 
-def test_a_constant_reward_is_undecided_if_no_episode_is_known_to_be_right():
-    checks = of_rounds(honest, always_zero, source=WithoutExpert())
+def test_constant_reward_is_undecided_without_a_correct_episode():
+    checks = audit_rounds(honest, always_zero, source=WithoutExpert())
     assert checks[REWARD_VARIES].verdict is CheckStatus.WARN
-    assert bad(checks) == set()
+    assert failed_checks(checks) == set()
 
 
-def test_a_lucky_move_is_no_fault():
-    lucky = of_rounds(lambda said: said[0] == "on" and "zzqx" not in said)
+def test_lucky_move_is_not_a_fault():
+    lucky = audit_rounds(lambda words: words[0] == "on" and "zzqx" not in words)
     assert lucky["nothing for nothing"].verdict is CheckStatus.PASS
     assert lucky["good before bad"].verdict is CheckStatus.PASS
 
 
-def test_pay_for_what_was_never_finished_is_caught():
-    checks = audited(last_words)
-    assert bad(checks) == {"good before bad"}
-    assert "unfinished has 1 where expert has 1" in checks["good before bad"].said
+def test_reward_for_unfinished_episodes_fails():
+    checks = run_audit(last_words)
+    assert failed_checks(checks) == {"good before bad"}
+    assert "unfinished has 1, expert has 1" in checks["good before bad"].said
 
 
-def test_tasks_without_an_expert_have_honest_failures_too(tmp_path):
+def test_tasks_without_an_expert_are_tested_with_honest_failures(tmp_path):
     (tmp_path / "tasks.jsonl").write_text(
         "".join(f'{{"prompt": "What is {k}+1?", "answer": {k + 1}}}\n' for k in range(9))
     )
-    given = [f"tasks={{source: jsonl, path: {tmp_path / 'tasks.jsonl'}}}", "supervised=null", f"reward={ADDED}"]
-    source, make, reward = judged_parts(load_recipe("demo", [*given, "ablations=null"]))
+    keys = [f"tasks={{source: jsonl, path: {tmp_path / 'tasks.jsonl'}}}", "supervised=null", f"reward={ADDED}"]
+    source, make, reward = scoring_components(load_recipe("demo", [*keys, "ablations=null"]))
 
     async def main():
         return {check.name: check async for check in Audit(make, source, reward, tasks=4, max_turns=4).checks()}
 
-    assert bad(asyncio.run(main())) == {"no pay for giving up"}
+    assert failed_checks(asyncio.run(main())) == {"no pay for giving up"}
 
 
-def test_a_zero_for_exceptions_is_caught():
-    checks = audited(swallowing)
-    assert bad(checks) == {"failures are no numbers"}
-    assert "without the task's private data it says 0" in checks["failures are no numbers"].said
+def test_zero_for_exceptions_fails():
+    checks = run_audit(swallowing)
+    assert failed_checks(checks) == {"failures are no numbers"}
+    assert "without the task's private data it returns 0" in checks["failures are no numbers"].said
 
 
-def test_a_judge_that_obeys_the_answer_is_caught():
-    checks = audited(OBEDIENT)
-    assert "good before bad" in bad(checks)
+def test_judge_that_follows_instructions_of_the_answer_fails():
+    checks = run_audit(OBEDIENT)
+    assert "good before bad" in failed_checks(checks)
     assert "injects" in checks["good before bad"].said
 
 
-def test_a_judge_that_is_taken_away_leaves_no_number():
-    reward = "{name: rubric, key: none, criteria: ['x'], judge: {name: scripted, answers: 'tests_judged:says_yes'}}"
-    checks = audited(reward)
+def test_unreachable_judge_gives_no_number():
+    reward = "{name: rubric, key: none, criteria: ['x'], judge: {name: scripted, answers: 'support.judges:says_yes'}}"
+    checks = run_audit(reward)
     assert "its judge" in checks["failures are no numbers"].said
     assert checks["failures are no numbers"].verdict is CheckStatus.PASS
-    assert REWARD_VARIES in bad(checks)  # it says yes to everything
+    assert REWARD_VARIES in failed_checks(checks)  # it accepts everything
 
 
-def test_what_compares_is_asked_in_a_group():
-    assert bad(audited("{name: otc, outcome: exact_number}")) == set()
-    assert bad(audited(Otc(outcome=swallowing))) == {"failures are no numbers"}
+def test_comparative_rewards_are_called_with_a_group():
+    assert failed_checks(run_audit("{name: otc, outcome: exact_number}")) == set()
+    assert failed_checks(run_audit(Otc(outcome=swallowing))) == {"failures are no numbers"}
 
 
-def test_what_is_another_each_time_and_components_that_come_and_go_are_noted():
-    checks = audited(noisy)
+def test_random_rewards_and_varying_components_are_noted():
+    checks = run_audit(noisy)
     assert checks["the same again"].verdict is CheckStatus.WARN
-    checks = audited(moody)
-    assert (checks["components"].verdict, bad(checks)) == (CheckStatus.WARN, set())
+    checks = run_audit(moody)
+    assert (checks["components"].verdict, failed_checks(checks)) == (CheckStatus.WARN, set())
     assert "long, short" in checks["components"].said
 
 
-def test_an_order_that_hangs_by_a_thread_is_noted():
+def test_narrow_margin_between_good_and_bad_is_noted():
     close = (
         "{name: composed, terms: {correct: exact_number, few: {name: few_calls, weight: 1.0, max_calls: 8},"
         " ran: {name: executed_calls, weight: 0.125}}}"
     )
-    assert "weights" in audited(close)
+    assert "weights" in run_audit(close)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_an_order_that_hangs_by_a_thread_is_noted():
 )
 def test_every_built_in_recipe_passes(recipe):
     try:
-        parts = judged_parts(load_recipe(recipe))
+        parts = scoring_components(load_recipe(recipe))
     except TaskError as missing:
         pytest.skip(f"{missing}: put GSM8K into data/gsm8k")
     except RecipeError as missing:
@@ -321,14 +321,14 @@ def test_every_built_in_recipe_passes(recipe):
     assert expert["deserved"] == 1
 
 
-def test_the_command_says_it_in_lines_and_in_json():
-    shown = command("rewards", "audit", "demo", "--tasks", "2")
-    assert shown.returncode == 0
-    assert "the reward of demo was not fooled" in shown.stdout
+def test_command_prints_lines_and_json():
+    output = command("rewards", "audit", "demo", "--tasks", "2")
+    assert output.returncode == 0
+    assert "the reward of demo was not fooled" in output.stdout
     fooled = command("rewards", "audit", "demo", f"reward={ADDED}", "--json")
     assert fooled.returncode == 1
-    said = json.loads(fooled.stdout)
-    assert (said["sound"], len(said["players"])) == (False, len(PLAYERS) + 1)
+    report = json.loads(fooled.stdout)
+    assert (report["sound"], len(report["players"])) == (False, len(PLAYERS) + 1)
     constant = command(
         "rewards", "audit", "demo", "--tasks", "2", "reward=test_audit:always_zero", cwd=Path(__file__).parent
     )

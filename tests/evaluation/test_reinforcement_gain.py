@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 import reinforcement_gain as benchmark
-from tests_small import SMALL
+from support.small import SMALL
 
 
 def gain(recipe="demo", seed=0, *, start=0.5, last=0.6, low=0.05, high=0.15):
@@ -25,7 +25,8 @@ def test_keys_that_have_a_default_are_removed_and_the_budget_is_kept():
     shipped, default = (
         benchmark.recipe_of("textworld", 3, episodes=400, shipped=keeps, changes=[]).recipe for keeps in (True, False)
     )
-    assert (shipped.reinforcement.learning_rate, default.reinforcement.learning_rate) == (2e-3, 0.75e-3)  # 24 groups
+    assert (shipped.reinforcement.learning_rate, shipped.reinforcement.full_rate_groups) == (2e-3, None)
+    assert (default.reinforcement.learning_rate, default.reinforcement.full_rate_groups) == (3e-3, 32)
     assert default.reinforcement.optimizer == "muon"  # of the supervised stage
     assert default.reinforcement.steps == shipped.reinforcement.steps
     assert default.supervised == shipped.supervised

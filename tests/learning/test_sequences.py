@@ -1,4 +1,4 @@
-"""What is one number for a trajectory is one number for it, in however many segments and passes its tokens lie."""
+"""Sequence-level quantities are computed per trajectory, for any number of segments and forward passes."""
 
 import copy
 import math
@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests_passes import recorder
-from tests_small import SMALL
-from whetstone.algorithms import LossTerm, columns_of, token_weights
-from whetstone.algorithms.corrections import geometric, sequence_masked, sequence_truncated
+from support.forward_passes import recorder
+from support.small import SMALL
+from whetstone.algorithms import LossTerm, column_names, token_weights
+from whetstone.algorithms.importance_sampling import geometric, sequence_masked, sequence_truncated
 from whetstone.algorithms.objectives import clipped, gmpo, gspo
 from whetstone.assembly.assembly import assemble
 from whetstone.chat import assistant, user
@@ -26,9 +26,9 @@ WIDE = {"clip_low": 0.2, "clip_high": 0.2}
 
 
 def tiny():
-    made = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64, seed=3)
-    made.model.double()
-    return made
+    tiny = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64, seed=3)
+    tiny.model.double()
+    return tiny
 
 
 def piece(name, index, context, action, advantage, turn):
@@ -52,7 +52,7 @@ APART = [[0.12, 0.03, 0.05], [0.02, -0.03], [-0.2, -0.1, -0.05], [0.4], [-0.3, 0
 
 
 def by_learner(objective, correction, budget, mode=None):
-    """(loss, gradients, metrics) as an update of the learner has them."""
+    """Return (loss, gradients, metrics) of an update of the learner."""
     learner = recorder(tiny(), OptimizerSettings(micro_batch_tokens=budget))
     old = [now - torch.tensor(gaps) for now, gaps in zip(learner.logprobs(SEGMENTS), APART, strict=True)]
     loss = UpdateLoss([LossTerm("policy", objective, correction=correction)], old, weights=weights_of(mode))
@@ -65,12 +65,12 @@ def weights_of(mode):
     if mode is None:
         return None
     lengths = {"a": 6, "b": 6, "c": 1}
-    said = dict(zip(lengths, (token_weights(torch.tensor([6, 6, 1]), mode) * 13).tolist(), strict=True))
-    return [said[segment.trajectory_id] for segment in SEGMENTS]
+    weights = dict(zip(lengths, (token_weights(torch.tensor([6, 6, 1]), mode) * 13).tolist(), strict=True))
+    return [weights[segment.trajectory_id] for segment in SEGMENTS]
 
 
 def at_once(objective, correction, mode=None):
-    """The same as one graph over all tokens."""
+    """Compute the same in one graph over all tokens."""
     model = copy.deepcopy(tiny().model)
     now, advantages, sequence, turn, weight = [], [], [], [], []
     for k, s in enumerate(SEGMENTS):
@@ -91,10 +91,10 @@ def at_once(objective, correction, mode=None):
         "sequence": torch.tensor(sequence),
         "turn": torch.tensor(turn),
     }
-    found = objective(*(known[name] for name in columns_of(objective))).loss
+    losses = objective(*(known[name] for name in column_names(objective))).loss
     if correction is not None:
-        found = found * correction(*(known[name] for name in columns_of(correction)))
-    loss = (found * torch.tensor(weight, dtype=torch.float64)).sum() / len(old)
+        losses = losses * correction(*(known[name] for name in column_names(correction)))
+    loss = (losses * torch.tensor(weight, dtype=torch.float64)).sum() / len(old)
     loss.backward()
     return loss.item(), [p.grad for p in model.parameters()]
 
@@ -104,7 +104,7 @@ def wide(learner_logprobs, old_logprobs, advantages, sequence, turn):
 
 
 def coupled(learner_logprobs, old_logprobs, advantages, sequence):
-    """Somebody's own: tokens of a trajectory have a gradient in each other's loss."""
+    """A custom objective whose token losses have gradients on other tokens of the trajectory."""
     sums = torch.zeros(int(sequence.max()) + 1, dtype=learner_logprobs.dtype).index_add(0, sequence, learner_logprobs)
     return clipped(learner_logprobs, old_logprobs, advantages * sums[sequence].exp())
 
@@ -116,24 +116,27 @@ CORRECTIONS = {"none": None, "truncated": sequence_truncated, "masked": sequence
 @pytest.mark.parametrize("budget", [1, 12, 1000])
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_loss_and_gradient_are_those_of_all_tokens_at_once(objective, correction, budget):
-    loss, kept, _ = by_learner(OBJECTIVES[objective], CORRECTIONS[correction], budget)
+def test_loss_and_gradient_equal_those_of_one_graph(objective, correction, budget):
+    loss, gradients_by_parameter, _ = by_learner(OBJECTIVES[objective], CORRECTIONS[correction], budget)
     expected, gradients = at_once(OBJECTIVES[objective], CORRECTIONS[correction])
     assert loss == pytest.approx(expected, rel=1e-6)
-    for ours, theirs in zip(kept, gradients, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-6)
+    for actual, reference in zip(gradients_by_parameter, gradients, strict=True):
+        assert torch.allclose(actual, reference, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["sequence_mean", "sequence_sum"])
-def test_ways_to_aggregate_weigh_the_same_sequences(mode):
-    loss, kept, _ = by_learner(wide, None, 12, mode)
+def test_aggregation_modes_weigh_the_same_sequences(mode):
+    loss, gradients_by_parameter, _ = by_learner(wide, None, 12, mode)
     expected, gradients = at_once(wide, None, mode)
     assert loss == pytest.approx(expected, rel=1e-6)
-    assert all(torch.allclose(ours, theirs, atol=1e-6) for ours, theirs in zip(kept, gradients, strict=True))
+    assert all(
+        torch.allclose(actual, reference, atol=1e-6)
+        for actual, reference in zip(gradients_by_parameter, gradients, strict=True)
+    )
 
 
-def test_a_ratio_is_that_of_all_tokens_of_a_trajectory():
-    # "a": mean of .12 .03 .05 −.2 −.1 −.05 = −.025, e^−.025 = .9753; its halves alone would say 1.069 and .890
+def test_ratio_is_over_all_tokens_of_a_trajectory():
+    # "a": mean of .12 .03 .05 −.2 −.1 −.05 = −.025, e^−.025 = .9753; its halves would have 1.069 and .890
     _, _, metrics = by_learner(wide, None, 1)
     mean_b, mean_c = (0.02 - 0.03 - 0.3 + 0.2 + 0.01 + 0.02) / 6, 0.4
     expected = (6 * math.exp(-0.025) + 6 * math.exp(mean_b) + math.exp(mean_c)) / 13
@@ -144,7 +147,7 @@ def test_a_ratio_is_that_of_all_tokens_of_a_trajectory():
 
 
 def turn(number, context, action, *, opens):
-    """A turn; what was drawn is called a bit likelier than this model finds anything, so that ratios are not 1."""
+    """Build a turn whose stored log-probs are slightly higher than those of the model, so that ratios are not 1."""
     drawn = Tokens.sampled(
         action, logprobs=[-4.0 - 0.1 * k for k in range(len(action))], versions=[0] * len(action),
         entropies=[0.0] * len(action),
@@ -153,8 +156,8 @@ def turn(number, context, action, *, opens):
 
 
 def groups(*rewards):
-    """A task a list of rewards; every trajectory is told anew in its second turn, so it lies in two segments."""
-    made = []
+    """Build one task per list of rewards; the second turn rewrites the context, so each trajectory has two segments."""
+    built = []
     for g, of in enumerate(rewards):
         paths = []
         for k, reward in enumerate(of):
@@ -165,12 +168,12 @@ def groups(*rewards):
             )
             name = f"group-{g}/t#{k}"
             paths.append(Trajectory(name, "t", (user("x"),), turns, EndReason.TERMINATED, score=Score(reward)))
-        made.append(Group(Task(f"t{g}", "x"), tuple(paths), number=g))
-    return made
+        built.append(Group(Task(f"t{g}", "x"), tuple(paths), number=g))
+    return built
 
 
-def learned(sampled, *changes, budget=4096):
-    """What a step says of these groups, and the weights behind it."""
+def train(sampled, *changes, budget=4096):
+    """Train on these groups; return the metrics and the weights after the step."""
     plain = [change for change in SMALL if not change.startswith("supervised.")]
     steps = [
         f"reinforcement.micro_batch_tokens={budget}",
@@ -181,29 +184,29 @@ def learned(sampled, *changes, budget=4096):
     assembly = assemble(resolved)
     settings = resolved.recipe.reinforcement
     learner = LocalLearner(ModelTrainer(assembly.policy, settings), assembly.learning_spec(settings))
-    found = learner.update(UpdateBatch(tuple(sampled), version=0))
-    return found.metrics, [p.detach().clone() for p in assembly.policy.model.parameters()]
+    step_metrics = learner.update(UpdateBatch(tuple(sampled), version=0))
+    return step_metrics.metrics, [p.detach().clone() for p in assembly.policy.model.parameters()]
 
 
 KEPT = ["importance_correction={name: sequence_truncated, high: 1.3}"]
 
 
 @pytest.mark.parametrize("changes", [["objective=gspo"], ["objective=gmpo"], ["objective=clipped", *KEPT]])
-def test_in_a_run_it_does_not_matter_which_segments_share_a_pass(changes):
+def test_division_into_forward_passes_has_no_effect(changes):
     many = [*changes, "reinforcement.minibatches=1", "reinforcement.epochs=2", "aggregation=sequence_mean"]
-    metrics, weights = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1000)
-    apart, others = learned(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1)
+    metrics, weights = train(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1000)
+    separate, others = train(groups([1.0, 0.0], [0.0, 0.0]), *many, budget=1)
     for name in ("loss/total", "policy/ratio", "policy/update_kl", "policy/clip_fraction", "policy/entropy"):
-        assert metrics[name] == pytest.approx(apart[name], rel=1e-4), name
+        assert metrics[name] == pytest.approx(separate[name], rel=1e-4), name
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights, others, strict=True))
 
 
-def test_step_metrics_are_over_all_action_tokens_whoever_has_credit():
-    alone, _ = learned(groups([1.0, 0.0]))
-    equal, _ = learned(groups([0.0, 0.0]))
-    both, _ = learned(groups([1.0, 0.0], [0.0, 0.0]))
-    # 14 action tokens a group; the second task's tokens are others, so what is said of them is, too
-    second, _ = learned([replace(groups([1.0, 0.0], [1.0, 0.0])[1], number=0)])
+def test_step_metrics_are_over_all_action_tokens():
+    alone, _ = train(groups([1.0, 0.0]))
+    equal, _ = train(groups([0.0, 0.0]))
+    both, _ = train(groups([1.0, 0.0], [0.0, 0.0]))
+    # 14 action tokens per group; the tokens of the second task differ, so their metrics differ
+    second, _ = train([replace(groups([1.0, 0.0], [1.0, 0.0])[1], number=0)])
     for name in ("policy/entropy", "policy/ratio", "policy/update_kl", "sampler/mismatch_mean", "sampler/mismatch_kl"):
         assert both[name] == pytest.approx((alone[name] + second[name]) / 2, rel=1e-5), name
         assert equal[name] == pytest.approx(alone[name], rel=1e-5), name
@@ -213,34 +216,34 @@ def test_step_metrics_are_over_all_action_tokens_whoever_has_credit():
 
 
 @pytest.mark.parametrize("changes", [[], ["aggregation=sequence_mean"], ["reinforcement.reference_kl=0.1"]])
-def test_the_loss_that_is_reported_is_the_one_that_is_optimised(changes):
+def test_reported_loss_is_the_optimized_one(changes):
     sampled = groups([1.0, 0.0], [0.0, 0.0])
     off = ["advantage={name: group_relative, scale: false}", *changes]
     # ratios are 1, so the objective is minus each token's advantage: ±1/2, over all 28 tokens
-    metrics, _ = learned(sampled, *off)
+    metrics, _ = train(sampled, *off)
     assert metrics["loss/total"] == pytest.approx(0.0, abs=1e-6)
-    metrics, _ = learned([replace(sampled[0], trajectories=(longer(sampled[0]), sampled[0].trajectories[1]))], *off)
+    metrics, _ = train([replace(sampled[0], trajectories=(longer(sampled[0]), sampled[0].trajectories[1]))], *off)
     per_token = {(): 0.5 * (7 - 9) / 16, ("aggregation=sequence_mean",): 0.0}.get(tuple(changes), 0.5 * (7 - 9) / 16)
     assert metrics["loss/total"] == pytest.approx(per_token, abs=1e-6)
 
 
 def longer(group):
-    """The first trajectory of a group with two more tokens in its last turn."""
+    """Extend the last turn of the first trajectory of a group by two tokens."""
     first = group.trajectories[0]
     last = turn(1, first.turns[1].context.ids, [*first.turns[1].action.ids, 13, 14], opens=True)
     return replace(first, turns=(first.turns[0], last))
 
 
-def test_sampler_and_learner_are_compared_on_every_token_that_was_drawn():
+def test_mismatch_is_over_every_sampled_token():
     sampled = groups([1.0, 0.0], [0.0, 0.0])
-    metrics, _ = learned(sampled)
+    metrics, _ = train(sampled)
     resolved = load_recipe("demo", [*(c for c in SMALL if not c.startswith("supervised.")), "supervised=null"])
     learner = ModelTrainer(assemble(resolved).policy, resolved.recipe.reinforcement)
     segments = [s for group in sampled for t in group.trajectories for s in t.segments()]
-    ours = torch.cat(learner.logprobs(segments))
+    logprobs = torch.cat(learner.logprobs(segments))
     drawn = torch.tensor([x for s in segments for x in s.tokens.logprobs if not math.isnan(x)])
-    assert metrics["sampler/mismatch_mean"] == pytest.approx((ours - drawn).abs().mean().item(), rel=1e-5)
-    assert metrics["sampler/mismatch_max"] == pytest.approx((ours - drawn).abs().max().item(), rel=1e-5)
+    assert metrics["sampler/mismatch_mean"] == pytest.approx((logprobs - drawn).abs().mean().item(), rel=1e-5)
+    assert metrics["sampler/mismatch_max"] == pytest.approx((logprobs - drawn).abs().max().item(), rel=1e-5)
     agreeing, at = [], 0
     for group in sampled:
         paths = []
@@ -248,22 +251,22 @@ def test_sampler_and_learner_are_compared_on_every_token_that_was_drawn():
             turns = []
             for turn_ in path.turns:
                 n = len(turn_.action)
-                exact = ours[at : at + n].tolist()
+                exact = logprobs[at : at + n].tolist()
                 turns.append(replace(turn_, action=replace(turn_.action, logprobs=tuple(exact))))
                 at += n
             paths.append(replace(path, turns=tuple(turns)))
         agreeing.append(replace(group, trajectories=tuple(paths)))
-    assert learned(agreeing)[0]["sampler/mismatch_max"] < 1e-5
-    assert learned(agreeing)[0]["policy/ratio"] == pytest.approx(1.0)
+    assert train(agreeing)[0]["sampler/mismatch_max"] < 1e-5
+    assert train(agreeing)[0]["policy/ratio"] == pytest.approx(1.0)
 
 
-def test_minibatches_report_the_mismatch_of_all_their_tokens():
-    whole, _ = learned(groups([1.0, 0.0], [0.0, 1.0]))
-    halves, _ = learned(groups([1.0, 0.0], [0.0, 1.0]), "reinforcement.minibatches=2", "reinforcement.epochs=2")
+def test_minibatches_report_the_mismatch_of_all_tokens():
+    one_batch, _ = train(groups([1.0, 0.0], [0.0, 1.0]))
+    halves, _ = train(groups([1.0, 0.0], [0.0, 1.0]), "reinforcement.minibatches=2", "reinforcement.epochs=2")
     for name in ("sampler/mismatch_mean", "sampler/mismatch_max", "sampler/mismatch_kl"):
-        assert halves[name] == pytest.approx(whole[name], rel=1e-5)
+        assert halves[name] == pytest.approx(one_batch[name], rel=1e-5)
 
 
-def test_a_preference_loss_is_reported_as_it_is():
-    metrics, _ = learned(groups([1.0, 0.0]), "objective=dpo", "advantage=null")
-    assert metrics["loss/total"] == pytest.approx(math.log(2), abs=1e-5)  # before anything moved
+def test_preference_loss_is_reported():
+    metrics, _ = train(groups([1.0, 0.0]), "objective=dpo", "advantage=null")
+    assert metrics["loss/total"] == pytest.approx(math.log(2), abs=1e-5)  # before any update

@@ -1,11 +1,11 @@
-"""An update from which everything was taken out trains nothing, and the run goes on."""
+"""An update whose groups are all removed trains nothing, and the run continues."""
 
 import json
 
 import pytest
 
-from tests_slow import mostly_slow
-from tests_small import SMALL
+from support.slow import mostly_slow
+from support.small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -37,8 +37,8 @@ NOTHING_LEFT = {
 @pytest.mark.parametrize(
     "name", mostly_slow(NOTHING_LEFT, quick=["groups all equal", "with pairs", "a critic", "trees"])
 )
-def test_nothing_left_is_no_update_and_no_failure(tmp_path, name):
-    # what an untrained model samples is never right, so every group is all equal
+def test_empty_update_is_skipped_without_failure(tmp_path, name):
+    # an untrained model never succeeds, so the rewards of every group are equal
     changes = [*SMALL, "supervised=null", "ablations=null", *NOTHING_LEFT[name]]
     recipe = load_recipe("demo", [change for change in changes if not change.startswith("supervised.")])
     train(recipe, tmp_path / "run", progress=Progress(quiet=True))

@@ -1,4 +1,4 @@
-"""Weight decay is for matrices."""
+"""Weight decay applies to matrices only."""
 
 import torch
 

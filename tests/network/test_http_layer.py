@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from tests_http import SERVERS, application_of, close, send
-from whetstone.extras import release
+from support.http_layer import SERVERS, application_of, close, send
 from whetstone.network.http_layer import ACCESS_LOG
+from whetstone.optional_dependencies import get_package_version
 
 pytest.importorskip("starlette", reason="pip install starlette uvicorn httptools")
 
@@ -25,9 +25,9 @@ def app(request, tmp_path_factory):
 
 def test_health_readiness_and_document_have_the_version(app):
     health, ready, document = send(app, *(("GET", path, {}) for path in ("/health", "/ready", "/openapi.json")))
-    assert (health.status_code, health.json()["status"], health.json()["version"]) == (200, "ok", release())
+    assert (health.status_code, health.json()["status"], health.json()["version"]) == (200, "ok", get_package_version())
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
-    assert document.json()["info"]["version"] == release()
+    assert document.json()["info"]["version"] == get_package_version()
 
 
 def test_document_describes_every_route_and_method(app):
@@ -50,7 +50,7 @@ def test_every_line_of_the_metrics_is_a_comment_or_a_sample(app):
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = metrics.text.splitlines()
     assert all(line.startswith(("# HELP whetstone_", "# TYPE whetstone_")) or SAMPLE.fullmatch(line) for line in lines)
-    assert f'whetstone_build_info{{version="{release()}"}} 1' in lines
+    assert f'whetstone_build_info{{version="{get_package_version()}"}} 1' in lines
 
 
 def test_a_public_parser_reads_the_metrics_and_a_histogram_adds_up(app):

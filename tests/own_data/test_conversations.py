@@ -1,21 +1,21 @@
-"""Conversations from a file: what can have happened is read, what cannot is told by line and reason."""
+"""Conversations from a file: possible ones are read, impossible ones reported by line and reason."""
 
 import json
 
 import pytest
 
-from tests_conversations import call, computed, conversations, written
+from support.conversations import call, computed, conversations, written
 from whetstone.chat import ToolSpec
-from whetstone.data import conversation_of, preference_of, rows_of
+from whetstone.data import load_rows, read_conversation, read_preference
 from whetstone.data.conversations import LEARNED_FROM
-from whetstone.data.rows import Row
+from whetstone.data.row_readers import Row
 from whetstone.errors import DataError
 
 SPEC = ToolSpec("pocket_calculator", "", {"type": "object", "properties": {"expression": {"type": "string"}}})
 
 
 def of(*messages, **more):
-    return conversation_of(Row("chats.jsonl:7", {"messages": list(messages), **more}))
+    return read_conversation(Row("chats.jsonl:7", {"messages": list(messages), **more}))
 
 
 def test_calls_and_results_are_paired_as_in_an_episode():
@@ -24,7 +24,7 @@ def test_calls_and_results_are_paired_as_in_an_episode():
     assert (read.messages[1].tool_calls[0].id, read.messages[2].tool_call_id) == ("call_0_0", "call_0_0")
 
 
-def test_results_of_two_calls_find_theirs_in_any_order():
+def test_results_of_two_calls_are_matched_in_any_order():
     two = {"role": "assistant", "content": "", "tool_calls": [call("1+1", "a"), call("2+2", "b")]}
     answers = [
         {"role": "tool", "tool_call_id": "b", "content": "4"},
@@ -36,8 +36,8 @@ def test_results_of_two_calls_find_theirs_in_any_order():
 
 def test_arguments_may_be_an_object_and_other_keys_may_be_null():
     function = {"name": "pocket_calculator", "arguments": {"expression": "1+1", "query": None}}
-    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "function": function}], "name": None}
-    read = of(computed(1, 1)[0], said, {"role": "tool", "tool_call_id": "x", "content": "2", "tool_calls": None},
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "x", "function": function}], "name": None}
+    read = of(computed(1, 1)[0], message, {"role": "tool", "tool_call_id": "x", "content": "2", "tool_calls": None},
               {"role": "assistant", "content": "2"})  # fmt: skip
     assert json.loads(read.messages[1].tool_calls[0].arguments) == {"expression": "1+1", "query": None}
 
@@ -51,7 +51,7 @@ def test_arguments_may_be_an_object_and_other_keys_may_be_null():
     ],
 )
 def test_other_shapes_are_the_same_conversation(columns):
-    read = conversation_of(Row("a", columns))
+    read = read_conversation(Row("a", columns))
     assert [(message.role, message.text) for message in read.messages] == [("user", "Compute 1+1"), ("assistant", "2")]
 
 
@@ -62,7 +62,7 @@ RESULT = {"role": "tool", "tool_call_id": "x", "content": "2"}
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([], "without messages"),
         ([SAID, USER], r"messages\[0\]: the first message is of the assistant; system or user is expected"),
@@ -75,34 +75,34 @@ RESULT = {"role": "tool", "tool_call_id": "x", "content": "2"}
         ([USER, "ok"], r"messages\[1\]: an object is expected, got str"),
     ],
 )
-def test_what_cannot_have_happened_is_told_by_line_and_reason(messages, said):
-    with pytest.raises(DataError, match=f"^chats.jsonl:7  .*{said}"):
+def test_impossible_conversation_is_reported_by_line_and_reason(messages, message):
+    with pytest.raises(DataError, match=f"^chats.jsonl:7  .*{message}"):
         of(*messages)
 
 
-def test_a_call_of_a_tool_that_was_not_there_is_told():
+def test_call_of_an_unknown_tool_is_reported():
     with pytest.raises(DataError, match='names "pocket_calculator", which is not among its tools'):
         of(*computed(1, 2), tools=[{"name": "search", "description": "", "parameters": {}}])
 
 
-def test_a_row_that_says_nothing_of_tools_has_those_on_offer():
+def test_row_without_tools_has_those_of_the_recipe():
     row = Row("a", {"messages": computed(1, 2)})
-    assert conversation_of(row, (SPEC,)).tools == (SPEC,)
-    assert conversation_of(Row("a", {**row.columns, "messages": [USER, SAID], "tools": []}), (SPEC,)).tools == ()
+    assert read_conversation(row, (SPEC,)).tools == (SPEC,)
+    assert read_conversation(Row("a", {**row.columns, "messages": [USER, SAID], "tools": []}), (SPEC,)).tools == ()
 
 
 @pytest.mark.parametrize(("name", "places"), [("all", (1, 3)), ("last", (3,)), ("calls", (1,)), ("answers", (3,))])
-def test_turns_are_chosen_by_name(name, places):
+def test_turns_are_selected_by_name(name, places):
     assert of(*computed(3, 4)).learned(LEARNED_FROM[name]) == places
 
 
-def test_a_message_of_weight_0_is_read_and_not_learned():
-    question, asked, result, answer = computed(3, 4)
-    assert of(question, {**asked, "weight": 0}, result, answer).learned(LEARNED_FROM["all"]) == (3,)
+def test_message_of_weight_0_is_context():
+    question, call, result, answer = computed(3, 4)
+    assert of(question, {**call, "weight": 0}, result, answer).learned(LEARNED_FROM["all"]) == (3,)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b'{"messages": [\n', r":1  not JSON"),
         (b'{"messages": []', r":1  .*the last line; is the file cut off"),
@@ -111,43 +111,45 @@ def test_a_message_of_weight_0_is_read_and_not_learned():
         (b'\n{"a": 1, "a": 2}\n', r':2  .*the key "a" is there twice'),
     ],
 )
-def test_a_line_that_cannot_be_read_is_told_by_its_number(tmp_path, content, said):
+def test_unreadable_line_is_reported_by_its_number(tmp_path, content, message):
     path = tmp_path / "chats.jsonl"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"chats.jsonl{said}"):
-        list(rows_of(path))
+    with pytest.raises(DataError, match=f"chats.jsonl{message}"):
+        list(load_rows(path))
 
 
-def test_kinds_of_files_hold_the_same_rows(tmp_path):
+def test_all_file_formats_hold_the_same_rows(tmp_path):
     rows = conversations(3)
     written(tmp_path / "a.jsonl", rows)
     (tmp_path / "a.json").write_text(json.dumps(rows))
     assert (
-        [r.columns for r in rows_of(tmp_path / "a.jsonl")] == [r.columns for r in rows_of(tmp_path / "a.json")] == rows
+        [r.columns for r in load_rows(tmp_path / "a.jsonl")]
+        == [r.columns for r in load_rows(tmp_path / "a.json")]
+        == rows
     )
     pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'whetstone-rl[datasets]'")
     import pyarrow
 
     pq.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
-    read = [conversation_of(row) for row in rows_of(tmp_path / "train.parquet")]
-    assert [c.messages for c in read] == [conversation_of(row).messages for row in rows_of(tmp_path / "a.jsonl")]
+    read = [read_conversation(row) for row in load_rows(tmp_path / "train.parquet")]
+    assert [c.messages for c in read] == [read_conversation(row).messages for row in load_rows(tmp_path / "a.jsonl")]
 
 
-def test_a_file_that_is_not_there_has_a_near_one(tmp_path):
+def test_missing_file_is_reported_with_the_nearest(tmp_path):
     written(tmp_path / "chats.jsonl", [])
     with pytest.raises(DataError, match=r"no such file.*chats\.jsonl"):
-        rows_of(tmp_path / "chat.jsonl")
+        load_rows(tmp_path / "chat.jsonl")
 
 
-def test_a_pair_shares_what_both_begin_with():
-    read = preference_of(Row("a", {"prompt": "Compute 1+1", "chosen": "2", "rejected": "3"}))
-    assert (read.shared, [worth for _, worth in read.answers]) == (1, [1.0, 0.0])
-    whole = {"chosen": computed(3, 4), "rejected": [*computed(3, 4)[:3], {"role": "assistant", "content": "13"}]}
-    assert preference_of(Row("a", whole)).shared == 3
+def test_pair_shares_its_prefix():
+    read = read_preference(Row("a", {"prompt": "Compute 1+1", "chosen": "2", "rejected": "3"}))
+    assert (read.shared, [value for _, value in read.answers]) == (1, [1.0, 0.0])
+    complete = {"chosen": computed(3, 4), "rejected": [*computed(3, 4)[:3], {"role": "assistant", "content": "13"}]}
+    assert read_preference(Row("a", complete)).shared == 3
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are equal"),
         ({"prompt": "a", "chosen": "b"}, "no pair"),
@@ -155,6 +157,6 @@ def test_a_pair_shares_what_both_begin_with():
         ({"chosen": [USER, SAID], "rejected": [{**USER, "content": "!"}, SAID]}, "no messages in common"),
     ],
 )
-def test_a_pair_that_is_none_is_told(columns, said):
-    with pytest.raises(DataError, match=said):
-        preference_of(Row("pairs.jsonl:3", columns))
+def test_invalid_pair_is_reported(columns, message):
+    with pytest.raises(DataError, match=message):
+        read_preference(Row("pairs.jsonl:3", columns))

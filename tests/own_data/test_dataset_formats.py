@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests_formats_of_data import CONTAINERS, FORMATS, TABLES, as_messages, as_sharegpt, read_back, write_dataset
-from whetstone.data import conversation_of, preference_of, rows_of, text_of
-from whetstone.data.conversations import LEARNED_FROM, DataUsage, everything
-from whetstone.data.rows import Row
+from support.dataset_formats import CONTAINERS, FORMATS, TABLES, as_messages, as_sharegpt, read_back, write_dataset
+from whetstone.data import get_text, load_rows, read_conversation, read_preference
+from whetstone.data.conversations import LEARNED_FROM, DataUsage, all_assistant_turns
+from whetstone.data.row_readers import Row
 from whetstone.errors import DataError
 
 everywhere = pytest.mark.parametrize(
@@ -26,7 +26,7 @@ STOCK = {"type": "function", "function": {"name": "stock", "arguments": '{"item"
 
 
 def called(arguments, name="lookup"):
-    """A question, a call with these arguments, its result, an answer."""
+    """Return a question, a call with these arguments, its result and an answer."""
     call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
     result = {"role": "tool", "tool_call_id": "c", "content": "found"}
     return [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, result, DONE]
@@ -42,7 +42,7 @@ def read_row(format, messages, **columns):
 
 
 def trained_texts(conversation):
-    return [conversation.messages[place].text for place in conversation.learned(everything)]
+    return [conversation.messages[place].text for place in conversation.learned(all_assistant_turns)]
 
 
 # Nulls
@@ -81,9 +81,9 @@ def test_nulls_in_json_columns_of_a_dataset_are_kept(tmp_path):
     datasets.Dataset.from_list(rows, on_mixed_types="use_json").save_to_disk(str(tmp_path / "saved"))
     features = datasets.Features({"messages": datasets.List(datasets.Json())})
     datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "json"))
-    read = [conversation_of(row) for row in rows_of(tmp_path / "json")]
+    read = [read_conversation(row) for row in load_rows(tmp_path / "json")]
     assert [arguments_of(each) for each in read] == [[value] for value in values]
-    assert len([conversation_of(row) for row in rows_of(tmp_path / "saved")]) == 2
+    assert len([read_conversation(row) for row in load_rows(tmp_path / "saved")]) == 2
 
 
 def test_a_map_of_arrow_is_an_object_with_its_nulls(tmp_path):
@@ -97,7 +97,7 @@ def test_a_map_of_arrow_is_an_object_with_its_nulls(tmp_path):
     rows = [[USER, {"role": "assistant", "function_call": call}]]
     table = pyarrow.table({"messages": pyarrow.array(rows, pyarrow.list_(pyarrow.struct(fields)))})
     parquet.write_table(table, tmp_path / "a.parquet")
-    (read,) = [conversation_of(row) for row in rows_of(tmp_path / "a.parquet")]
+    (read,) = [read_conversation(row) for row in load_rows(tmp_path / "a.parquet")]
     assert arguments_of(read) == [{"ticket": "7", "assignee": None}]
 
 
@@ -245,11 +245,11 @@ def test_roles_of_calls_are_read(tmp_path, container, caller, observer):
     rows = [{"from": "human", "value": "q"}, {"from": caller, "value": CALL_TEXT}, {"from": observer, "value": "4"},
             {"from": "gpt", "value": "done"}]  # fmt: skip
     path = CONTAINERS[container](tmp_path, [{"conversations": rows}])
-    (read,) = [conversation_of(row) for row in rows_of(path)]
+    (read,) = [read_conversation(row) for row in load_rows(path)]
     assert arguments_of(read) == [{"item": "tea", "size": None}]
     assert [message.role for message in read.messages] == ["user", "assistant", "tool", "assistant"]
     by_role = [{"role": each["from"], "content": each["value"]} for each in rows]
-    assert conversation_of(Row("a", {"messages": by_role})).messages == read.messages
+    assert read_conversation(Row("a", {"messages": by_role})).messages == read.messages
 
 
 @pytest.mark.parametrize("value", [f"[{CALL_TEXT}, {CALL_TEXT}]", None], ids=["list", "messages"])
@@ -259,17 +259,17 @@ def test_calls_of_one_turn_are_one_message(value):
             *({"from": "function_call", "value": each} for each in calls),
             *({"from": "observation", "value": each} for each in ("4", "5")),
             {"from": "gpt", "value": "done"}]  # fmt: skip
-    read = conversation_of(Row("a", {"conversations": rows}))
+    read = read_conversation(Row("a", {"conversations": rows}))
     assert [(m.role, m.text, len(m.tool_calls)) for m in read.messages[1:4]] == [
         ("assistant", "let me see", 2), ("tool", "4", 0), ("tool", "5", 0)
     ]  # fmt: skip
 
 
-def test_a_turn_whose_messages_have_different_marks_stays_apart():
+def test_a_turn_whose_messages_have_different_marks_stays_separate():
     rows = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "BAD", "weight": 0},
             {"from": "function_call", "value": CALL_TEXT}]  # fmt: skip
-    read = conversation_of(Row("a", {"conversations": rows}))
-    assert read.learned(everything) == (2,)
+    read = read_conversation(Row("a", {"conversations": rows}))
+    assert read.learned(all_assistant_turns) == (2,)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_turn_whose_messages_have_different_marks_stays_apart():
 def test_a_call_that_cannot_be_read_is_rejected(value, problem):
     rows = [{"from": "human", "value": "q"}, {"from": "function_call", "value": value}]
     with pytest.raises(DataError, match=rf"^a:1  conversations\[1\]\.value.*{problem}"):
-        conversation_of(Row("a:1", {"conversations": rows}))
+        read_conversation(Row("a:1", {"conversations": rows}))
 
 
 # Columns and keys
@@ -307,7 +307,7 @@ def test_keys_of_tools_calls_and_parts_are_reported_too():
     call = {**PRICE, "function": {**PRICE["function"], "result": "4"}, "seconds": 2}
     parts = [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]
     messages = [{"role": "user", "content": parts, "name": "Ann"}, {"role": "assistant", "tool_calls": [call]}]
-    assert set(conversation_of(Row("a", {"messages": messages, "tools": [tool]})).unread) == {
+    assert set(read_conversation(Row("a", {"messages": messages, "tools": [tool]})).unread) == {
         "messages[].content[].cache_control", "messages[].name", "messages[].tool_calls[].seconds",
         "messages[].tool_calls[].function.result", "tools[].cost", "tools[].function.strict",
     }  # fmt: skip
@@ -374,7 +374,7 @@ def test_images_outside_of_content_parts_are_refused(format, where):
 
 def test_a_column_of_lists_is_a_list_of_messages():
     columns = {"from": ["human", "gpt"], "value": ["q", "done"]}
-    read = conversation_of(Row("a", {"conversations": columns}))
+    read = read_conversation(Row("a", {"conversations": columns}))
     assert [(m.role, m.text) for m in read.messages] == [("user", "q"), ("assistant", "done")]
 
 
@@ -395,7 +395,7 @@ def two_turns(**bad):
 def test_a_marked_message_is_not_trained(format, mark, value):
     read = read_row(format, two_turns(**{mark: value}))
     assert trained_texts(read) == ["GOOD"]
-    assert read.count_exclusions(everything) == {f"{mark}: {json.dumps(value)}": 1}
+    assert read.count_exclusions(all_assistant_turns) == {f"{mark}: {json.dumps(value)}": 1}
     assert read.unread == ()
 
 
@@ -412,7 +412,7 @@ def test_a_marked_row_is_not_trained(tmp_path, format, container, mark, value):
     rows = [(two_turns(), {mark: value}), (two_turns(), {mark: type(value)(1)})]
     read = read_back(tmp_path, format, container, rows)
     assert [trained_texts(each) for each in read] == [[], ["BAD", "GOOD"]]
-    assert read[0].count_exclusions(everything) == {f"row {mark}: {json.dumps(value)}": 2}
+    assert read[0].count_exclusions(all_assistant_turns) == {f"row {mark}: {json.dumps(value)}": 2}
 
 
 @every_format
@@ -440,17 +440,17 @@ def test_a_mark_that_cannot_be_followed_is_rejected(format, mark, value):
 
 def test_a_mark_that_would_train_the_user_is_reported():
     messages = [{**USER, "train": True}, DONE]
-    assert conversation_of(Row("a", {"messages": messages})).unread == ("messages[].train: true (user)",)
-    assert conversation_of(Row("a", {"messages": [{**USER, "train": False}, DONE]})).unread == ()
+    assert read_conversation(Row("a", {"messages": messages})).unread == ("messages[].train: true (user)",)
+    assert read_conversation(Row("a", {"messages": [{**USER, "train": False}, DONE]})).unread == ()
 
 
 @pytest.mark.parametrize("container", list(CONTAINERS))
 def test_turns_of_a_prompt_are_context(tmp_path, container):
     row = {"prompt": two_turns()[:3], "completion": two_turns()[3:]}
     path = CONTAINERS[container](tmp_path, [row])
-    (read,) = [conversation_of(row) for row in rows_of(path)]
+    (read,) = [read_conversation(row) for row in load_rows(path)]
     assert trained_texts(read) == ["GOOD"]
-    assert read.count_exclusions(everything) == {"prompt": 1}
+    assert read.count_exclusions(all_assistant_turns) == {"prompt": 1}
 
 
 @pytest.mark.parametrize("column", ["prompt", "messages", "conversations"])
@@ -459,7 +459,7 @@ def test_turns_of_a_prompt_of_a_pair_are_context(column, as_list):
     make = as_sharegpt if column == "conversations" else as_messages
     (prompt,) = make(two_turns()[:3]).values()
     sides = {side: {"role": "assistant", "content": side} for side in ("chosen", "rejected")}
-    read = preference_of(Row("a", {column: prompt, **{k: [v] if as_list else v for k, v in sides.items()}}))
+    read = read_preference(Row("a", {column: prompt, **{k: [v] if as_list else v for k, v in sides.items()}}))
     assert [trained_texts(each) for each, _ in read.answers] == [["chosen"], ["rejected"]]
     assert read.is_trained
 
@@ -472,14 +472,14 @@ def test_a_pair_repeats_its_prompt_or_not():
         {"prompt": "q", "chosen": [system, USER, sides[0]], "rejected": [system, USER, sides[1]]},
         {"prompt": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}], "chosen": "a", "rejected": "b"},
     ]
-    read = [preference_of(Row("a", row)) for row in rows]
+    read = [read_preference(Row("a", row)) for row in rows]
     assert all(each.shared == 2 for each in read)
     assert len({tuple(conversation.messages for conversation, _ in each.answers) for each in read}) == 1
 
 
 @pytest.mark.parametrize("make", [as_messages, as_sharegpt])
 def test_a_rated_conversation_compares_its_last_answer(make):
-    read = preference_of(Row("a", make(two_turns(), label=True)))
+    read = read_preference(Row("a", make(two_turns(), label=True)))
     assert [(trained_texts(each), value) for each, value in read.answers] == [(["GOOD"], 1.0)]
 
 
@@ -487,13 +487,13 @@ def test_a_rated_conversation_compares_its_last_answer(make):
 def test_a_pair_with_an_excluded_answer_is_not_trained(side):
     sides = {name: [USER, {"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
     sides[side][1]["loss"] = False
-    assert not preference_of(Row("a", sides)).is_trained
+    assert not read_preference(Row("a", sides)).is_trained
 
 
 def test_a_marked_text_is_not_trained():
     usage = DataUsage("texts")
     rows = [Row("a", {"text": "BAD", "weight": 0}), Row("a", {"text": "GOOD", "topic": "tea"})]
-    assert [text_of(row) for row in rows if not usage.add_row(row, ("text",))] == ["GOOD"]
+    assert [get_text(row) for row in rows if not usage.add_row(row, ("text",))] == ["GOOD"]
     assert usage.describe(Path("a.jsonl")) == [
         "a.jsonl: 1 of 2 texts are trained; excluded: row weight: 0 (1)", "a.jsonl: keys without effect: topic (1 row)"
     ]  # fmt: skip
@@ -502,8 +502,8 @@ def test_a_marked_text_is_not_trained():
 def test_usage_counts_turns_by_reason():
     usage = DataUsage()
     for row in ({"messages": two_turns(weight=0)}, {"prompt": two_turns()[:3], "completion": ""}):
-        usage.add(conversation_of(Row("a", row)), chosen=LEARNED_FROM["all"])
-    usage.add(conversation_of(Row("a", {"messages": called({})})), chosen=LEARNED_FROM["answers"])
+        usage.add(read_conversation(Row("a", row)), chosen=LEARNED_FROM["all"])
+    usage.add(read_conversation(Row("a", {"messages": called({})})), chosen=LEARNED_FROM["answers"])
     reasons = "weight: 0 (1); prompt (1); empty answer (1); train_on (1)"
     assert usage.describe(Path("a.jsonl")) == [f"a.jsonl: 2 of 6 assistant turns are trained; excluded: {reasons}"]
 
@@ -537,7 +537,7 @@ EMPTY = [{"content": None}, {}, {"content": ""}, {"content": []}, {"content": " 
 def test_an_empty_answer_is_not_trained(format, empty):
     read = read_row(format, [USER, {"role": "assistant", **empty}, USER, DONE])
     assert trained_texts(read) == ["done"]
-    assert read.count_exclusions(everything) == {"empty answer": 1}
+    assert read.count_exclusions(all_assistant_turns) == {"empty answer": 1}
 
 
 @everywhere
@@ -549,14 +549,14 @@ def test_an_empty_answer_is_excluded_in_every_container(tmp_path, format, contai
 
 @pytest.mark.parametrize("empty", [None, ""])
 def test_an_empty_completion_is_not_trained(empty):
-    assert conversation_of(Row("a", {"prompt": "q", "completion": empty})).learned(everything) == ()
-    assert not preference_of(Row("a", {"prompt": "q", "chosen": "a", "rejected": empty})).is_trained
-    assert not preference_of(Row("a", {"prompt": "q", "completion": empty, "label": True})).is_trained
+    assert read_conversation(Row("a", {"prompt": "q", "completion": empty})).learned(all_assistant_turns) == ()
+    assert not read_preference(Row("a", {"prompt": "q", "chosen": "a", "rejected": empty})).is_trained
+    assert not read_preference(Row("a", {"prompt": "q", "completion": empty, "label": True})).is_trained
 
 
 @every_format
 def test_a_call_without_text_is_trained(format):
-    assert len(read_row(format, called({"a": 1})).learned(everything)) == 2
+    assert len(read_row(format, called({"a": 1})).learned(all_assistant_turns)) == 2
 
 
 def test_tables_are_those_with_structs():
@@ -603,7 +603,7 @@ COLUMNS = st.fixed_dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(columns=COLUMNS)
 def test_any_row_is_read_or_rejected_with_its_place(columns):
-    for read in (conversation_of, preference_of):
+    for read in (read_conversation, read_preference):
         try:
             read(Row("rows.jsonl:3", columns))
         except DataError as error:
@@ -646,13 +646,13 @@ def test_ids_of_calls_may_be_numbers(format):
 def test_marks_and_labels_of_csv_are_texts(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("prompt,completion,weight\nq,a,0\nq,b,1\nq,c,\nq,d,False\nq,e,2\n")
-    rows = rows_of(path)
-    assert [trained_texts(conversation_of(row)) for row in rows[:4]] == [[], ["b"], ["c"], []]
-    assert conversation_of(rows[0]).exclusions == ("", "row weight: 0")
+    rows = load_rows(path)
+    assert [trained_texts(read_conversation(row)) for row in rows[:4]] == [[], ["b"], ["c"], []]
+    assert read_conversation(rows[0]).exclusions == ("", "row weight: 0")
     with pytest.raises(DataError, match=r"row 5  weight: a mark is true, false, 1 or 0, got '2'"):
-        conversation_of(rows[4])
+        read_conversation(rows[4])
     path.write_text("prompt,completion,label\nq,a,true\nq,b,False\nq,c,1\nq,d,0\nq,e,good\n")
-    rows = rows_of(path)
-    assert [preference_of(row).answers[0][1] for row in rows[:4]] == [1.0, 0.0, 1.0, 0.0]
+    rows = load_rows(path)
+    assert [read_preference(row).answers[0][1] for row in rows[:4]] == [1.0, 0.0, 1.0, 0.0]
     with pytest.raises(DataError, match="row 5  label: true or false is expected, got 'good'"):
-        preference_of(rows[4])
+        read_preference(rows[4])

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from tests_templates import real_templates, real_tokenizer
-from whetstone.chat import FORMATS, Chat, fitting_format
-from whetstone.data import conversation_of, preference_of, rows_of, written
-from whetstone.data.rows import Row
+from support.chat_templates import real_templates, real_tokenizer
+from whetstone.chat import FORMATS, Chat, detect_tool_call_format
+from whetstone.data import load_rows, read_conversation, read_preference, tokenize_conversation
+from whetstone.data.row_readers import Row
 from whetstone.errors import DataError, TaskError
 from whetstone.tasks import File
 
@@ -24,7 +24,7 @@ def chat_of():
     def get(name):
         if name not in built:
             tokenizer = real_tokenizer(name, REAL[name])
-            built[name] = Chat(tokenizer, FORMATS[fitting_format(tokenizer)]())
+            built[name] = Chat(tokenizer, FORMATS[detect_tool_call_format(tokenizer)]())
         return built[name]
 
     return get
@@ -54,7 +54,7 @@ def answers_of(path):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json"])
 def test_a_byte_order_mark_changes_no_row(tmp_path, suffix):
-    """Report 20: rows with different keys, of which Arrow would make nulls."""
+    """Check report 20: rows with different keys, of which Arrow would make nulls."""
     calls = [
         {"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}
         for arguments in ({"a": 1}, {"b": None})
@@ -65,7 +65,7 @@ def test_a_byte_order_mark_changes_no_row(tmp_path, suffix):
     ]  # fmt: skip
     text = json.dumps(rows) if suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows)
     read = [
-        [conversation_of(row).messages for row in rows_of(write(tmp_path / f"{mark}{suffix}", text, mark=mark))]
+        [read_conversation(row).messages for row in load_rows(write(tmp_path / f"{mark}{suffix}", text, mark=mark))]
         for mark in (False, True)
     ]
     assert read[0] == read[1]
@@ -74,22 +74,22 @@ def test_a_byte_order_mark_changes_no_row(tmp_path, suffix):
 
 
 def test_a_byte_order_mark_hides_no_column_of_a_table(tmp_path):
-    """Report 21: through both entry points."""
+    """Check report 21: through both entry points."""
     talk = json.dumps(TALK).replace('"', '""')
     text = f'question,answer,messages\r\nName a tea,4,"{talk}"\r\n'
     plain, marked = (write(tmp_path / f"{mark}.csv", text, mark=mark) for mark in (False, True))
     assert answers_of(plain) == answers_of(marked) == [("Name a tea", "4")]
-    (row,), (other,) = rows_of(plain), rows_of(marked)
+    (row,), (other,) = load_rows(plain), load_rows(marked)
     assert row.columns == other.columns
-    assert conversation_of(other).messages == conversation_of(row).messages
+    assert read_conversation(other).messages == read_conversation(row).messages
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n\n"])
 def test_the_last_row_needs_no_line_break(tmp_path, end):
-    """Report 30."""
+    """Check report 30."""
     lines = [json.dumps({"question": f"q{n}", "answer": str(n)}) for n in range(3)]
     assert answers_of(write(tmp_path / "tasks.jsonl", "\n".join(lines) + end)) == [(f"q{n}", str(n)) for n in range(3)]
-    assert len(rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines) + end))) == 3
+    assert len(load_rows(write(tmp_path / "rows.jsonl", "\n".join(lines) + end))) == 3
     table = write(tmp_path / "tasks.csv", "question,answer\n" + "\n".join(f"q{n},{n}" for n in range(3)) + end)
     assert answers_of(table) == [(f"q{n}", str(n)) for n in range(3)]
 
@@ -102,7 +102,7 @@ VALUES = ["N/A", "NA", "None", "null", "nan", "007", "1e5", "True", "-", "3.10"]
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_answers_keep_their_text(tmp_path, suffix):
-    """Report 23."""
+    """Check report 23."""
     rows = [{"question": f"q{n}", "answer": value} for n, value in enumerate(VALUES)]
     path = tmp_path / f"tasks{suffix}"
     if suffix == ".parquet":
@@ -119,7 +119,7 @@ def test_answers_keep_their_text(tmp_path, suffix):
 
 
 def test_a_nan_in_a_table_is_a_missing_value(tmp_path):
-    """Report 24: a column that is empty, or numbers and empty cells."""
+    """Check report 24: a column that is empty, or numbers and empty cells."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'whetstone-rl[datasets]'")
     import pyarrow
 
@@ -127,8 +127,8 @@ def test_a_nan_in_a_table_is_a_missing_value(tmp_path):
     rows = [{"messages": TALK, "tools": nan, "system": nan, "weight": weight} for weight in (1.0, nan)]
     path = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    for row in rows_of(path):
-        conversation = conversation_of(row)
+    for row in load_rows(path):
+        conversation = read_conversation(row)
         assert [message.text for message in conversation.messages] == ["q", "GOOD"]
         assert (conversation.tools, conversation.exclusions) == ((), ("", ""))
     tasks = tmp_path / "tasks.parquet"
@@ -141,7 +141,7 @@ def test_a_nan_in_a_table_is_a_missing_value(tmp_path):
 
 
 def test_text_and_call_that_follow_each_other_are_one_turn():
-    """Report 25."""
+    """Check report 25."""
     turns = [
         ("human", "How warm is it in Oslo and Rome?"), ("gpt", "Let me look."),
         ("function_call", '{"name": "weather", "arguments": {"city": "Oslo"}}'),
@@ -149,7 +149,7 @@ def test_text_and_call_that_follow_each_other_are_one_turn():
         ("observation", "4"), ("observation", "20"), ("gpt", "4 and 20."),
     ]  # fmt: skip
     row = Row("rows.jsonl:1", {"conversations": [{"from": speaker, "value": value} for speaker, value in turns]})
-    messages = conversation_of(row).messages
+    messages = read_conversation(row).messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
     assert messages[1].text == "Let me look."
     assert [json.loads(call.arguments)["city"] for call in messages[1].tool_calls] == ["Oslo", "Rome"]
@@ -157,12 +157,12 @@ def test_text_and_call_that_follow_each_other_are_one_turn():
 
 
 def test_a_file_without_a_usable_row_names_its_rows(tmp_path):
-    """Report 26."""
+    """Check report 26."""
     rows = [{"messages": []}, {"messages": [{"role": "user", "content": "q"}]}, {"text": 3}]
     path = write(tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    for place, row in enumerate(rows_of(path), start=1):
+    for place, row in enumerate(load_rows(path), start=1):
         with pytest.raises(DataError, match=rf"rows\.jsonl:{place}"):
-            conversation_of(row)
+            read_conversation(row)
 
 
 TOOL = {
@@ -174,10 +174,10 @@ TOOL = {
 @pytest.mark.parametrize("other", ["tool_defs", "functions", "available_tools"])
 @pytest.mark.parametrize("as_text", [False, True])
 def test_a_null_in_one_column_of_tools_hides_no_other(other, as_text):
-    """Report 28: the other column is read, or reported as unread; it is never dropped silently."""
+    """Check report 28: the other column is read, or reported as unread; it is never dropped silently."""
     value = [TOOL["function"]] if other == "functions" else [TOOL]
     columns = {"messages": TALK, "tools": None, other: json.dumps(value) if as_text else value}
-    conversation = conversation_of(Row("rows.jsonl:1", columns))
+    conversation = read_conversation(Row("rows.jsonl:1", columns))
     assert [tool.name for tool in conversation.tools] == ["f"] or other in conversation.unread
 
 
@@ -188,11 +188,11 @@ def test_a_null_in_one_column_of_tools_hides_no_other(other, as_text):
     "name", [GEMMA, "Qwen3-Coder", "meta-llama-Llama-3.1-8B-Instruct", "openai-gpt-oss-120b", "GLM-4.6"]
 )
 def test_a_pair_ends_with_one_end_of_turn_and_the_end_is_trained(chat_of, name):
-    """Reports 27 and 29."""
+    """Check reports 27 and 29."""
     chat = chat_of(name)
     pair = Row("r:1", {"chosen": TALK, "rejected": [TALK[0], {"role": "assistant", "content": "BAD"}]})
-    for conversation, _ in preference_of(pair).answers:
-        ids = trained_ids(written(conversation, chat))
+    for conversation, _ in read_preference(pair).answers:
+        ids = trained_ids(tokenize_conversation(conversation, chat))
         assert [token in chat.stop_ids for token in ids].count(True) == 1
         assert ids[-1] in chat.stop_ids
         end = chat.tokenizer.decode(ids[-1:], skip_special_tokens=False)
@@ -202,7 +202,7 @@ def test_a_pair_ends_with_one_end_of_turn_and_the_end_is_trained(chat_of, name):
 
 @pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "GLM-4.6", "openai-gpt-oss-120b"])
 def test_a_demonstration_is_what_the_template_renders_at_once(chat_of, name):
-    """Report 8: also with thoughts, which some templates drop from earlier turns."""
+    """Check report 8: also with thoughts, which some templates drop from earlier turns."""
     chat = chat_of(name)
     talk = [
         {"role": "user", "content": "q"},
@@ -210,7 +210,7 @@ def test_a_demonstration_is_what_the_template_renders_at_once(chat_of, name):
         {"role": "user", "content": "r"},
         {"role": "assistant", "content": "two", "reasoning_content": "hence"},
     ]
-    trajectory = written(conversation_of(Row("r:1", {"messages": talk})), chat)
+    trajectory = tokenize_conversation(read_conversation(Row("r:1", {"messages": talk})), chat)
     assert not trajectory.error, trajectory.error
     last = trajectory.segments()[-1]
     assert last.tokens.ids[-1] in chat.stop_ids
@@ -222,10 +222,12 @@ def test_a_demonstration_is_what_the_template_renders_at_once(chat_of, name):
 
 
 def test_an_answer_beyond_the_context_is_left_out_with_its_place(chat_of):
-    """Report 22: nothing is truncated, so no sequence without a trained token reaches the learner."""
+    """Check report 22: nothing is truncated, so no sequence without a trained token reaches the learner."""
     talk = [{"role": "user", "content": "q" * 300}, TALK[1]]
-    trajectory = written(conversation_of(Row("rows.jsonl:7", {"messages": talk})), chat_of(GEMMA), context_length=64)
+    trajectory = tokenize_conversation(
+        read_conversation(Row("rows.jsonl:7", {"messages": talk})), chat_of(GEMMA), context_length=64
+    )
     assert not trajectory.segments()
     assert trajectory.score is None
     assert "rows.jsonl:7" in trajectory.error
-    assert "the context 64" in trajectory.error
+    assert "the context length is 64" in trajectory.error

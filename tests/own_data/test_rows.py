@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tests_cli import whetstone
-from tests_conversations import computed, conversations, pairs, written
-from tests_small import SMALL
+from support.cli import whetstone
+from support.conversations import computed, conversations, pairs, written
+from support.small import SMALL
 from whetstone.assembly import assemble
-from whetstone.assembly.own_data import check_data, demonstrations_of
-from whetstone.data import logged_groups, rows_of
+from whetstone.assembly.stage_datasets import check_data, read_demonstrations
+from whetstone.data import load_rows, logged_groups
 from whetstone.errors import DataError
 from whetstone.recipe import DataSettings, load_recipe
 from whetstone.reporting import Progress
@@ -35,7 +35,7 @@ def check(path, *overrides, options=(), code=0):
 
 
 def truncate(path, *lines):
-    """Cut off the end of lines of a file, numbered from 1."""
+    """Truncate lines of a file, numbered from 1."""
     text = path.read_text().splitlines()
     for number in lines:
         text[number - 1] = text[number - 1][:-7]
@@ -82,9 +82,9 @@ def test_checked_data_is_read_once(tmp_path, assembly):
     only = [*ONLY, f"supervised={{data: {settings.path}, steps: 1}}"]
     check_data(assembly, load_recipe("demo", [TINY, "chat.format=hermes", *only]))
     (tmp_path / "a.jsonl").unlink()
-    assert demonstrations_of(assembly, settings, "supervised.data").episode(0).score is not None
+    assert read_demonstrations(assembly, settings, "supervised.data").episode(0).score is not None
     with pytest.raises(DataError, match="no such file"):
-        demonstrations_of(assembly, settings, "supervised.data")
+        read_demonstrations(assembly, settings, "supervised.data")
 
 
 def test_csv_and_tsv_hold_the_same_conversations(tmp_path):
@@ -96,7 +96,7 @@ def test_csv_and_tsv_hold_the_same_conversations(tmp_path):
             writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
             writer.writeheader()
             writer.writerows(rows)
-        assert [row.columns for row in rows_of(tmp_path / name)] == rows
+        assert [row.columns for row in load_rows(tmp_path / name)] == rows
 
 
 def test_rewards_of_a_csv_are_numbers(tmp_path, assembly):
@@ -122,8 +122,8 @@ def test_rewards_of_a_csv_are_numbers(tmp_path, assembly):
         ({"completion_ids": [4, None]}, r"completion_ids\[1\]: a token id is an integer from 0, got null"),
         ({"completion_ids": [4.5, 5]}, r"completion_ids\[0\]: .* got 4\.5"),
         ({"completion_ids": [4, True]}, r"completion_ids\[1\]: .* got true"),
-        ({"completion_ids": [4, 10_000]}, "token 10000 is none of this policy's tokenizer"),
-        ({"completion_ids": [4, 2**70]}, "token 1180591620717411303424 is none of this policy's tokenizer"),
+        ({"completion_ids": [4, 10_000]}, "token 10000 is not in this policy's tokenizer"),
+        ({"completion_ids": [4, 2**70]}, "token 1180591620717411303424 is not in this policy's tokenizer"),
         ({"completion_ids": {"a": 1}}, "completion_ids: a list is expected"),
         ({"completion_ids": []}, "0 completion_ids"),
         ({"prompt_ids": [1, -2]}, r"prompt_ids\[1\]: a token id"),
@@ -222,4 +222,4 @@ def test_training_reports_invalid_rows_before_it_evaluates_and_stores_the_number
 def test_skipping_every_row_is_an_error(tmp_path, assembly):
     path = truncate(written(tmp_path / "a.jsonl", conversations(2)), 1, 2)
     with pytest.raises(DataError, match=r"a\.jsonl: all 2 rows are invalid; set `supervised\.data\.on_bad_row: stop`"):
-        demonstrations_of(assembly, DataSettings(path=str(path), on_bad_row="skip"), "supervised.data")
+        read_demonstrations(assembly, DataSettings(path=str(path), on_bad_row="skip"), "supervised.data")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_cli import whetstone
-from tests_conversations import conversations, written
+from support.cli import whetstone
+from support.conversations import conversations, written
 from whetstone.data.redacting import redacted_words
 from whetstone.data.sensitive import (
     REDACTORS,

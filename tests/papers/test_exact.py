@@ -4,12 +4,12 @@ import functools
 
 import pytest
 
-from exact import load_checks
-from whetstone.analysis.exact import REFUTED, SHOWN, Figure, read_rows, stored_rows
-from whetstone.analysis.papers import exact_counts, papers
+from paper_properties import load_checks
+from whetstone.analysis.exact import REFUTED, SHOWN, Figure, read_exact_rows, stored_rows
+from whetstone.analysis.paper_verdicts import exact_counts, load_papers
 
 CHECKS = load_checks()
-measured_row = functools.cache(lambda name: read_rows([CHECKS[name].measure_row()])[0])
+measured_row = functools.cache(lambda name: read_exact_rows([CHECKS[name].measure_row()])[0])
 STORED = {row.check: row for row in stored_rows()}
 
 
@@ -22,7 +22,7 @@ def test_property(name):
 @pytest.mark.parametrize("name", CHECKS)
 def test_stored_row_is_the_recomputed_one(name):
     stored, measured = STORED.get(name), measured_row(name)
-    advice = "python benchmarks/exact_checks.py --write stores all rows"
+    advice = "python -m benchmarks exact_checks --write stores all rows"
     assert stored is not None, advice
     plain = [
         (row.check, tuple(row.papers), row.claim, tuple(row.components), row.note, row.verdict)
@@ -40,9 +40,9 @@ def test_no_stored_row_is_without_a_check():
 
 
 def test_papers_have_their_exact_rows():
-    assert {key for row in STORED.values() for key in row.papers} <= set(papers())
-    assert papers()["rloo"].exact_verdict == SHOWN
-    assert sum(exact_counts(papers().values()).values()) == len({key for row in STORED.values() for key in row.papers})
+    assert {key for row in STORED.values() for key in row.papers} <= set(load_papers())
+    assert load_papers()["rloo"].exact_verdict == SHOWN
+    assert exact_counts(load_papers().values())[SHOWN] == len({key for row in STORED.values() for key in row.papers})
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_one_failed_figure_refutes_the_property():
     figures = [{"quantity": "a", "relation": "=", "expected": 0, "measured": 0},
                {"quantity": "b", "relation": "<", "expected": 1, "measured": 2}]  # fmt: skip
     row = {"check": "c", "papers": [], "claim": "p", "components": [], "figures": figures, "note": ""}
-    assert read_rows([row])[0].verdict == REFUTED
+    assert read_exact_rows([row])[0].verdict == REFUTED

@@ -1,4 +1,4 @@
-"""Heads on hidden states: where they begin, and slow copies that follow."""
+"""Critic heads on hidden states: initialization, target copies and gradients."""
 
 import pytest
 import torch
@@ -6,17 +6,17 @@ import torch
 from whetstone.policies import Critic
 
 
-def test_heads_begin_at_nothing_and_twins_a_little_off():
+def test_first_head_starts_at_zero_and_twin_head_is_random():
     critic = Critic(8, ("values", "twin_values"))
-    said = critic(torch.ones(3, 8))
-    assert said.shape == (3, 2)
-    assert (said[:, 0] == 0).all()
-    assert (said[:, 1] != 0).all()
-    again = Critic(8, ("values", "twin_values"))
-    assert torch.equal(again.value.weight, critic.value.weight)
+    values = critic(torch.ones(3, 8))
+    assert values.shape == (3, 2)
+    assert (values[:, 0] == 0).all()
+    assert (values[:, 1] != 0).all()
+    same_seed = Critic(8, ("values", "twin_values"))
+    assert torch.equal(same_seed.value.weight, critic.value.weight)
 
 
-def test_slow_copies_follow_and_are_not_trained():
+def test_target_copies_follow_and_are_not_trained():
     critic = Critic(1, ("values", "slow_values"))
     critic.slow_weight.fill_(0.5)
     with torch.no_grad():
@@ -26,7 +26,7 @@ def test_slow_copies_follow_and_are_not_trained():
     assert {name for name, _ in critic.named_parameters()} == {"value.weight", "value.bias"}
 
 
-def test_probabilities_and_the_gradient_in_front_of_states():
+def test_probabilities_and_detached_states():
     states = torch.ones(1, 4, requires_grad=True)
     assert Critic(4, probabilities=True)(states).item() == 0.5
     (through,) = torch.autograd.grad(Critic(4, ("twin_values",), detached=False)(states).sum(), states)

@@ -1,4 +1,4 @@
-"""Policies in folders: whole ones, adapters with what they stand on, and what is refused."""
+"""Policies in folders: full models, adapters with their base model, and folders that are refused."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from whetstone.policies import (
     adapters_off,
     add_adapters,
     build_tiny,
-    freeze,
+    freeze_parameters,
     load_policy,
     save_policy,
     without_adapters,
@@ -30,8 +30,8 @@ def small_policy():
     return build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
 
 
-def adapted(policy, *, dora=False):
-    """With adapters that have learned something."""
+def with_adapters(policy, *, dora=False):
+    """Add adapters with random nonzero weights to a policy."""
     add_adapters(policy.model, rank=4, alpha=8, target_modules="all-linear", dora=dora, seed=1)
     numbers = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -47,8 +47,8 @@ def logits(model):
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_adapters_saved_loaded_and_saved_again_are_the_same_policy(tmp_path, dora):
-    policy = adapted(small_policy(), dora=dora)
+def test_adapters_saved_and_loaded_repeatedly_are_the_same_policy(tmp_path, dora):
+    policy = with_adapters(small_policy(), dora=dora)
     for name in ("first", "second", "third"):
         (tmp_path / name).mkdir()
         save_policy(policy, tmp_path / name)
@@ -58,18 +58,18 @@ def test_adapters_saved_loaded_and_saved_again_are_the_same_policy(tmp_path, dor
         policy = loaded
 
 
-def test_peft_opens_our_adapters(tmp_path):
-    policy = adapted(small_policy())
+def test_peft_loads_saved_adapters(tmp_path):
+    policy = with_adapters(small_policy())
     save_policy(policy, tmp_path)
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", local_files_only=True)
     assert torch.allclose(logits(PeftModel.from_pretrained(base, tmp_path)), logits(policy.model), atol=1e-6)
 
 
-def test_adapters_on_a_folder_name_it_and_leave_it_alone(tmp_path):
+def test_adapters_reference_the_folder_of_their_base_model(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "tuned").mkdir()
     save_policy(small_policy(), tmp_path / "model")
-    policy = adapted(load_policy(tmp_path / "model"))
+    policy = with_adapters(load_policy(tmp_path / "model"))
     save_policy(policy, tmp_path / "tuned")
     assert not (tmp_path / "tuned" / "base").exists()
     assert torch.equal(logits(load_policy(tmp_path / "tuned").model), logits(policy.model))
@@ -77,16 +77,16 @@ def test_adapters_on_a_folder_name_it_and_leave_it_alone(tmp_path):
         tmp_path / "model"
     )
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(PolicyError, match=r"its adapters stand on .*model, which is not there"):
+    with pytest.raises(PolicyError, match=r"the base model of its adapters, .*model, does not exist"):
         load_policy(tmp_path / "tuned")
 
 
-def test_adapters_load_with_other_tools_from_wherever_one_works(tmp_path, monkeypatch):
-    """As a run saves them: into a folder that gets its name when it is whole."""
+def test_adapters_load_with_other_libraries_from_any_working_directory(tmp_path, monkeypatch):
+    """Save as a run does: into a partial folder that is renamed when it is complete."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     save_policy(small_policy(), tmp_path / "model")
-    for name, policy in (("own", adapted(small_policy())), ("tuned", adapted(load_policy("model")))):
+    for name, policy in (("own", with_adapters(small_policy())), ("tuned", with_adapters(load_policy("model")))):
         (tmp_path / f".{name}.partial").mkdir()
         save_policy(policy, tmp_path / f".{name}.partial", at=Path(name))
         (tmp_path / f".{name}.partial").rename(tmp_path / name)
@@ -97,14 +97,14 @@ def test_adapters_load_with_other_tools_from_wherever_one_works(tmp_path, monkey
             assert torch.allclose(logits(loaded), logits(policy.model), atol=1e-6), (name, kind)
         assert json.loads((tmp_path / name / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
         monkeypatch.chdir(tmp_path)
-    # what was moved with all it stands on is found by ours
+    # adapters that were moved with their base model are loaded
     (tmp_path / "own").rename(tmp_path / "moved")
     assert load_policy(tmp_path / "moved").parameters > 0
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_merged_weights_say_what_the_adapters_said(tmp_path, dora):
-    policy = adapted(small_policy(), dora=dora)
+def test_merged_weights_compute_the_logits_of_the_adapters(tmp_path, dora):
+    policy = with_adapters(small_policy(), dora=dora)
     merged = without_adapters(policy.model, merge=True)
     assert torch.allclose(logits(merged), logits(policy.model), atol=1e-5)
     (tmp_path / "merged").mkdir()
@@ -112,9 +112,9 @@ def test_merged_weights_say_what_the_adapters_said(tmp_path, dora):
     assert torch.allclose(logits(load_policy(tmp_path / "merged").model), logits(policy.model), atol=1e-5)
 
 
-def test_without_its_adapters_a_model_is_what_it_was():
+def test_model_without_adapters_is_the_base_model():
     plain = small_policy()
-    policy = adapted(small_policy())
+    policy = with_adapters(small_policy())
     assert torch.equal(logits(without_adapters(policy.model, merge=False)), logits(plain.model))
     with adapters_off(policy.model):
         assert torch.equal(logits(policy.model), logits(plain.model))
@@ -126,19 +126,47 @@ def test_adapters_on_layers_that_do_not_exist_are_refused_with_the_nearest():
         add_adapters(small_policy().model, rank=4, alpha=8, target_modules=["q_prj"], dora=False, seed=0)
 
 
+def adapted_layers(target_modules):
+    """Return the paths of the layers of a model of two blocks that have adapters."""
+    policy = build_tiny(["x"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64)
+    add_adapters(policy.model, rank=2, alpha=4, target_modules=target_modules, dora=False, seed=0)
+    return {name.partition(".lora_A")[0] for name, _ in policy.model.named_parameters() if ".lora_A" in name}
+
+
+def test_target_modules_are_those_of_peft():
+    every = [f"model.layers.{n}.self_attn.q_proj" for n in range(2)]
+    assert adapted_layers(["q_proj"]) == adapted_layers("q_proj") == adapted_layers(["self_attn.q_proj"]) == {*every}
+    assert adapted_layers(r".*\.q_proj") == adapted_layers(r".*q_pro.") == {*every}
+    assert adapted_layers(r".*layers\.1\..*q_proj") == adapted_layers(["layers.1.self_attn.q_proj"]) == {every[1]}
+    assert {*every} < adapted_layers("all-linear")
+
+
+@pytest.mark.parametrize(
+    ("target_modules", "problem"),
+    [
+        ("q_prj", 'target_modules: "q_prj" matches the path of no linear layer, such as .*; did you mean "q_proj"'),
+        ("*q_proj", r'target_modules: "\*q_proj" is no regular expression: nothing to repeat'),
+        (["mlp.q_proj"], 'no layer is named "mlp.q_proj"'),
+    ],
+)
+def test_target_modules_that_match_no_layer_are_refused(target_modules, problem):
+    with pytest.raises(PolicyError, match=problem):
+        adapted_layers(target_modules)
+
+
 def test_adapters_of_another_model_are_refused(tmp_path):
     for name, layers in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
-        made = build_tiny(["x"], hidden=16, heads=2, layers=layers, intermediate=16, context_length=64)
-        save_policy(adapted(made), tmp_path / name)
+        policy = build_tiny(["x"], hidden=16, heads=2, layers=layers, intermediate=16, context_length=64)
+        save_policy(with_adapters(policy), tmp_path / name)
     config = json.loads((tmp_path / "two" / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = str(tmp_path / "one" / "base")
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(PolicyError, match="its adapters do not fit the model they stand on"):
+    with pytest.raises(PolicyError, match="its adapters do not fit their base model"):
         load_policy(tmp_path / "two")
 
 
-def test_a_folder_with_weights_missing_is_refused_and_not_filled_with_random_numbers(tmp_path):
+def test_folder_with_missing_weights_is_refused(tmp_path):
     policy = small_policy()
     policy.tokenizer.save_pretrained(tmp_path)
     state = {name: value for name, value in policy.model.state_dict().items() if "layers.1.mlp" not in name}
@@ -147,19 +175,19 @@ def test_a_folder_with_weights_missing_is_refused_and_not_filled_with_random_num
         load_policy(tmp_path)
 
 
-def test_frozen_parts_are_left_out_of_training():
+def test_frozen_parameters_are_not_trained():
     policy = small_policy()
-    whole = len(policy.trained())
-    freeze(policy, ["model.layers.0.*"])
-    assert len(policy.trained()) == whole - 9
+    trainable = len(policy.trained())
+    freeze_parameters(policy, ["model.layers.0.*"])
+    assert len(policy.trained()) == trainable - 9
     with pytest.raises(PolicyError, match=r'"model\.norm\.wait"; did you mean "model\.norm\.weight"'):
-        freeze(policy, ["model.norm.wait"])
+        freeze_parameters(policy, ["model.norm.wait"])
     with pytest.raises(PolicyError, match="leaves nothing to train"):
-        freeze(policy, ["*"])
+        freeze_parameters(policy, ["*"])
 
 
-def broken(folder, name, change):
-    """A model folder one file of which is changed."""
+def save_damaged(folder, name, change):
+    """Save a model folder and change one of its files."""
     save_policy(small_policy(), folder)
     text = (folder / name).read_bytes()
     (folder / name).write_bytes(change(text))
@@ -170,7 +198,7 @@ def with_config(**changes):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         (
             "config.json",
@@ -185,46 +213,46 @@ def with_config(**changes):
         ("tokenizer.json", lambda text: b"{}", "could not be loaded: .{10}"),
     ],
 )
-def test_a_folder_that_is_damaged_or_does_not_fit_is_one_line(tmp_path, name, change, said):
-    broken(tmp_path, name, change)
-    with pytest.raises(PolicyError, match=said) as raised:
+def test_damaged_or_mismatched_folder_is_one_line(tmp_path, name, change, message):
+    save_damaged(tmp_path, name, change)
+    with pytest.raises(PolicyError, match=message) as raised:
         load_policy(tmp_path)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (T5Config(vocab_size=384, d_model=16, num_layers=1, num_heads=2), "type t5 are an encoder and a decoder"),
         (ViTConfig(hidden_size=16, num_hidden_layers=1), "type vit are not causal language models"),
     ],
 )
-def test_models_that_are_not_causal_are_refused_in_a_line(tmp_path, config, said):
+def test_models_that_are_not_causal_are_refused_in_one_line(tmp_path, config, message):
     small_policy().tokenizer.save_pretrained(tmp_path)
     config.save_pretrained(tmp_path)
-    with pytest.raises(PolicyError, match=said) as raised:
+    with pytest.raises(PolicyError, match=message) as raised:
         load_policy(tmp_path)
     assert "\n" not in str(raised.value)
 
 
-def test_a_model_without_a_bound_has_what_its_tokenizer_says_in_view():
+def test_model_without_a_context_limit_uses_that_of_its_tokenizer():
     policy = small_policy()
     model = MambaForCausalLM(MambaConfig(vocab_size=384, hidden_size=16, num_hidden_layers=1))
     assert Policy(model, policy.tokenizer).context_length == policy.tokenizer.model_max_length
     assert Policy(model, None).context_length == 8192
 
 
-def test_a_run_is_told_what_it_is(tmp_path):
+def test_description_of_a_policy(tmp_path):
     (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
     (tmp_path / "recipe.yaml").write_text("title: x")
-    with pytest.raises(PolicyError, match=r"it holds a run, whose last checkpoint is .*step-000002"):
+    with pytest.raises(PolicyError, match=r"it contains a run, whose last checkpoint is .*step-000002"):
         load_policy(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapters", [False, True])
-def test_a_checkpoint_of_a_resumed_run_has_the_files_of_one_that_was_not_interrupted(tmp_path, adapters):
-    """Saved, loaded and saved again, every file is the same to the last byte, and in every process."""
+def test_checkpoint_of_a_resumed_run_has_identical_files(tmp_path, adapters):
+    """Save, load and save again: every file is byte for byte the same in every process."""
     script = "\n".join(
         [
             "import sys",

@@ -1,12 +1,12 @@
-"""What a policy is computed in, and what its weights are held in: one choice for sampler and learner."""
+"""Precision of computation and of stored weights is the same for sampler and learner."""
 
 import asyncio
 
 import pytest
 import torch
 
-from tests_segments import segment
-from tests_small import SMALL
+from support.segments import segment
+from support.small import SMALL
 from whetstone.algorithms import supervised
 from whetstone.assembly import assemble
 from whetstone.errors import PolicyError
@@ -40,13 +40,13 @@ def test_the_measured_ratio_leaves_the_number_of_threads_as_it_was():
     assert torch.get_num_threads() == before
 
 
-def adapted(policy):
+def with_adapters(policy):
     add_adapters(policy.model, rank=2, alpha=8, target_modules="all-linear", dora=False, seed=1)
     return policy
 
 
 def stored_in(dtype, folder):
-    """A folder whose weights are in these numbers."""
+    """Save a model whose weights have this dtype."""
     folder.mkdir()
     policy = small_policy()
     policy.model.to(dtype)
@@ -59,7 +59,7 @@ def dtypes(model, *, lora):
 
 
 @pytest.mark.parametrize(("ratio", "fast"), [(0.5, torch.bfloat16), (1.1, torch.float32), (17.0, torch.float32)])
-def test_small_models_stay_in_float32_and_large_ones_use_the_faster_precision(ratio, fast, monkeypatch):
+def test_small_models_use_float32_and_large_ones_the_faster_precision(ratio, fast, monkeypatch):
     monkeypatch.setattr(precision, "bfloat16_time_ratio", lambda: ratio)
     assert fast_dtype(CPU) == fast
     assert suitable_dtype(1_000_000, CPU) == torch.float32
@@ -71,12 +71,12 @@ def test_small_models_stay_in_float32_and_large_ones_use_the_faster_precision(ra
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
+def test_trained_weights_are_float32(tmp_path, stored):
     folder = stored_in(stored, tmp_path / "model")
     assert dtypes(load_policy(folder).model, lora=False) == {torch.float32}
-    kept = load_policy(folder, as_stored=True)
-    assert dtypes(kept.model, lora=False) == {stored}
-    policy = cast_policy(kept, "bfloat16")
+    as_stored = load_policy(folder, as_stored=True)
+    assert dtypes(as_stored.model, lora=False) == {stored}
+    policy = cast_policy(as_stored, "bfloat16")
     assert policy.dtype == torch.bfloat16
     assert dtypes(policy.model, lora=False) == {torch.float32}
     sampled = clone_trainable(policy.model, dtype=policy.dtype)
@@ -84,8 +84,10 @@ def test_weights_that_are_trained_are_held_in_float32(tmp_path, stored):
     assert sampled.get_input_embeddings().weight is sampled.get_output_embeddings().weight
 
 
-def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_path):
-    policy = cast_policy(adapted(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16")
+def test_base_weights_of_adapters_have_the_precision_of_computation_and_one_copy(tmp_path):
+    policy = cast_policy(
+        with_adapters(load_policy(stored_in(torch.bfloat16, tmp_path / "m"), as_stored=True)), "bfloat16"
+    )
     assert dtypes(policy.model, lora=False) == {torch.bfloat16}
     assert dtypes(policy.model, lora=True) == {torch.float32}
     sampled = dict(clone_trainable(policy.model, dtype=policy.dtype).named_parameters())
@@ -94,9 +96,9 @@ def test_beside_adapters_weights_are_held_in_what_is_computed_in_and_once(tmp_pa
         assert sampled[name].dtype == torch.bfloat16
 
 
-def test_adapters_beside_short_weights_come_back_to_the_last_bit(tmp_path):
+def test_adapters_on_bfloat16_weights_are_reloaded_exactly(tmp_path):
     folder = stored_in(torch.bfloat16, tmp_path / "model")
-    policy = cast_policy(adapted(load_policy(folder, as_stored=True)), "bfloat16")
+    policy = cast_policy(with_adapters(load_policy(folder, as_stored=True)), "bfloat16")
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trained():
@@ -111,13 +113,13 @@ def test_adapters_beside_short_weights_come_back_to_the_last_bit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("with_adapters", [False, True])
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precision, with_adapters):
+def test_sampler_and_learner_agree_in_lower_precision(tmp_path, precision, with_adapters):
     folder = stored_in(torch.bfloat16, tmp_path / "model")
     lora = ["policy.lora={rank: 4}"] if with_adapters else []
-    given = ["policy.tiny=null", f"policy.path={folder}", f"policy.dtype={precision}", "supervised=null", *lora]
-    said = []
-    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *given]), say=said.append).check()
-    assert any(f"computed on cpu in {precision}" in line for line in said)
+    overrides = ["policy.tiny=null", f"policy.path={folder}", f"policy.dtype={precision}", "supervised=null", *lora]
+    messages = []
+    assembly = assemble(load_recipe("demo", [*SMALL, "ablations=null", *overrides]), say=messages.append).check()
+    assert any(f"computed on cpu in {precision}" in line for line in messages)
     prompt = assembly.policy.tokenizer.encode("Compute 12")
     trainer = ModelTrainer(assembly.policy, OptimizerSettings(learning_rate=1e-2))
 
@@ -133,22 +135,22 @@ def test_sampler_and_learner_agree_in_shorter_numbers_and_learn(tmp_path, precis
 
     before = asyncio.run(sampled())
     ids = [*prompt, *before.tokens]
-    asked = segment(ids, [0] * len(prompt) + [1] * len(before.tokens))
-    (found,) = trainer.logprobs([asked])
-    assert torch.allclose(found, torch.tensor(before.logprobs), atol=0.05)
-    report = trainer.step([asked], lambda outputs, _: supervised(outputs.logprobs))
+    sequence = segment(ids, [0] * len(prompt) + [1] * len(before.tokens))
+    (logprobs,) = trainer.logprobs([sequence])
+    assert torch.allclose(logprobs, torch.tensor(before.logprobs), atol=0.05)
+    report = trainer.step([sequence], lambda outputs, _: supervised(outputs.logprobs))
     assert report["update/skipped_fraction"] == 0
     after = asyncio.run(sampled())
     assert sum(after.logprobs[:1]) != sum(before.logprobs[:1])
-    (found,) = trainer.logprobs([segment([*prompt, *after.tokens], [0] * len(prompt) + [1] * len(after.tokens))])
-    assert torch.allclose(found, torch.tensor(after.logprobs), atol=0.05)
+    (logprobs,) = trainer.logprobs([segment([*prompt, *after.tokens], [0] * len(prompt) + [1] * len(after.tokens))])
+    assert torch.allclose(logprobs, torch.tensor(after.logprobs), atol=0.05)
 
 
 @pytest.mark.parametrize("packed", [torch.int8, torch.uint8])
-def test_quantised_weights_are_refused_and_left_as_they_are(packed):
+def test_quantized_weights_are_refused_and_not_changed(packed):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     layer = policy.model.get_submodule("model.layers.0.mlp.up_proj")
     layer.weight = torch.nn.Parameter(torch.ones_like(layer.weight).to(packed), requires_grad=False)
-    with pytest.raises(PolicyError, match=r"its weights are quantised .*up_proj.weight is u?int8.*policy.lora"):
+    with pytest.raises(PolicyError, match=r"its weights are quantized .*up_proj.weight is u?int8.*policy.lora"):
         cast_policy(policy, "auto")
     assert layer.weight.dtype == packed

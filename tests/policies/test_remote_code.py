@@ -1,13 +1,13 @@
-"""A model that comes with code runs none of it, and asks nobody, unless it was said."""
+"""Code in a model folder is not executed, and no question is asked, unless `trust_remote_code` is set."""
 
 import json
 
 import pytest
 
-from tests_cli import whetstone
+from support.cli import whetstone
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.policies import build_tiny, load_policy, save_policy
-from whetstone.rewards.judges.local import LocalJudge
+from whetstone.rewards.judges.local_judge import LocalJudge
 from whetstone.rewards.learned.model import RewardModel
 from whetstone.tools.embedding import Encoder
 
@@ -27,8 +27,8 @@ class Model(LlamaForCausalLM):
 
 
 @pytest.fixture
-def shipped(tmp_path):
-    """A model folder that is code; where the code ran, there is a file `ran` beside it."""
+def code_model(tmp_path):
+    """Create a model folder with code; the code writes a file `ran` next to itself."""
     folder = tmp_path / "model"
     folder.mkdir()
     save_policy(build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64), folder)
@@ -45,16 +45,16 @@ def shipped(tmp_path):
     [load_policy, lambda folder: LocalJudge(path=str(folder)), RewardModel, lambda folder: Encoder(str(folder))],
     ids=["policy", "judge", "reward model", "encoder"],
 )
-def test_code_that_comes_with_a_model_is_not_run(shipped, monkeypatch, load):
-    monkeypatch.setattr("builtins.input", lambda _: "y")  # nobody is asked
-    with pytest.raises((PolicyError, RecipeError), match=r"comes (with it|as code)") as raised:
-        load(shipped)
+def test_code_of_a_model_is_not_executed(code_model, monkeypatch, load):
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # no question is asked
+    with pytest.raises((PolicyError, RecipeError), match=r"comes (with it|as code)|requires remote code") as raised:
+        load(code_model)
     assert "\n" not in str(raised.value)
-    assert not (shipped.parent / "ran").exists()
+    assert not (code_model.parent / "ran").exists()
 
 
-def test_a_tokenizer_that_is_code_is_not_run(shipped):
-    folder = shipped
+def test_code_of_a_tokenizer_is_not_executed(code_model):
+    folder = code_model
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["shipped.Mine", "shipped.Mine"]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_is_code_is_not_run(shipped):
 
 
 @pytest.mark.parametrize("named", ["someone/kernel", "flash_attention_2", "kernels-community/flash-attn2@main:flash"])
-def test_attention_that_would_be_fetched_is_not_used(tmp_path, named):
+def test_attention_kernels_of_the_hub_are_not_used(tmp_path, named):
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
     save_policy(policy, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -73,16 +73,16 @@ def test_attention_that_would_be_fetched_is_not_used(tmp_path, named):
         load_policy(tmp_path)
 
 
-def test_code_is_run_where_it_is_said(shipped, tmp_path, monkeypatch):
+def test_code_is_executed_if_the_recipe_allows_it(code_model, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    assert load_policy(shipped, trust_remote_code=True).parameters > 0
+    assert load_policy(code_model, trust_remote_code=True).parameters > 0
     assert (tmp_path / "ran").exists()
 
 
-def test_a_command_refuses_it_in_a_line(shipped, tmp_path):
-    (tmp_path / "mine.yaml").write_text(f"extends: demo\npolicy: {{path: {shipped}, tiny: null}}\n")
+def test_command_refuses_code_in_one_line(code_model, tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"extends: demo\npolicy: {{path: {code_model}, tiny: null}}\n")
     result = whetstone("rollout", str(tmp_path / "mine.yaml"), "-n", "1")
     assert result.returncode == 2
-    assert "`trust_remote_code: true` says so" in result.stderr
+    assert "only with `trust_remote_code: true`" in result.stderr
     assert not (tmp_path / "ran").exists()

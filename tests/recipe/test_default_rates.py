@@ -1,6 +1,4 @@
-"""Defaults of reinforcement that depend on the policy, the supervised stage and the batch."""
-
-import pytest
+"""Defaults of reinforcement that depend on the policy and the supervised stage."""
 
 from whetstone.recipe import load_recipe
 
@@ -21,19 +19,13 @@ def chosen(settings):
     return settings.optimizer, settings.learning_rate, settings.decay_fraction
 
 
-@pytest.mark.parametrize(
-    ("keys", "factor"),
-    [
-        ({"tasks_per_step": 32}, 1.0),
-        ({"tasks_per_step": 512}, 1.0),
-        ({"tasks_per_step": 8}, 0.25),
-        ({"tasks_per_step": 64, "minibatches": 4}, 0.5),
-        ({}, 0.5),  # 16 groups
-    ],
-)
-def test_the_rate_after_demonstrations_shrinks_with_the_groups_of_an_update(keys, factor):
-    assert chosen(reinforcement(supervised={"optimizer": "muon"}, **keys)) == ("muon", 1e-3 * factor, 0.9)
-    assert chosen(reinforcement(supervised={}, **keys)) == ("adamw", 3e-4 * factor, 0.9)
+def test_after_demonstrations_the_rate_follows_the_groups_with_a_signal():
+    settings = reinforcement(supervised={"optimizer": "muon"}, tasks_per_step=8)
+    assert chosen(settings) == ("muon", 3e-3, 0.9)
+    assert settings.full_rate_groups == 32
+    settings = reinforcement(supervised={}, tasks_per_step=8)
+    assert chosen(settings) == ("adamw", 3e-4, 0.9)
+    assert settings.full_rate_groups == 32
 
 
 def test_the_optimizer_that_is_set_decides_the_rate():
@@ -44,15 +36,17 @@ def test_the_optimizer_that_is_set_decides_the_rate():
 def test_keys_that_are_set_are_kept():
     settings = reinforcement(supervised={}, learning_rate=0.5, decay_fraction=0.0, tasks_per_step=8)
     assert chosen(settings) == ("adamw", 0.5, 0.0)
+    assert settings.full_rate_groups is None
 
 
-def test_without_a_supervised_stage_nothing_depends_on_the_batch():
-    assert chosen(reinforcement(tasks_per_step=8)) == ("adamw", 1e-3, 0.0)
+def test_without_a_supervised_stage_the_rate_does_not_follow_the_groups():
+    settings = reinforcement(tasks_per_step=8)
+    assert chosen(settings) == ("adamw", 1e-3, 0.0)
+    assert settings.full_rate_groups is None
 
 
-def test_a_default_follows_later_changes_of_the_batch():
+def test_a_default_follows_later_changes_of_the_supervised_stage():
     recipe = load_recipe({**TINY, "supervised": {}, "reinforcement": {"tasks_per_step": 8}})
-    assert recipe.with_changes({"reinforcement.tasks_per_step": 32}).recipe.reinforcement.learning_rate == 3e-4
     assert recipe.with_overrides(["supervised.optimizer=muon"]).recipe.reinforcement.optimizer == "muon"
 
 

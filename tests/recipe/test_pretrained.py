@@ -1,8 +1,8 @@
-"""What a recipe says of itself where its policy is pretrained: rates, cuts, formats."""
+"""Defaults of recipes with a pretrained policy: learning rates, truncation, formats."""
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
 from whetstone.policies import save_policy
@@ -12,12 +12,12 @@ from whetstone.recipe import load_recipe
 @pytest.mark.parametrize(
     ("policy", "reinforcement", "supervised"),
     [
-        ({"tiny": {}}, 1.5e-4, 1e-3),
+        ({"tiny": {}}, 3e-4, 1e-3),
         ({"path": "/a/model"}, 1e-6, 1e-5),
         ({"path": "/a/model", "lora": {"rank": 4}}, 1e-5, 1e-4),
     ],
 )
-def test_the_learning_rate_suits_the_policy_unless_it_is_set(policy, reinforcement, supervised):
+def test_learning_rate_depends_on_the_policy_unless_it_is_set(policy, reinforcement, supervised):
     keys = {"tasks": {"source": "arithmetic"}, "reward": "exact_number", "policy": policy}
     recipe = load_recipe({**keys, "reinforcement": {}, "supervised": {}})
     assert recipe.recipe.reinforcement.learning_rate == pytest.approx(reinforcement)
@@ -25,7 +25,7 @@ def test_the_learning_rate_suits_the_policy_unless_it_is_set(policy, reinforceme
     assert recipe.with_changes({"reinforcement.learning_rate": 0.5}).recipe.reinforcement.learning_rate == 0.5
 
 
-def test_a_rate_nobody_set_follows_the_policy_and_a_run_writes_it_down(tmp_path):
+def test_unset_rate_follows_the_policy_and_is_stored_with_the_run(tmp_path):
     keys = {
         "tasks": {"source": "arithmetic"},
         "reward": "exact_number",
@@ -40,30 +40,30 @@ def test_a_rate_nobody_set_follows_the_policy_and_a_run_writes_it_down(tmp_path)
     assert written.reinforcement.model_fields_set >= {"learning_rate"}
 
 
-def test_a_rate_by_which_a_small_policy_hardly_moves_is_said(tmp_path):
+def test_rate_too_low_for_a_small_policy_is_reported(tmp_path):
     small = assemble(load_recipe("demo", [*SMALL, "ablations=null"])).policy
     save_policy(small, tmp_path)
     begun = ["ablations=null", "supervised=null", "policy.tiny=null", f"policy.path={tmp_path}"]
 
-    def said(*more):
+    def rate_notes(*more):
         lines = []
         assemble(load_recipe("demo", [*begun, *more]), say=lines.append).check()
-        return [line for line in lines if "hardly moves" in line]
+        return [line for line in lines if "hardly changes" in line]
 
-    assert said() == []  # the recipe's own rate
-    (line,) = said("reinforcement={steps: 2}", "reinforcement.learning_rate=1e-6")
+    assert rate_notes() == []  # the recipe's own rate
+    (line,) = rate_notes("reinforcement={steps: 2}", "reinforcement.learning_rate=1e-6")
     assert line.startswith("reinforcement.learning_rate: 1e-06 suits pretrained models")
     assert f"this one has {small.parameters:,}" in line
 
 
 @pytest.mark.parametrize("cut", ["top_k=5", "top_p=0.9", "min_p=0.1"])
-def test_a_cut_at_another_temperature_is_refused_where_it_is_learned_from(cut):
+def test_truncated_sampling_at_another_temperature_is_refused_for_training(cut):
     key = cut.partition("=")[0]
     load_recipe("demo", [f"rollout.{cut}"])
-    with pytest.raises(RecipeError, match=rf"rollout\.{key}: the learner compares .* at temperature 1; it is 0\.7"):
+    with pytest.raises(RecipeError, match=rf"rollout\.{key}: the log-probs before .* at temperature 1; it is 0\.7"):
         load_recipe("demo", [f"rollout.{cut}", "rollout.temperature=0.7"])
 
 
-def test_an_empty_stop_is_refused():
+def test_empty_stop_sequence_is_refused():
     with pytest.raises(RecipeError, match=r"rollout\.stop_strings: an empty string ends every turn immediately"):
         load_recipe("demo", ['rollout.stop_strings=["x", ""]'])

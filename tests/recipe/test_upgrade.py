@@ -6,20 +6,20 @@ from whetstone import renames
 from whetstone.algorithms import ADVANTAGE_TRANSFORMS, ADVANTAGES, CREDIT_FILTERS, OBJECTIVES, SHAPING
 from whetstone.environments import ENVIRONMENTS, TASKS_OF_WORLDS, USERS
 from whetstone.errors import RecipeError
-from whetstone.plugins import OptionError, checked_options, find_part, options_of
+from whetstone.plugins import OptionError, find_part, get_component_options, validate_options
 from whetstone.recipe import load_recipe
-from whetstone.recipe.reading import yaml_value
+from whetstone.recipe.loader import yaml_value
 from whetstone.recipe.upgrade import upgrade_key, upgrade_recipe
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
-from whetstone.rollout.allocations import ALLOCATIONS
+from whetstone.rollout.budget_allocation import ALLOCATIONS
+from whetstone.rollout.context_rewrites import REWRITES
 from whetstone.rollout.context_transforms import CONTEXT_TRANSFORMS
-from whetstone.rollout.context_transforms.proposers import PROPOSERS
+from whetstone.rollout.context_transforms.prompt_proposers import PROPOSERS
 from whetstone.rollout.dynamic_sampling import DYNAMIC_SAMPLING
+from whetstone.rollout.early_stopping import STOPS
 from whetstone.rollout.replay import REPLAY
-from whetstone.rollout.rewrites import REWRITES
-from whetstone.rollout.starts import STARTS
-from whetstone.rollout.stops import STOPS
+from whetstone.rollout.start_states import STARTS
 from whetstone.rollout.strategies import STRATEGIES
 from whetstone.rollout.trajectory_filters import TRAJECTORY_FILTERS
 from whetstone.tasks import SOURCES
@@ -301,11 +301,11 @@ def test_old_option_is_refused_with_the_new_name(name, options):
     parts = [built_in[name] for built_in in EVERY if name in built_in]
     assert parts
     for old, new in options.items():
-        having = [part for part in parts if new in options_of(part)]
+        having = [part for part in parts if new in get_component_options(part)]
         assert having
         for part in having:
             with pytest.raises(OptionError, match=f"{old}: renamed to {new}$"):
-                checked_options(part, {old: 1})
+                validate_options(part, {old: 1})
 
 
 def test_stored_names_of_components_never_change():

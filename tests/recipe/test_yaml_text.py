@@ -1,4 +1,4 @@
-"""YAML of any origin is read in seconds, or refused in a line."""
+"""YAML from any source is read in seconds, or refused in one line."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def aliases(opening, item, closing):
 
 
 BOMBS = {
-    "lists of lists": (aliases("[", "{1}", "]"), "aliases written out"),
-    "mappings of mappings": (aliases("{", "k{0}: {1}", "}"), "aliases written out"),
+    "lists of lists": (aliases("[", "{1}", "]"), "aliases expanded"),
+    "mappings of mappings": (aliases("{", "k{0}: {1}", "}"), "aliases expanded"),
     "brackets": ("tasks: " + "[" * 20_000, "deep"),
     "closed brackets": ("tasks: " + "[" * 3_000 + "]" * 3_000, "deep"),
     "braces": ("tasks: " + "{a: " * 3_000 + "}" * 3_000, "deep"),
-    "a list of itself": ("tasks: &a [*a ]\n", "holds itself"),
-    "merged with itself": ("a: &a {<<: *a }\n", "holds itself"),
+    "a list of itself": ("tasks: &a [*a ]\n", "contains itself"),
+    "merged with itself": ("a: &a {<<: *a }\n", "contains itself"),
     "a number": ("seed: " + "9" * 200_000, "digits"),
     "a hexadecimal number": ("seed: 0x" + "f" * 900_000, "digits"),
     "a key twice": ("seed: 1\nseed: 2\n", "bombs.yaml:2  not YAML: found duplicate key"),
@@ -35,23 +35,23 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), BOMBS.values(), ids=BOMBS)
-def test_a_recipe_that_is_too_much_is_refused_in_a_line(tmp_path, text, said):
+@pytest.mark.parametrize(("text", "message"), BOMBS.values(), ids=BOMBS)
+def test_excessive_recipe_is_refused_in_one_line(tmp_path, text, message):
     (tmp_path / "bombs.yaml").write_text(text)
-    with pytest.raises(RecipeError, match=said) as raised:
+    with pytest.raises(RecipeError, match=message) as raised:
         load_recipe(tmp_path / "bombs.yaml")
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize("text", ["[" * 5_000, "9" * 200_000, "&a [*a ]"], ids=["brackets", "a number", "itself"])
-def test_so_is_an_override(text):
+def test_excessive_override_is_refused_in_one_line(text):
     with pytest.raises(RecipeError, match="the value is not YAML") as raised:
         load_recipe("demo", [f"seed={text}"])
     assert len(str(raised.value)) < 400
 
 
-def test_aliases_that_mean_well_are_read():
+def test_ordinary_aliases_are_read():
     assert yaml_document("a: &a {x: 1}\nb: [*a , *a ]\nc: {<<: *a , y: 2}", "here", plain=True) == {
         "a": {"x": 1},
         "b": [{"x": 1}, {"x": 1}],
@@ -60,13 +60,13 @@ def test_aliases_that_mean_well_are_read():
 
 
 @pytest.mark.parametrize("name", ["lists of lists", "closed brackets", "a list of itself"])
-def test_a_specification_is_read_as_carefully(tmp_path, name):
+def test_openapi_specification_is_read_with_the_same_limits(tmp_path, name):
     (tmp_path / "shop.yaml").write_text(BOMBS[name][0])
     with pytest.raises(RecipeError, match=r"openapi: .*shop\.yaml"):
         OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1")
 
 
-def test_references_of_references_are_not_written_out_without_end(tmp_path):
+def test_nested_references_are_not_expanded_exponentially(tmp_path):
     schemas = ["    S0: {type: object}"]
     for n in range(1, 6):
         fields = ", ".join(f"p{i}: {{$ref: '#/components/schemas/S{n - 1}'}}" for i in range(100))
@@ -74,5 +74,5 @@ def test_references_of_references_are_not_written_out_without_end(tmp_path):
     operation = "{get: {operationId: a, parameters: [{name: x, in: query, schema: {$ref: '#/components/schemas/S5'}}]}}"
     text = "\n".join(["openapi: 3.0.0", f"paths: {{/a: {operation}}}", "components:", "  schemas:", *schemas])
     (tmp_path / "shop.yaml").write_text(text)
-    with pytest.raises(RecipeError, match="references written out"):
+    with pytest.raises(RecipeError, match="references expanded"):
         OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1")

@@ -1,4 +1,4 @@
-"""What is in a store of objects is at any moment what a kill could have left, and another machine goes on from it."""
+"""Objects in a mirror are at any moment a state that a kill could have left; another machine resumes from it."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ import torch
 import crash
 from whetstone.errors import RecipeError, RunDirectoryError, SaveError
 from whetstone.recipe import load_recipe
-from whetstone.record.mirror import Mirror, mirror_of
+from whetstone.record.mirror import Mirror, open_mirror
 from whetstone.reporting import Progress
 from whetstone.training import train
 
@@ -25,7 +25,7 @@ RECIPE, JOURNAL = "recipe.yaml", "store/journal.jsonl"
 
 @pytest.fixture
 def url():
-    """A folder of its own in memory."""
+    """Return the address of an in-memory folder."""
     name = f"memory://{uuid.uuid4().hex}/run"
     yield name
     store, root = fsspec.core.url_to_fs(name)
@@ -33,14 +33,14 @@ def url():
         store.rm(root, recursive=True)
 
 
-def there(url):
-    """What is in a store: name → content."""
+def stored_objects(url):
+    """Return the objects of a store: name → content."""
     store, root = fsspec.core.url_to_fs(url)
     return {name[len(root) + 1 :]: store.cat_file(name) for name in store.find(root)}
 
 
-def written(folder, **files):
-    """Files of a run, `__` for a slash."""
+def write_run(folder, **files):
+    """Write files of a run; `__` in a name is a slash."""
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def written(folder, **files):
 
 
 def small_run(folder):
-    written(
+    write_run(
         folder,
         recipe_dot_yaml="seed: 1",
         _dot_lock="",
@@ -60,21 +60,21 @@ def small_run(folder):
 
 def checkpoint(folder, step, content="w"):
     path = folder / "checkpoints" / f"step-{step:06d}"
-    written(path, model=content, trainer__checksums_dot_json="{}")
+    write_run(path, model=content, trainer__checksums_dot_json="{}")
 
 
-def mirror(folder, url, said=None):
-    return Mirror(folder, url, seconds=60, say=(said if said is not None else []).append)
+def mirror(folder, url, messages=None):
+    return Mirror(folder, url, seconds=60, log=(messages if messages is not None else []).append)
 
 
 def names(url):
-    return sorted(there(url))
+    return sorted(stored_objects(url))
 
 
-def test_all_but_what_is_half_written_is_sent_and_fetched_as_it_was(tmp_path, url):
+def test_complete_files_are_uploaded_and_downloaded_unchanged(tmp_path, url):
     small_run(tmp_path / "run")
-    written(tmp_path / "run", store___dot_turns_dot_partial="x", checkpoints___dot_step_dot_partial__model="x")
-    with mirror(tmp_path / "run", url).kept():
+    write_run(tmp_path / "run", store___dot_turns_dot_partial="x", checkpoints___dot_step_dot_partial__model="x")
+    with mirror(tmp_path / "run", url).upload_periodically():
         pass
     assert names(url) == [
         "checkpoints/step-000001/model",
@@ -83,25 +83,25 @@ def test_all_but_what_is_half_written_is_sent_and_fetched_as_it_was(tmp_path, ur
         JOURNAL,
         "trajectories/a",
     ]
-    said = []
-    mirror(tmp_path / "other", url, said).begin(resume=True)
-    assert said == [f"{tmp_path / 'other'}: fetched from {url}"]
+    messages = []
+    mirror(tmp_path / "other", url, messages).begin(resume=True)
+    assert messages == [f"{tmp_path / 'other'}: fetched from {url}"]
     assert {p.relative_to(tmp_path / "other").as_posix() for p in (tmp_path / "other").rglob("*") if p.is_file()} == {
         *names(url)
     }
 
 
-def test_a_stage_that_is_a_link_to_another_run_is_sent_whole(tmp_path, url):
+def test_linked_stage_of_another_run_is_uploaded(tmp_path, url):
     small_run(tmp_path / "other" / "stages" / "1-supervised")
-    written(tmp_path / "run", recipe_dot_yaml="seed: 2")
+    write_run(tmp_path / "run", recipe_dot_yaml="seed: 2")
     (tmp_path / "run" / "stages").mkdir()
     (tmp_path / "run" / "stages" / "1-supervised").symlink_to("../../other/stages/1-supervised")
     mirror(tmp_path / "run", url).send()
-    assert there(url)[f"stages/1-supervised/{JOURNAL}"] == b"one\n"
-    assert there(url)["stages/1-supervised/checkpoints/step-000001/model"] == b"w"
+    assert stored_objects(url)[f"stages/1-supervised/{JOURNAL}"] == b"one\n"
+    assert stored_objects(url)["stages/1-supervised/checkpoints/step-000001/model"] == b"w"
 
 
-def test_only_what_is_new_is_sent_and_a_checkpoint_that_is_deleted_here_goes_there(tmp_path, url, monkeypatch):
+def test_only_new_files_are_uploaded_and_deleted_checkpoints_are_deleted(tmp_path, url, monkeypatch):
     small_run(tmp_path)
     sent = []
     one = mirror(tmp_path, url)
@@ -115,23 +115,23 @@ def test_only_what_is_new_is_sent_and_a_checkpoint_that_is_deleted_here_goes_the
         journal.write("two\n")
     checkpoint(tmp_path, 2)
     shutil.rmtree(tmp_path / "checkpoints" / "step-000001")
-    again = mirror(tmp_path, url)  # of a process that goes on
-    again.begin(resume=True)
-    again.send()
-    assert there(url)[JOURNAL] == b"one\ntwo\n"
+    resumed = mirror(tmp_path, url)  # of a resumed process
+    resumed.begin(resume=True)
+    resumed.send()
+    assert stored_objects(url)[JOURNAL] == b"one\ntwo\n"
     assert [name for name in names(url) if name.endswith("model")] == ["checkpoints/step-000002/model"]
 
 
-def test_what_is_named_is_there_before_what_names_it(tmp_path, url, monkeypatch):
-    """While it is sent, a group is kept and an update made: nothing that is sent may know of what is not there."""
+def test_referenced_files_are_uploaded_before_their_references(tmp_path, url, monkeypatch):
+    """Store a group and finish an update during an upload: no uploaded file refers to a missing one."""
     small_run(tmp_path)
     one, order = mirror(tmp_path, url), []
     pipe, put = one._store.pipe_file, one._store.put_file
 
     def piped(name, data):
         order.append(name[len(one._root) + 1 :])
-        if len(order) == 1:  # meanwhile
-            written(tmp_path, trajectories__b="2")
+        if len(order) == 1:  # during the upload
+            write_run(tmp_path, trajectories__b="2")
             with open(tmp_path / JOURNAL, "a") as journal:
                 journal.write("two, in trajectories/b\n")
             checkpoint(tmp_path, 2)
@@ -139,78 +139,78 @@ def test_what_is_named_is_there_before_what_names_it(tmp_path, url, monkeypatch)
 
     monkeypatch.setattr(one._store, "pipe_file", piped)
     monkeypatch.setattr(
-        one._store, "put_file", lambda here, name: (order.append(name[len(one._root) + 1 :]), put(here, name))
+        one._store, "put_file", lambda source, name: (order.append(name[len(one._root) + 1 :]), put(source, name))
     )
     one.send()
-    assert there(url)[JOURNAL] == b"one\n"
+    assert stored_objects(url)[JOURNAL] == b"one\n"
     assert not any("step-000002" in name for name in names(url))
     assert order.index("trajectories/a") < order.index(JOURNAL) < order.index("checkpoints/step-000001/model")
     assert order[-1] == "checkpoints/step-000001/trainer/checksums.json"
     one.send()
-    assert b"two" in there(url)[JOURNAL]
+    assert b"two" in stored_objects(url)[JOURNAL]
     assert "trajectories/b" in names(url)
 
 
-def test_another_run_is_neither_overwritten_nor_gone_on_with(tmp_path, url):
+def test_mirror_of_another_run_is_neither_overwritten_nor_resumed(tmp_path, url):
     small_run(tmp_path / "run")
     mirror(tmp_path / "run", url).send()
     with pytest.raises(RunDirectoryError, match="holds a run already; add --resume"):
         mirror(tmp_path / "new", url).begin(resume=False)
     mirror(tmp_path / "run", url).begin(resume=True)
-    written(tmp_path / "run", store__journal_dot_jsonl="")
+    write_run(tmp_path / "run", store__journal_dot_jsonl="")
     with pytest.raises(RunDirectoryError, match=f"{JOURNAL} is further than the one in .* choose an empty --run-dir"):
         mirror(tmp_path / "run", url).begin(resume=True)
-    written(tmp_path / "run", store__journal_dot_jsonl="other\n")
+    write_run(tmp_path / "run", store__journal_dot_jsonl="other\n")
     with pytest.raises(RunDirectoryError, match=f"{JOURNAL} is of another run"):
         mirror(tmp_path / "run", url).begin(resume=True)
-    written(tmp_path / "run", recipe_dot_yaml="seed: 2")
+    write_run(tmp_path / "run", recipe_dot_yaml="seed: 2")
     with pytest.raises(RunDirectoryError, match="holds another run than"):
         mirror(tmp_path / "run", url).begin(resume=True)
-    written(tmp_path / "full", notes="mine")
+    write_run(tmp_path / "full", notes="mine")
     with pytest.raises(RunDirectoryError, match=r"is not empty and holds no run \(notes is in it\)"):
         mirror(tmp_path / "full", url).begin(resume=True)
 
 
-def test_a_run_whose_recipe_changed_before_it_was_sent_is_the_same_run(tmp_path, url):
+def test_run_whose_recipe_changed_before_an_upload_is_the_same_run(tmp_path, url):
     small_run(tmp_path / "run")
-    written(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 2}\n")
+    write_run(tmp_path / "run", recipe_dot_yaml="seed: 0\nreinforcement: {steps: 2}\n")
     mirror(tmp_path / "run", url).send()
     changed = "seed: 0\nreinforcement: {steps: 4, learning_rate: 1.0e-05}\n"
-    written(tmp_path / "run", recipe_dot_yaml=changed)
+    write_run(tmp_path / "run", recipe_dot_yaml=changed)
     mirror(tmp_path / "run", url).begin(resume=True)
     assert (tmp_path / "run" / "recipe.yaml").read_text() == changed
 
 
-def test_a_store_that_cannot_be_written_is_refused_before_anything_begins(tmp_path, monkeypatch, url):
+def test_read_only_store_is_refused_before_the_run_starts(tmp_path, monkeypatch, url):
     def full(self, path, data, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     resolved = load_recipe("demo", [f"scale.mirror_url={url}"])
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", full)
     with pytest.raises(RecipeError, match=r"scale\.mirror_url: nothing can be written to memory://.*No space left"):
-        mirror_of(resolved, tmp_path, resume=False)
+        open_mirror(resolved, tmp_path, resume=False)
     with pytest.raises(RecipeError, match=r"scale\.mirror_url: nothing can be written to nosuch://a: ValueError"):
-        mirror_of(load_recipe("demo", ["scale.mirror_url=nosuch://a"]), tmp_path, resume=False)
+        open_mirror(load_recipe("demo", ["scale.mirror_url=nosuch://a"]), tmp_path, resume=False)
     with pytest.raises(RecipeError, match=r"scale\.mirror_interval_seconds: has no effect: scale\.mirror_url is null"):
         load_recipe("demo", ["scale.mirror_interval_seconds=5"])
 
 
-def test_a_name_that_leads_out_of_the_run_directory_is_refused(tmp_path, url):
+def test_object_name_outside_of_the_run_directory_is_refused(tmp_path, url):
     small_run(tmp_path / "run")
     one = mirror(tmp_path / "run", url)
     one.send()
     store, root = fsspec.core.url_to_fs(url)
     store.store[f"{root}/../evil"] = store.store[f"{root}/{RECIPE}"]
     try:
-        with pytest.raises(RunDirectoryError, match=r"\.\./evil would lie outside"):
+        with pytest.raises(RunDirectoryError, match=r"\.\./evil would be outside"):
             mirror(tmp_path / "new", url).begin(resume=True)
     finally:
         del store.store[f"{root}/../evil"]
     assert not (tmp_path / "evil").exists()
 
 
-class Failing:
-    """A store that takes so many more writes."""
+class FailingStore:
+    """A store that fails after a number of writes."""
 
     def __init__(self, store, left):
         self.store, self.left = store, left
@@ -223,87 +223,87 @@ class Failing:
         if self.left < 0:
             raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
-    def pipe_file(self, *given):
+    def pipe_file(self, *arguments):
         self._count()
-        self.store.pipe_file(*given)
+        self.store.pipe_file(*arguments)
 
-    def put_file(self, *given):
+    def put_file(self, *arguments):
         self._count()
-        self.store.put_file(*given)
+        self.store.put_file(*arguments)
 
 
-def play(mirror, said):
-    """A run that goes on until something was said."""
-    with mirror.kept():
-        while not said:
+def run_until_message(mirror, messages):
+    """Run until a message is reported."""
+    with mirror.upload_periodically():
+        while not messages:
             time.sleep(0.002)
 
 
-def test_a_store_that_fails_meanwhile_is_told_of_and_fails_the_end_alone(tmp_path, url):
+def test_upload_failure_is_reported_and_fails_only_the_end(tmp_path, url):
     small_run(tmp_path)
-    said = []
-    one = Mirror(tmp_path, url, seconds=0.005, say=said.append)
-    one._store = Failing(one._store, 1)
+    messages = []
+    one = Mirror(tmp_path, url, seconds=0.005, log=messages.append)
+    one._store = FailingStore(one._store, 1)
     with pytest.raises(
-        SaveError, match=r"not everything could be sent: ConnectionResetError: .*--resume sends the rest"
+        SaveError, match=r"some files could not be uploaded: ConnectionResetError: .*--resume uploads the rest"
     ):
-        play(one, said)
-    assert len(said) == 1
-    assert "it is tried again every 0.005 s" in said[0]
+        run_until_message(one, messages)
+    assert len(messages) == 1
+    assert "the upload is repeated every 0.005 s" in messages[0]
     one._store.left = 99
     one.send()
     assert len(names(url)) == 5
 
 
 def trained(overrides, run_dir, *, resume=False, until=None):
-    """Train; until a step, at which the process is gone."""
+    """Train, until a step at which the process dies."""
 
-    def gone(row):
+    def fail_at_step(row):
         if until is not None and row["stage"] == "reinforcement" and row["step"] == until:
-            raise Lost
+            raise LostMachine
 
-    train(load_recipe("demo", overrides), run_dir, resume=resume, on_metrics=gone, progress=Progress(quiet=True))
-
-
-class Lost(Exception):
-    """A machine with all its files."""
+    train(
+        load_recipe("demo", overrides), run_dir, resume=resume, on_metrics=fail_at_step, progress=Progress(quiet=True)
+    )
 
 
-def goes_on_to_the_same(folder, overrides, url):
-    """A run whose files are lost goes on from the store to the weights of the one that was left `alone`."""
+class LostMachine(Exception):
+    """A machine is lost with its files."""
+
+
+def resume_and_compare(folder, overrides, url):
+    """Resume a lost run from the store and compare its weights with those of the undisturbed run `alone`."""
     shutil.rmtree(folder / "lost")
     trained([*overrides, f"scale.mirror_url={url}"], folder / "elsewhere", resume=True)
-    crash.accounted(folder / "elsewhere")
-    alone, elsewhere = crash.weights(folder / "alone"), crash.weights(folder / "elsewhere")
+    crash.check_accounting(folder / "elsewhere")
+    alone, elsewhere = crash.load_weights(folder / "alone"), crash.load_weights(folder / "elsewhere")
     assert all(torch.equal(alone[name], elsewhere[name]) for name in alone)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writes", [5, 14, 23, 34, 55])
-def test_a_machine_that_is_lost_with_its_files_is_gone_on_with_from_the_store(
-    tmp_path, url, speaking_policy, monkeypatch, writes
-):
-    """The store fails at some write, wherever that is; what it has by then is gone on with on another machine."""
-    plain = crash.overrides_of("one step off, by recipe", speaking_policy)
+def test_lost_machine_is_resumed_from_the_store(tmp_path, url, speaking_policy, monkeypatch, writes):
+    """Let the store fail at some write; resume on another machine from the objects uploaded by then."""
+    plain = crash.build_overrides("one step off, by recipe", speaking_policy)
     trained(plain, tmp_path / "alone")
     with monkeypatch.context() as patched:
-        made = Mirror.__init__
+        create = Mirror.__init__
 
-        def failing(self, *given, **more):
-            made(self, *given, **more)
-            self._store = Failing(self._store, writes + 1)  # the first tries whether it can be written to
+        def failing(self, *arguments, **more):
+            create(self, *arguments, **more)
+            self._store = FailingStore(self._store, writes + 1)  # the first is the write check
 
         patched.setattr(Mirror, "__init__", failing)
-        with pytest.raises(Lost):
+        with pytest.raises(LostMachine):
             trained(
                 [*plain, f"scale.mirror_url={url}", "scale.mirror_interval_seconds=0.02"], tmp_path / "lost", until=5
             )
-    goes_on_to_the_same(tmp_path, plain, url)
+    resume_and_compare(tmp_path, plain, url)
     assert "summary.json" in names(url)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_a_store_that_speaks_s3(tmp_path, speaking_policy, monkeypatch):
+def test_run_resumes_from_an_s3_store(tmp_path, speaking_policy, monkeypatch):
     pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 's3fs>=2025.3'")
     pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]>=5'")
     with socket.socket() as free:
@@ -323,20 +323,20 @@ def test_a_run_goes_on_from_a_store_that_speaks_s3(tmp_path, speaking_policy, mo
         }.items():
             monkeypatch.setenv(name, value)
         for _ in range(600):
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             assert server.poll() is None
             time.sleep(0.1)
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
         url = "s3://bucket/runs/one"
-        plain = crash.overrides_of("synchronous", speaking_policy)
+        plain = crash.build_overrides("synchronous", speaking_policy)
         trained(plain, tmp_path / "alone")
-        with pytest.raises(Lost):
+        with pytest.raises(LostMachine):
             trained(
                 [*plain, f"scale.mirror_url={url}", "scale.mirror_interval_seconds=0.5"], tmp_path / "lost", until=4
             )
-        goes_on_to_the_same(tmp_path, plain, url)
+        resume_and_compare(tmp_path, plain, url)
     finally:
         server.kill()
         server.wait()

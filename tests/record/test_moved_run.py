@@ -6,16 +6,16 @@ import shutil
 import pytest
 import torch
 
-from tests_cli import whetstone
-from tests_conversations import conversations, written
-from tests_small import SMALL
+from support.cli import whetstone
+from support.conversations import conversations, written
+from support.small import SMALL
 from whetstone import plugins
 from whetstone.assembly.assembly import assemble
 from whetstone.errors import RunDirectoryError
 from whetstone.policies import save_policy
 from whetstone.recipe import load_recipe
 from whetstone.record import latest_checkpoint, run_recipe
-from whetstone.record.inputs import inputs_of
+from whetstone.record.input_digests import input_digests
 from whetstone.record.run_directory import read_changes, run_inputs
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -66,7 +66,7 @@ def test_a_folder_with_run_and_data_is_moved(project):
     assert not read_changes(run)
 
 
-def test_a_run_directory_alone_is_moved(project, tmp_path):
+def test_only_the_run_directory_is_moved(project, tmp_path):
     expected = weights(project / "runs" / "shop")
     run = (project / "runs" / "shop").rename(tmp_path / "shop")
     cut_back(run)
@@ -95,7 +95,7 @@ def test_the_recipe_file_continues_the_run_after_both_were_moved(project):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_content_that_changed_is_reported_with_the_file(project, named):
+def test_changed_content_is_reported_with_the_file(project, named):
     moved = project.rename(project.with_name("elsewhere"))
     run = moved / "runs" / "shop"
     cut_back(run)
@@ -103,7 +103,9 @@ def test_content_that_changed_is_reported_with_the_file(project, named):
     if named:
         data = data.rename(moved / "other.jsonl")
     data.write_text(data.read_text() + "\n")
-    with pytest.raises(RunDirectoryError, match=rf"{data} \(supervised\.data\.path\) is not what this run"):
+    with pytest.raises(
+        RunDirectoryError, match=rf"{data} \(supervised\.data\.path\) differs from the input that this run"
+    ):
         train(run, resume=True, changes=[f"supervised.data.path={data}"] if named else [], progress=quiet())
 
 
@@ -123,11 +125,13 @@ def test_a_model_is_moved(tmp_path, lora):
     other = model.rename(tmp_path / "models-elsewhere")
     train(run, resume=True, changes=[f"policy.path={other}"], progress=quiet())
     assert weights(run) == expected
-    assert run_inputs(run) == inputs_of(run_recipe(run))
+    assert run_inputs(run) == input_digests(run_recipe(run))
     cut_back(run)
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "note": "changed"}))
-    with pytest.raises(RunDirectoryError, match=r"models-elsewhere \(policy\.path\) is not what this run"):
+    with pytest.raises(
+        RunDirectoryError, match=r"models-elsewhere \(policy\.path\) differs from the input that this run"
+    ):
         train(run, resume=True, progress=quiet())
 
 

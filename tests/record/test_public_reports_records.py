@@ -12,20 +12,20 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from tests_cli import whetstone
-from tests_conversations import conversations, written
-from tests_small import StopAfter, Stopped
-from tests_viewed import made_run, row
+from support.cli import whetstone
+from support.conversations import conversations, written
+from support.small import StopAfter, Stopped
+from support.viewed_runs import made_run, row
 from whetstone.chat import assistant, tool_result
-from whetstone.errors import PolicyError, explained
+from whetstone.errors import PolicyError, summarize_exception
 from whetstone.policies import add_adapters, build_tiny, load_policy, save_policy
 from whetstone.recipe import load_recipe
 from whetstone.record import RunStore
 from whetstone.record.checkpoint import Position, checkpoint_path, latest_checkpoint, prune_checkpoints, save_checkpoint
 from whetstone.reporting import Journal, Progress, read_trajectories
 from whetstone.training import final_policy, train
-from whetstone.viewing.app import Viewer, view_application
-from whetstone.viewing.opened import opened_runs
+from whetstone.viewer.runs import open_runs
+from whetstone.viewer.viewer_app import Viewer, view_application
 
 TINY = (
     "policy.tiny={vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16, "
@@ -46,7 +46,7 @@ def policy():
 
 
 def get(folder, path):
-    runs = opened_runs([folder], cache=folder.parent / "cache")
+    runs = open_runs([folder], cache=folder.parent / "cache")
     for each in runs:
         each.refresh()
     app = view_application(Viewer(runs))
@@ -63,8 +63,8 @@ def get(folder, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_a_run_stopped_at_the_end_of_an_epoch_goes_on_to_the_same_weights(tmp_path, steps):
-    """Report 41: eight conversations in batches of four, so an epoch is two steps."""
+def test_run_stopped_at_the_end_of_an_epoch_resumes_to_the_same_weights(tmp_path, steps):
+    """Check report 41: eight conversations in batches of four, so an epoch is two steps."""
     written(tmp_path / "chats.jsonl", conversations(8))
     supervised = {"data": str(tmp_path / "chats.jsonl"), "steps": 5, "batch_size": 4, "checkpoint_interval_steps": 1}
     resolved = load_recipe("demo", PLAIN, supervised=supervised)
@@ -87,8 +87,8 @@ def names(folder):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "no directory entries", "partial", "no checksums"])
-def test_a_checkpoint_cut_while_it_was_written_is_not_the_newest(tmp_path, policy, damage):
-    """Report 42."""
+def test_checkpoint_truncated_during_writing_is_not_the_latest(tmp_path, policy, damage):
+    """Check report 42."""
     save(tmp_path, policy, 1, 2)
     newest = checkpoint_path(tmp_path, 2)
     if damage == "truncated":
@@ -104,14 +104,14 @@ def test_a_checkpoint_cut_while_it_was_written_is_not_the_newest(tmp_path, polic
         shutil.rmtree(newest)
         newest.mkdir()
     lines = []
-    assert latest_checkpoint(tmp_path, say=lines.append, set_aside=True) == checkpoint_path(tmp_path, 1)
+    assert latest_checkpoint(tmp_path, log=lines.append, set_aside=True) == checkpoint_path(tmp_path, 1)
     assert len(lines) == (damage != "partial")
     save(tmp_path, policy, 2)  # the place is free again
     assert latest_checkpoint(tmp_path) == newest
 
 
 def test_checkpoints_are_ordered_by_number(tmp_path, policy):
-    """Report 43: across a change of the number of digits."""
+    """Check report 43: across a change of the number of digits."""
     save(tmp_path, policy, 999_999, 1_000_000, 9_000_000, 10_000_000)
     assert latest_checkpoint(tmp_path) == checkpoint_path(tmp_path, 10_000_000)
     prune_checkpoints(tmp_path, keep=set(), last=2)
@@ -119,7 +119,7 @@ def test_checkpoints_are_ordered_by_number(tmp_path, policy):
 
 
 def test_retention_keeps_the_checkpoint_that_was_just_saved(tmp_path, policy):
-    """Report 44: a damaged checkpoint of a higher number is set aside before training continues."""
+    """Check report 44: a damaged checkpoint of a higher number is set aside before training continues."""
     save(tmp_path, policy, 1, 2, 400)
     (checkpoint_path(tmp_path, 400) / "config.json").write_text("{}")
     assert latest_checkpoint(tmp_path, set_aside=True) == checkpoint_path(tmp_path, 2)
@@ -135,8 +135,8 @@ def test_retention_keeps_the_checkpoint_that_was_just_saved(tmp_path, policy):
 HALF = "half of a pair: \ud835, \udc00 and \ud800\ud800"
 
 
-def test_half_of_a_surrogate_pair_ends_no_run(tmp_path):
-    """Report 45: in an answer, written to the store, read again, shown in viewer and report."""
+def test_unpaired_surrogate_does_not_end_a_run(tmp_path):
+    """Check report 45: in a response, written to the store, read again, shown in the viewer and the report."""
     run = made_run(tmp_path / "run", says=HALF)
     store = RunStore(run, groups_per_file=2)
     store.close()
@@ -150,19 +150,19 @@ def test_half_of_a_surrogate_pair_ends_no_run(tmp_path):
     assert "half of a pair" in answer.text
 
 
-def test_half_of_a_surrogate_pair_in_an_error_can_be_printed():
-    """Report 45."""
-    assert explained(ValueError(HALF)).encode().startswith(b"ValueError: half of a pair: ")
+def test_unpaired_surrogate_in_an_error_can_be_printed():
+    """Check report 45."""
+    assert summarize_exception(ValueError(HALF)).encode().startswith(b"ValueError: half of a pair: ")
 
 
-def test_half_of_a_surrogate_pair_in_a_turn_under_way_is_recorded(tmp_path):
-    """Report 45: the turn of an episode that is not over, and the reason of a fault."""
+def test_unpaired_surrogate_in_an_unfinished_turn_is_recorded(tmp_path):
+    """Check report 45: a turn of an unfinished episode, and the reason of a fault."""
     run = made_run(tmp_path / "run", steps=1)
     (trajectory, *_) = read_trajectories(next((run / "trajectories").glob("step-*.jsonl")))
     turn = replace(trajectory.turns[0], message=assistant(HALF), observation=(tool_result(HALF, call_id="call_0"),))
     store = RunStore(tmp_path, groups_per_file=2)
     store.add("group-0/x#0", turn)
-    store.fault("environment", HALF, episode="group-0/x#0")
+    store.record_fault("environment", HALF, episode="group-0/x#0")
     store.close()
     reopened = RunStore(tmp_path, groups_per_file=2)
     reopened.close()
@@ -170,7 +170,7 @@ def test_half_of_a_surrogate_pair_in_a_turn_under_way_is_recorded(tmp_path):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_not_finite_hides_nothing(tmp_path, value):
-    """Report 46."""
+    """Check report 46."""
     run = made_run(tmp_path / "run", steps=2)
     Journal(run).record("reinforcement", 3, row(2, **{"reward/mean": value, "loss/total": value}))
     for line in (run / "metrics.jsonl").read_text().splitlines():
@@ -188,8 +188,8 @@ def test_a_metric_that_is_not_finite_hides_nothing(tmp_path, value):
     "make", [float, np.float16, np.float32, np.float64, torch.tensor], ids=lambda make: make.__name__
 )
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.5])
-def test_numbers_of_every_library_are_written_alike(tmp_path, make, value):
-    """Report 47."""
+def test_numbers_of_every_library_are_encoded_equally(tmp_path, make, value):
+    """Check report 47."""
     Journal(tmp_path).record("reinforcement", 1, {"mine/number": make(value)})
     (read,) = Journal(tmp_path).read()
     assert read["mine/number"] == (value if math.isfinite(value) else None)
@@ -204,14 +204,14 @@ def logits(model):
 
 
 def test_adapters_of_an_output_layer_that_is_the_embedding_are_rejected():
-    """Report 49: merging them would change the embedding, too."""
+    """Check report 49: merging them would also change the embedding."""
     tied = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64, seed=3)
     with pytest.raises(PolicyError, match="lm_head shares its weights with the embedding"):
         add_adapters(tied.model, rank=4, alpha=8, target_modules=["q_proj", "lm_head"], dora=False, seed=1)
 
 
 def test_a_merged_export_has_the_learned_weights_and_every_file(tmp_path):
-    """Reports 48 and 49: the model has tied embeddings."""
+    """Check reports 48 and 49: the model has tied embeddings."""
     tuned = build_tiny(["Compute 12"], hidden=16, heads=2, layers=2, intermediate=16, context_length=64, seed=3)
     base = logits(tuned.model)
     assert tuned.model.config.tie_word_embeddings

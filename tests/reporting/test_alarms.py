@@ -217,7 +217,7 @@ def first_alarm(run):
     return next((k for k in range(1, len(run) + 1) if falling_success(run[:k]) is not None), None)
 
 
-def test_a_run_that_does_not_change_rarely_raises_the_alarm_of_success_and_a_fall_raises_it_soon():
+def test_alarm_of_success_is_rare_in_a_constant_run_and_early_after_a_fall():
     # 100 runs from a fixed generator; the slow test simulates 1,000
     flat = [first_alarm(run) for run in runs_of(lambda step: 0.77, 100, episodes=64)]
     assert sum(step is not None for step in flat) <= 5
@@ -294,7 +294,7 @@ def test_alarms_of_earlier_steps_are_read_from_the_metrics():
 
 
 def test_the_page_on_reading_a_run_lists_every_alarm_and_every_limit():
-    page = (Path(__file__).parents[2] / "docs/reading-a-run.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guide/reading-a-run.md").read_text()
     section = page.partition("\n## Alarms\n")[2].partition("\n## ")[0]
     listed = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")][2:]
     functions = [function.__name__.replace("_", " ") for function in ALARMS]

@@ -1,4 +1,4 @@
-"""One table has every number of a run: none is written that is not in it, and none is in it that nothing writes."""
+"""One table lists every metric: each written metric is in it, and each of its rows is written."""
 
 import ast
 import re
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import whetstone
-from tests_small import SMALL
-from tests_trackers import evaluation
+from support.small import SMALL
+from support.trackers import evaluation
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
-from whetstone.reporting.metric_names import METRICS, PARTS, TRACKED, described
-from whetstone.reporting.trackers.feed import evaluation_metrics
+from whetstone.reporting.metric_names import METRICS, PARTS, TRACKED, lookup_metric
+from whetstone.reporting.trackers.dispatcher import evaluation_metrics
 from whetstone.rollout import Method
 from whetstone.training import train
 
@@ -27,30 +27,30 @@ LATER = {"importance/weight_squared", "consistency/apart"}
 
 
 def words():
-    """Every text constant, keyword and piece of an f-string in the source, but for the table's own."""
-    found = []
+    """Return text constants, keywords and f-string pieces of the source, without those of the table."""
+    texts = []
     for path in SOURCE.rglob("*.py"):
         if path.name == "metric_names.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append((path, node.value))
+                texts.append((path, node.value))
             elif isinstance(node, ast.keyword) and node.arg:
-                found.append((path, node.arg))
-    return found
+                texts.append((path, node.arg))
+    return texts
 
 
-def test_each_name_stands_in_it_once_with_what_it_means():
+def test_each_name_is_listed_once_with_its_meaning():
     counted = Counter(row.name for row in ROWS)
     assert [name for name, count in counted.items() if count > 1] == []
     for row in ROWS:
         assert re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_]+)*", row.name)
-        assert row.said.endswith((".", "…")), row.name
+        assert row.meaning.endswith((".", "…")), row.name
         assert row.when
 
 
 @pytest.mark.slow
-def test_every_name_the_source_writes_is_in_it():
+def test_every_name_in_the_source_is_listed():
     written = {
         text
         for path, text in words()
@@ -58,11 +58,11 @@ def test_every_name_the_source_writes_is_in_it():
         and re.fullmatch(r"[a-z_]+/[a-z_]+", text)
         and text.partition("/")[0] in AREAS
     }
-    assert {name for name in written - NOT_METRICS - LATER if described(name) is None} == set()
+    assert {name for name in written - NOT_METRICS - LATER if lookup_metric(name) is None} == set()
 
 
 @pytest.mark.slow
-def test_none_of_it_is_dead():
+def test_every_listed_name_is_in_the_source():
     known = {text for _, text in words()}
     dead = []
     for row in ROWS:
@@ -75,28 +75,28 @@ def test_none_of_it_is_dead():
     assert dead == []
 
 
-def test_what_stands_for_a_part_is_what_a_method_has():
+def test_component_placeholders_are_fields_of_methods():
     keys = {"curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "sources", "reward"}
     assert set(PARTS) == keys | {"context_transforms", "stops", "rewrites", "replay", "trajectory_filters"}
     assert set(PARTS) <= set(Method.__dataclass_fields__)
 
 
-def test_a_name_finds_the_row_that_fits_it_closest():
-    assert described("reward/mean").name == "reward/mean"
-    assert described("reward/turn_cost").name == "reward/NAME"
-    assert described("credit_filters/void_turns_removed_fraction").name == "credit_filters/NAME_removed_fraction"
-    assert described("replay/success_replay/stored").name == "PART/NAME"
-    assert described("replay/injected").name == "replay/injected"
-    assert described("evaluation/pass_at_8").name == "evaluation/pass_at_K"
-    assert described("reinforcement/step").name == "STAGE/step"
-    assert described("policy/no_such") is None
-    assert described("evaluation/pass_at_all") is None
+def test_most_specific_row_matches_a_name():
+    assert lookup_metric("reward/mean").name == "reward/mean"
+    assert lookup_metric("reward/turn_cost").name == "reward/NAME"
+    assert lookup_metric("credit_filters/void_turns_removed_fraction").name == "credit_filters/NAME_removed_fraction"
+    assert lookup_metric("replay/success_replay/stored").name == "PART/NAME"
+    assert lookup_metric("replay/injected").name == "replay/injected"
+    assert lookup_metric("evaluation/pass_at_8").name == "evaluation/pass_at_K"
+    assert lookup_metric("reinforcement/step").name == "STAGE/step"
+    assert lookup_metric("policy/no_such") is None
+    assert lookup_metric("evaluation/pass_at_all") is None
 
 
-def test_what_trackers_are_told_of_an_evaluation_is_in_it():
-    told = evaluation_metrics({**evaluation(0.5), "well_formed_calls": 1.0, "pass_at": {"1": 0.5, "2": 0.75}})
-    assert "evaluation/pass_at_2" in told
-    assert [name for name in told if described(name) is None] == []
+def test_evaluation_metrics_of_trackers_are_listed():
+    metrics = evaluation_metrics({**evaluation(0.5), "well_formed_calls": 1.0, "pass_at": {"1": 0.5, "2": 0.75}})
+    assert "evaluation/pass_at_2" in metrics
+    assert [name for name in metrics if lookup_metric(name) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_what_trackers_are_told_of_an_evaluation_is_in_it():
         ["with=success-replay", "reinforcement.consistency_regularization={}"],
     ],
 )
-def test_every_name_a_small_run_writes_is_in_it(tmp_path, changes):
+def test_metrics_of_a_small_run_are_listed(tmp_path, changes):
     train(load_recipe("demo", [*SMALL, "ablations=null", *changes]), tmp_path / "run", progress=Progress(quiet=True))
     names = {name for row in Journal(tmp_path / "run").read() for name in row} - {"stage", "step"}
     assert len(names) > 40
-    assert {name for name in names if described(name) is None} == set()
+    assert {name for name in names if lookup_metric(name) is None} == set()

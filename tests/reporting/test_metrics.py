@@ -10,13 +10,13 @@ def test_steps_are_lines_of_strict_json(tmp_path):
     assert json.loads(journal.path.read_text()) == {"stage": "supervised", "step": 1, "loss": 0.5, "bad": None}
 
 
-def test_rewinding_forgets_what_the_checkpoint_does_not_know_and_a_torn_line(tmp_path):
+def test_rewinding_drops_steps_after_the_checkpoint_and_a_partial_line(tmp_path):
     journal = Journal(tmp_path)
     for stage, step in [("supervised", 1), ("supervised", 2), ("reinforcement", 1), ("reinforcement", 2)]:
         journal.record(stage, step, {})
     with open(journal.path, "a") as file:
         file.write('{"stage": "reinf')
-    journal.rewind({"supervised": 2, "reinforcement": 1})
+    journal.truncate_rows({"supervised": 2, "reinforcement": 1})
     assert [(row["stage"], row["step"]) for row in journal.read()] == [
         ("supervised", 1),
         ("supervised", 2),
@@ -24,11 +24,11 @@ def test_rewinding_forgets_what_the_checkpoint_does_not_know_and_a_torn_line(tmp
     ]
 
 
-def test_a_run_without_metrics_has_none(tmp_path):
+def test_run_without_metrics_has_none(tmp_path):
     assert Journal(tmp_path).read() == []
 
 
-def test_a_damaged_line_costs_that_line_with_a_warning_and_a_copy(tmp_path):
+def test_damaged_line_is_skipped_with_a_warning_and_a_copy(tmp_path):
     warned = []
     journal = Journal(tmp_path, warn=warned.append)
     for step in range(1, 23):
@@ -39,23 +39,23 @@ def test_a_damaged_line_costs_that_line_with_a_warning_and_a_copy(tmp_path):
     lines[15] = b"[" * 5000 + b"\n"
     lines[16] = b'{"stage": "reinforcement", "step": "17"}\n'
     lines[17] = b'{"stage": "reinforcement", "step": 18, "reward/mean": [1]}\n'
-    damaged = b"".join(lines) + b'{"stage": "rein'  # torn by a kill, which is no damage
+    damaged = b"".join(lines) + b'{"stage": "rein'  # truncated by a kill, which is no damage
     journal.path.write_bytes(damaged)
     steps = [step for step in range(1, 23) if step not in (4, 10, 16, 17, 18)]
     assert [row["step"] for row in journal.read()] == steps
     assert [line.partition(": is damaged")[0].rpartition(":")[2] for line in warned] == ["4", "10", "16", "17", "18"]
     assert journal.path.read_bytes() == damaged  # reading changes nothing
-    journal.rewind({"reinforcement": 20})
+    journal.truncate_rows({"reinforcement": 20})
     assert [row["step"] for row in journal.read()] == [step for step in steps if step <= 20]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
     assert "the file is kept as metrics.jsonl.damaged" in warned[-1]
     journal.path.write_bytes(b"nonsense\n")
-    journal.rewind({"reinforcement": 20})
+    journal.truncate_rows({"reinforcement": 20})
     assert (tmp_path / "metrics.jsonl.damaged-2").read_bytes() == b"nonsense\n"
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
 
 
-def test_a_damaged_line_is_logged_where_nobody_else_is_told(tmp_path, caplog):
+def test_damaged_line_is_logged_without_a_warning_callback(tmp_path, caplog):
     (tmp_path / "metrics.jsonl").write_text('5\n{"stage": "a", "step": 1}\n')
     assert len(Journal(tmp_path).read()) == 1
     assert "metrics.jsonl:1: is damaged and left out: a JSON object is expected, got int" in caplog.text

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL, TEACHING
+from support.cli import whetstone
+from support.small import SMALL, TEACHING
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress, write_report
 from whetstone.training import train
@@ -15,7 +15,7 @@ ADVICE = "the batch of 2 groups is at least 20 times smaller than the gradient n
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose measurements are replaced by a noise scale of at least 40 groups."""
+    """Train a run and replace its measurements by a noise scale of at least 40 groups."""
     folder = tmp_path_factory.mktemp("noise") / "run"
     changes = [*SMALL, TEACHING, "ablations=null", "supervised=null", "reinforcement.steps=5"]
     small = [change for change in changes if not change.startswith("supervised.")]

@@ -1,4 +1,4 @@
-"""The page says what the numbers say, claims no more, and stands alone."""
+"""The report of a run agrees with its metrics, makes no further claim, and is self-contained."""
 
 import json
 import re
@@ -58,16 +58,16 @@ def run_directory(path, after=GOOD, ablations=None, metrics=True):
     return path
 
 
-def test_the_page_holds_stages_intervals_kinds_and_three_pairs(tmp_path):
+def test_report_has_stages_intervals_kinds_and_three_pairs(tmp_path):
     page = write_report(run_directory(tmp_path)).read_text()
-    for said in ("0.0 %", "40.0 %", "97.0 %", "95.0 to 98.0 %", "500 held-out tasks", "2.0 minutes", "learned"):
-        assert said in page
+    for text in ("0.0 %", "40.0 %", "97.0 %", "95.0 to 98.0 %", "500 held-out tasks", "2.0 minutes", "learned"):
+        assert text in page
     assert page.count("answer supervised") == page.count("answer reinforcement") == 3
     assert len(set(re.findall(r"<h3>(.*?)</h3>", page))) == 3
     assert page.count("<svg") >= 4
 
 
-def test_foreign_text_is_escaped_and_nothing_is_fetched(tmp_path):
+def test_untrusted_text_is_escaped_and_nothing_is_fetched(tmp_path):
     page = write_report(run_directory(tmp_path)).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
@@ -79,14 +79,14 @@ def test_foreign_text_is_escaped_and_nothing_is_fetched(tmp_path):
     assert not re.search(r"\b(src|href)=\"(?!#)", page)
 
 
-def test_a_run_without_metrics_or_trajectories_still_has_its_page(tmp_path):
+def test_run_without_metrics_or_trajectories_has_a_report(tmp_path):
     run_directory(tmp_path, metrics=False)
     for path in (tmp_path / "trajectories").iterdir():
         path.unlink()
     assert "97.0 %" in write_report(tmp_path).read_text()
 
 
-def test_a_run_whose_last_stage_lost_success_has_no_check_mark(tmp_path):
+def test_run_whose_last_stage_lost_success_has_no_check_mark(tmp_path):
     page = write_report(run_directory(tmp_path, after=result(0.3, 0.27, 0.33))).read_text()
     assert "reinforcement: 40 → 30 %, worse than its start" in page
     assert re.search(r'<p class="wrong">▼ reinforcement', page)
@@ -106,9 +106,9 @@ def test_the_report_lists_the_alarms_at_the_end_and_those_of_earlier_steps(tmp_p
     assert "Alarm during the run: full contexts, steps 1 to 2." in page
 
 
-def test_the_tool_gets_the_credit_only_where_the_numbers_support_it():
+def test_gain_is_attributed_to_the_tool_only_if_the_numbers_support_it():
     little = {"after": result(0.05, 0.03, 0.07)}
-    assert "it is the tool that does it" in ablation_sentence("without_tool", little, GOOD)
+    assert "the difference is due to the tool" in ablation_sentence("without_tool", little, GOOD)
     assert "not clearly less" in ablation_sentence("without_tool", {"after": GOOD}, GOOD)
     assert "without the tool, solves 5.0 % (95 % interval 3.0 to 7.0 %)" in ablation_sentence(
         "without_tool", little, GOOD
@@ -120,31 +120,31 @@ def test_the_tool_gets_the_credit_only_where_the_numbers_support_it():
     [
         (result(0, 0, 0.01), GOOD, "never solved before, learned"),
         (BAD, GOOD, "learned"),
-        (GOOD, GOOD, "known before"),
-        (BAD, result(0, 0, 0.01), "unlearned"),
+        (GOOD, GOOD, "solved before"),
+        (BAD, result(0, 0, 0.01), "worse than before"),
         (result(0, 0, 0.01), result(0, 0, 0.01), "never solved"),
-        (GOOD, BAD, "unlearned"),
+        (GOOD, BAD, "worse than before"),
         (BAD, BAD, "no clear change: the interval of the difference includes 0"),
     ],
 )
-def test_each_kind_is_told_in_words(before, after, note):
+def test_each_kind_is_described_in_words(before, after, note):
     assert kind_note([("supervised", before), ("reinforcement", after)]) == note
 
 
-def test_a_directory_without_a_finished_run_is_one_line(tmp_path):
+def test_directory_without_a_finished_run_is_one_line(tmp_path):
     with pytest.raises(RunDirectoryError, match=r"summary\.json is missing"):
         write_report(tmp_path)
 
 
-def test_a_difference_has_a_colour_where_its_interval_is_without_zero(rendered):
-    drawn = charts.differences([(-3.0, -2.0, -1.0), (-1.0, 2.0, 5.0), (1.0, 200.0, 300.0)], x_label="points")
+def test_difference_is_colored_if_its_interval_excludes_zero(rendered):
+    drawn = charts.plot_differences([(-3.0, -2.0, -1.0), (-1.0, 2.0, 5.0), (1.0, 200.0, 300.0)], x_label="points")
     lines = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-linecap: square", drawn)
-    assert [lines.count(charts.COLOURS[0]), lines.count(charts.COLOURS[1])] == [2, 0]
+    assert [lines.count(charts.COLORS[0]), lines.count(charts.COLORS[1])] == [2, 0]
 
 
 @pytest.mark.parametrize("values", [(-0.00005, -0.000175), (123456.0, -987654.0), (0.2, 0.9), (1e-12, 3e-12)], ids=str)
-def test_numbers_beside_a_curve_fit_into_its_margin(values):
-    drawn = charts.curves({"x": ([1.0, 2.0], values)}, x_label="step")
+def test_numbers_next_to_a_curve_fit_into_its_margin(values):
+    drawn = charts.plot_curves({"x": ([1.0, 2.0], values)}, x_label="step")
     labels = re.findall(r">([−\d.]+)</text>", drawn)
     assert len(labels) >= 4
     assert max(map(len, labels)) <= 7

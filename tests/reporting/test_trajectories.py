@@ -58,14 +58,14 @@ def same_turn(a, b):
     assert [getattr(a, f) for f in fields] == [getattr(b, f) for f in fields]
 
 
-def test_what_was_written_is_read_back_field_by_field(tmp_path):
+def test_written_trajectories_are_read_back_field_by_field(tmp_path):
     failed = Trajectory("b", "task", (), (), EndReason.ERROR, "KeyError: 'x'", removal=RemovalScope.BEFORE_BASELINE)
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [WHOLE, failed])
-    whole, none = read_trajectories(path)
-    assert replace(whole, turns=()) == replace(WHOLE, turns=())
-    assert whole.score.judgements == WHOLE.score.judgements  # equality of scores passes over them
-    for a, b in zip(whole.turns, WHOLE.turns, strict=True):
+    scored, none = read_trajectories(path)
+    assert replace(scored, turns=()) == replace(WHOLE, turns=())
+    assert scored.score.judgements == WHOLE.score.judgements  # equality of scores ignores them
+    for a, b in zip(scored.turns, WHOLE.turns, strict=True):
         same_turn(a, b)
     assert none == failed
 
@@ -79,7 +79,7 @@ def test_every_line_is_strict_json_with_messages_in_the_openai_shape(tmp_path):
     assert row["turns"][0]["action"]["ids"] == [3, 4]
 
 
-def test_a_fork_gets_its_parents_turns_back_as_the_same_objects(tmp_path):
+def test_fork_shares_the_turn_objects_of_its_parent(tmp_path):
     fork = replace(WHOLE, id="b", parent="a", fork_turn=1, turns=(FIRST, replace(LAST, message=assistant("4"))))
     write_trajectories(tmp_path / "t.jsonl", [WHOLE, fork])
     parent, child = read_trajectories(tmp_path / "t.jsonl")
@@ -88,7 +88,7 @@ def test_a_fork_gets_its_parents_turns_back_as_the_same_objects(tmp_path):
     assert child.turns[1].message.text == "4"
 
 
-def test_a_bad_line_and_a_missing_file_are_named(tmp_path):
+def test_invalid_line_and_missing_file_are_named(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [WHOLE])
     path.write_text(path.read_text() + '{"id": "x"}\n')

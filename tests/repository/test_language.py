@@ -1,8 +1,8 @@
-"""The number of hits of old language patterns never rises, in any file; see `tests_language.py`."""
+"""The number of outdated language patterns never rises in any file; see `support/language.py`."""
 
 import pytest
 
-from tests_language import ROOT, count_hits, describe_rise, find_hits, stored_counts
+from support.language import ROOT, count_hits, describe_rise, find_hits, stored_counts
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def test_no_file_has_more_hits_than_stored(counts):
 
 def test_hits_that_are_gone_cannot_come_back(counts):
     fell = [name for name, count in stored_counts().items() if counts.get(name, 0) < count]
-    assert not fell, f"run `python tests/repository/tests_language.py --lower`; fewer hits in {', '.join(fell)}"
+    assert not fell, f"run `python tests/support/language.py --lower`; fewer hits in {', '.join(fell)}"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from whetstone import renames
 from whetstone.cli.main import cli
-from whetstone.plugins import options_of
-from whetstone.recipe.problems import models_in
+from whetstone.plugins import get_component_options
+from whetstone.recipe.error_messages import models_in
 from whetstone.recipe.settings import Recipe
 from whetstone.reporting.metric_names import METRICS
 
@@ -42,7 +42,9 @@ def recipe_keys(model: type[BaseModel], above: str = "") -> dict[str, None]:
 
 def component_names() -> dict[str, None]:
     """Return `kind/name` and `kind/name/option` of the built-in components."""
-    spec = importlib.util.spec_from_file_location("keys_page", Path(__file__).parents[2] / "docs" / "keys_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "keys_page", Path(__file__).parents[2] / "docs" / "make" / "keys_page.py"
+    )
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     names = {}
@@ -51,7 +53,7 @@ def component_names() -> dict[str, None]:
         for name, component in registry.items():
             names[f"{kind}/{name}"] = None
             names |= dict.fromkeys(
-                f"{kind}/{name}/{option}" for option in options_of(component) if option not in INJECTED
+                f"{kind}/{name}/{option}" for option in get_component_options(component) if option not in INJECTED
             )
     return names
 
@@ -79,7 +81,7 @@ NAMES = {"recipe key": lambda: recipe_keys(Recipe), "component": component_names
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_no_name_that_users_type_is_of_the_old_language(kind):
+def test_no_name_for_users_has_an_outdated_word(kind):
     names = NAMES[kind]()
     assert len(names) > 60
     old = [name for name in names if OLD_WORDS.search(re.sub("|".join(["held.out", *EXCEPTIONS]), "", name))]

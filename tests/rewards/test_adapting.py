@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests_rewards import episode, turn
+from support.rewards import episode, turn
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
-from whetstone.rewards import REWARDS, make_reward, scored
+from whetstone.rewards import REWARDS, make_reward, score_trajectory
 from whetstone.rewards.adapting import to_score
 from whetstone.trajectory import EndReason, Score, Task
 
@@ -30,7 +30,7 @@ def judged():
         module.reward = function
         reward = make_reward({"name": f"{module.__name__}:reward", **options}, REWARDS)
         played = episode(*message) if isinstance(message, tuple) else episode(message)
-        return asyncio.run(scored(reward, played, task))
+        return asyncio.run(score_trajectory(reward, played, task))
 
     yield judge
     del sys.modules[module.__name__]
@@ -94,7 +94,7 @@ def test_number_is_a_score_inside_a_composed_reward():
     module.half = half
     sys.modules[module.__name__] = module
     named = {"name": "composed", "terms": {"a": {"name": "rewards_of_terms:half", "weight": 2}, "b": "exact_match"}}
-    result = asyncio.run(scored(make_reward(named, REWARDS), episode("5"), TASK))
+    result = asyncio.run(score_trajectory(make_reward(named, REWARDS), episode("5"), TASK))
     assert result.score.value == 2 * 0.5 + 1  # twice a half, and the right answer
 
 

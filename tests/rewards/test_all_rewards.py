@@ -1,13 +1,13 @@
-"""What holds for every reward: it says what it provides, passes on what it cannot tell, and lets go of its judge."""
+"""Properties of every reward: declared columns, unknown outcomes, and closing of its judge."""
 
 import asyncio
 import inspect
 
 import pytest
 
-from tests_rewards import episode, score, task, turn
-from whetstone.rewards import REWARDS, make_reward, provided_by
-from whetstone.rewards.judge_usage import judges_of
+from support.rewards import episode, score, task, turn
+from whetstone.rewards import REWARDS, make_reward, provided_columns
+from whetstone.rewards.judge_usage import find_judges
 from whetstone.rewards.judges import ScriptedJudge
 from whetstone.trajectory import EndReason, Score
 
@@ -29,7 +29,7 @@ PROVIDED = {
     "verdict": {"process_rewards"},
     "generated_code": {"written"},
 }
-"""Of every reward that says what its scores carry beside their value."""
+"""Options of every reward that declares further columns of its scores."""
 AROUND = {
     "calibrated": {},
     "cost_aware": {"budget": 1.0},
@@ -47,7 +47,7 @@ AROUND = {
     "step_labels": {},
     "tool_star": {},
 }
-"""Rewards around an outcome, with what they need."""
+"""Rewards with an outcome, and their options."""
 JUDGED = {
     "checklist": {},
     "evidence": {},
@@ -60,50 +60,50 @@ JUDGED = {
 TASK = task("?", answer="Rome", answers={"find": ["x"]}, calls=[], milestones=[], step_labels=[1, 1], checklists=[])
 
 
-async def cannot_tell(trajectory, given):
-    return Score.unknown("nobody knows")
+async def cannot_tell(trajectory, task):
+    return Score.unknown("unknown reason")
 
 
 @pytest.mark.parametrize("name", sorted(REWARDS.keys() - {"composed"}))
-def test_it_says_what_it_provides(name):
-    assert provided_by(REWARDS[name]) == PROVIDED.get(name, frozenset())
+def test_provided_columns_are_declared(name):
+    assert provided_columns(REWARDS[name]) == PROVIDED.get(name, frozenset())
 
 
 @pytest.mark.parametrize(
     "name", sorted(PROVIDED.keys() - {"reward_model", "user_preferences", "pairwise_judge", "generated_code"})
 )
-def test_what_is_provided_is_there(name):
+def test_declared_columns_are_provided(name):
     options = {"judge": ScriptedJudge(answers=lambda question: {})} if name == "checklist" else {}
     options |= {"outcome": "exact_match"} if name in ("otc", "step_labels") else {}
-    given = task(**{**TASK.private, "answer": 7}) if name in ("attempts", "matched_calls", "meta_reasoning") else TASK
+    problem = task(**{**TASK.private, "answer": 7}) if name in ("attempts", "matched_calls", "meta_reasoning") else TASK
     one = episode(turn("", ("find", {}), back=["x"]), "Rome", final={"success": True})
-    found = score(name, one, given, **options)
-    there = {*found.signals, *found.parts} | ({"process_rewards"} if found.turns is not None else set())
-    assert PROVIDED[name] <= there
+    result = score(name, one, problem, **options)
+    provided = {*result.signals, *result.parts} | ({"process_rewards"} if result.turns is not None else set())
+    assert PROVIDED[name] <= provided
 
 
 @pytest.mark.parametrize("name", sorted(AROUND))
-def test_where_the_outcome_cannot_tell_nobody_can(name):
+def test_unknown_outcome_is_an_unknown_score(name):
     options = AROUND[name] | {"outcome": cannot_tell}
     for one in (episode("Rome"), episode(turn("<x>", malformed=["<x>"]), "Rome")):
-        assert score(name, one, TASK, **options).invalid == "nobody knows"
+        assert score(name, one, TASK, **options).invalid == "unknown reason"
 
 
 @pytest.mark.parametrize("name", ["otc", "user_preferences"])
-def test_where_the_outcome_of_one_cannot_tell_the_others_are_compared(name):
-    async def outcome(trajectory, given):
+def test_trajectories_with_a_known_outcome_are_compared(name):
+    async def outcome(trajectory, task):
         known = trajectory.final_text != "?"
-        return Score(1.0, success=True) if known else Score.unknown("nobody knows")
+        return Score(1.0, success=True) if known else Score.unknown("unknown reason")
 
     reward = make_reward({"name": name, "outcome": outcome}, REWARDS)
     if name == "otc":  # a comparison is only asked of those that have a score
-        found = asyncio.run(reward.compared([episode("Rome"), episode("?")], TASK))
-        assert [one.invalid for one in found] == ["", "nobody knows"]
-    assert score(reward, episode("?"), TASK).invalid == "nobody knows"
+        results = asyncio.run(reward.compared([episode("Rome"), episode("?")], TASK))
+        assert [one.invalid for one in results] == ["", "unknown reason"]
+    assert score(reward, episode("?"), TASK).invalid == "unknown reason"
 
 
 @pytest.mark.parametrize("name", sorted(JUDGED))
-def test_it_lets_go_of_its_judge(name):
+def test_judge_is_closed(name):
     closed = []
 
     class Closing(ScriptedJudge):
@@ -116,27 +116,27 @@ def test_it_lets_go_of_its_judge(name):
 
 
 @pytest.mark.parametrize("name", ["step_labels", "rule_then_judge"])
-def test_without_a_judge_there_is_nothing_to_let_go_of(name):
+def test_closing_without_a_judge_does_nothing(name):
     reward = make_reward(name, REWARDS)
-    assert judges_of(reward) == []
-    for _ in range(2):  # closing is quiet, and again does nothing
+    assert find_judges(reward) == []
+    for _ in range(2):  # closing twice has no effect
         assert asyncio.run(reward.close()) is None
 
 
 CLASSES = {
-    "generated_code": "written_reward", "pairwise_judge": "preferred", "reward_model": "learned",
+    "generated_code": "code_reward", "pairwise_judge": "preferred", "reward_model": "learned_reward",
     "rule_then_judge": "verified", "user_preferences": "preferences",
 }  # fmt: skip
 """Names of classes that differ from the name of the reward."""
 
 
-def test_every_name_is_that_of_its_function_or_class():
+def test_component_names_are_those_of_functions_and_classes():
     for name, part in REWARDS.items():
         written = CLASSES.get(name, name)
         assert part.__name__.lower() == written.replace("_", "" if inspect.isclass(part) else "_")
 
 
-def test_an_answer_that_was_cut_off_is_none_anywhere():
+def test_truncated_answer_never_counts():
     cut = episode("Rome", ended=EndReason.MAX_TOKENS)
     for name in ("exact_match", "json_answer", "rule_then_judge", "plus_minus_one", "ikea"):
         assert score(name, cut, task("?", answer="Rome")).success is False

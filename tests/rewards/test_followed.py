@@ -1,10 +1,10 @@
-"""Whether each turn did what a recorded expert did."""
+"""Rewards for turns that match a recorded expert."""
 
 import asyncio
 from dataclasses import replace
 
-from tests_episodes import TASK, path, turn
-from whetstone.rewards.turns.followed import expert_match
+from support.episodes import TASK, path, turn
+from whetstone.rewards.process.expert_match import expert_match
 from whetstone.trajectory import EndReason
 
 
@@ -13,17 +13,17 @@ def scored(rewards, **more):
     return asyncio.run(expert_match(path("a", None, turns, **more), TASK))
 
 
-def test_turns_that_followed_are_one_and_the_outcome_is_the_worlds():
-    said = scored([1.0, 0.0, 1.0], final={"success": True})
-    assert said.turns == said.signals["matched"] == (1, 0, 1)
-    assert (said.value, said.success) == (1, True)
+def test_matched_turns_score_one_and_the_outcome_is_that_of_the_environment():
+    score = scored([1.0, 0.0, 1.0], final={"success": True})
+    assert score.turns == score.signals["matched"] == (1, 0, 1)
+    assert (score.value, score.success) == (1, True)
 
 
-def test_an_episode_that_ran_out_of_patches_has_failed_and_its_turns_still_say_what_they_did():
+def test_episode_without_remaining_patches_failed_and_turns_keep_their_rewards():
     score = scored([1.0, 0.0], ended=EndReason.EARLY_STOPPED)
     assert (score.value, score.success, score.turns) == (0, False, (1, 0))
 
 
-def test_where_nobody_walks_a_record_the_outcome_stands():
-    said = scored([None, 0.3], final={"success": True, "score": 0.5})
-    assert (said.value, said.turns) == (1, (0, 0))
+def test_without_a_record_the_outcome_counts():
+    score = scored([None, 0.3], final={"success": True, "score": 0.5})
+    assert (score.value, score.turns) == (1, (0, 0))

@@ -1,12 +1,12 @@
-"""What holds where a recipe names no option: the signature and the page say the same."""
+"""Defaults of options are the same in the signature and on the page."""
 
 import pytest
 
-from tests_pages import options, told
+from support.option_tables import options, page_defaults
 from whetstone.rewards import REWARDS
 from whetstone.rewards.judges import JUDGES
 
 
 @pytest.mark.parametrize("name", sorted({**REWARDS, **JUDGES}))
-def test_an_option_left_out_is_what_the_page_says(name):
-    assert options({**REWARDS, **JUDGES}[name]) == told("rewards.md", name)
+def test_default_is_that_of_the_page(name):
+    assert options({**REWARDS, **JUDGES}[name]) == page_defaults("rewards.md", name)

@@ -1,15 +1,15 @@
-"""All that a reward says of an episode, by hand: its value, its parts, its turns, its signals and success."""
+"""Worked numbers of every reward: value, parts, turns, signals and success."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests_rewards import episode, group, score, task, turn
+from support.rewards import episode, group, score, task, turn
 from whetstone.rewards.efficiency.otc import Otc
-from whetstone.rewards.efficiency.preferences import Preferences
-from whetstone.rewards.speed.speedup import Speedup, _same
-from whetstone.rewards.tiers.milestones import Milestones
-from whetstone.rewards.worlds.state import digest
+from whetstone.rewards.efficiency.user_preferences import Preferences
+from whetstone.rewards.environment_state.state import state_digest
+from whetstone.rewards.gated.milestones import Milestones
+from whetstone.rewards.kernels.speedup import Speedup, _same
 from whetstone.trajectory import EndReason
 
 ROME = task("?", answer="Rome")
@@ -223,7 +223,7 @@ CASES |= {
         0,
         SPOKEN | {"communicated": 0},
     ),
-    "tau2, went on": (
+    "tau2, continued": (
         {},
         episode("x", final={"success": True, "same": True}),
         task(to_say=[]),
@@ -271,11 +271,11 @@ CASES |= {
         0.5,
         {"predicates": 0.5},
     ),
-    "state, of what was not said": ({}, episode("a", final={"a": "1"}), task(predicates=AT), 0, {"predicates": 0}),
+    "state, missing paths": ({}, episode("a", final={"a": "1"}), task(predicates=AT), 0, {"predicates": 0}),
     "state, a digest": (
         {"partial_credit": True},
         episode("a", final={"state": {"n": {2, 10, 1}}}),
-        task(digest=digest({"n": {10, 1.0, 2}})),
+        task(digest=state_digest({"n": {10, 1.0, 2}})),
         1,
         {"state": 1},
     ),
@@ -301,41 +301,41 @@ SUCCEEDED |= {
 
 
 @pytest.mark.parametrize("case", SUCCEEDED)
-def test_whether_it_succeeded(case):
-    options, one, given, *_ = CASES[case]
-    assert score(case.partition(",")[0], one, given, **options).success is SUCCEEDED[case]
+def test_success(case):
+    options, one, problem, *_ = CASES[case]
+    assert score(case.partition(",")[0], one, problem, **options).success is SUCCEEDED[case]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_that_is_said(case):
-    options, one, given, value, parts, *more = CASES[case]
-    found = score(case.partition(",")[0], one, given, **options)
-    assert found.value == pytest.approx(value)
-    if "correct" not in parts and "correct" in found.parts:
+def test_worked_score(case):
+    options, one, problem, value, parts, *more = CASES[case]
+    result = score(case.partition(",")[0], one, problem, **options)
+    assert result.value == pytest.approx(value)
+    if "correct" not in parts and "correct" in result.parts:
         parts = parts | {"correct": value}
-    assert found.parts == pytest.approx(parts)
+    assert result.parts == pytest.approx(parts)
     if more:
-        assert found.turns == pytest.approx(more[0])
-    assert found.signals == (more[1] if len(more) > 1 else {})
+        assert result.turns == pytest.approx(more[0])
+    assert result.signals == (more[1] if len(more) > 1 else {})
 
 
-def test_how_efficient_a_group_was():
+def test_efficiency_in_a_group():
     episodes = [episode(*[turn("", (name, {}))] * count, "7") for name, count in (("a", 1), ("a", 3), ("b", 9))]
     parts = [one.parts for one in group("otc", episodes[:2], SEVEN, tools=["a"])]
     assert parts[0] == pytest.approx({"correct": 1, "calls": 1, "efficiency": 1})
     assert parts[1] == pytest.approx({"correct": 1, "calls": 3, "efficiency": 0.5**0.5})  # sin(3 π / 4)
     assert group("otc", episodes, SEVEN, tools=["a"])[2].parts["calls"] == 0
     wrong = group("otc", [episode(turn("", ("a", {})), "8")], SEVEN)[0]
-    assert wrong.parts == pytest.approx({"correct": 0, "calls": 1, "efficiency": 0.75**0.5})  # cos(π / 6): none known
+    assert wrong.parts == pytest.approx({"correct": 0, "calls": 1, "efficiency": 0.75**0.5})  # cos(π / 6): unknown
     assert wrong.success is False
-    with pytest.raises(ValueError, match="smooth is above 0, got 0"):
+    with pytest.raises(ValueError, match="smooth must be above 0, got 0"):
         Otc(smooth=0)
 
 
-def test_what_is_wished_for_where_nothing_is_said():
+def test_user_preferences_with_defaults():
     quick, slow, wrong = (
-        replace(episode(turn("", ("a", {}), cost=cost), said), seconds=seconds)
-        for said, cost, seconds in (("Rome", 1.0, 2.0), ("Rome", 3.0, 4.0), ("Oslo", 5.0, 6.0))
+        replace(episode(turn("", ("a", {}), cost=cost), text), seconds=seconds)
+        for text, cost, seconds in (("Rome", 1.0, 2.0), ("Rome", 3.0, 4.0), ("Oslo", 5.0, 6.0))
     )
     result = group("user_preferences", [quick, slow, wrong], ROME)
     assert [one.parts["preference"] for one in result] == pytest.approx([2, 1.5, 0])
@@ -350,42 +350,42 @@ def test_what_is_wished_for_where_nothing_is_said():
     )
     assert near == pytest.approx(1 + 97 / 99)
     assert clipped == pytest.approx(1 + 48.5 / 49.5)  # from 2 to 51.5
-    with pytest.raises(ValueError, match=r"from 0 to below 0\.5, got 0\.5"):
+    with pytest.raises(ValueError, match=r"in \[0, 0\.5\), got 0\.5"):
         Preferences(quantile=0.5)
-    with pytest.raises(ValueError, match=r"from 0 to below 0\.5, got -0\.1"):
+    with pytest.raises(ValueError, match=r"in \[0, 0\.5\), got -0\.1"):
         Preferences(quantile=-0.1)
 
 
 @pytest.mark.parametrize(
     "marker", ["Wait", "alternatively", "hmm", "let me try again", "on second thought", "another approach"]
 )
-def test_a_turn_that_begins_again_is_two(marker):
+def test_restarting_turn_counts_twice(marker):
     assert score("fewest_turns", episode(turn(f"Oslo. {marker}, no."), "Rome"), ROME).parts["compact"] == 0.5
     own = {"markers": ["no"]}
     assert score("fewest_turns", episode(f"{marker}", "Rome"), ROME, **own).parts["compact"] == 1
 
 
-def test_outputs_that_are_the_same():
+def test_equal_outputs():
     pairs = [(1, 1 + 5e-10), (-1e6, -1e6 - 1e-4), ([1, (2,)], ((1), [2.0])), ({"a": [1.0]}, {"a": [1]}), ("x", "x")]
     assert all(_same(one, other, 1e-9) for one, other in [*pairs, (float("inf"), float("inf")), (None, None)])
-    apart = [(1, 1.1), (1, True), (True, 1), ([1], [1, 2]), ({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 2}), ("1", 1)]
-    assert not any(_same(one, other, 1e-9) for one, other in [*apart, ({"a": 1}, [1]), (1e-12, 1.0)])
+    different = [(1, 1.1), (1, True), (True, 1), ([1], [1, 2]), ({"a": 1}, {"b": 1}), ({"a": 1}, {"a": 2}), ("1", 1)]
+    assert not any(_same(one, other, 1e-9) for one, other in [*different, ({"a": 1}, [1]), (1e-12, 1.0)])
 
 
 @pytest.mark.parametrize("discount", [0.0, -0.5, 1.5])
-def test_a_discount_of_milestones_is_a_share(discount):
-    with pytest.raises(ValueError, match="discount is above 0 and at most 1"):
+def test_discount_of_milestones_out_of_range_is_refused(discount):
+    with pytest.raises(ValueError, match=r"discount must be in \(0, 1\]"):
         Milestones(discount=discount)
 
 
-def test_pairs_to_compare_times_in():
-    with pytest.raises(ValueError, match="pairs is 3 or more, got 2"):
+def test_too_few_timed_pairs_are_refused():
+    with pytest.raises(ValueError, match="pairs must be at least 3, got 2"):
         Speedup(pairs=2)
 
 
-def test_an_answer_that_others_wrote_is_judged_by_itself():
-    given = task("?", answer="Rome")
+def test_answer_submitted_to_the_environment_is_scored():
+    problem = task("?", answer="Rome")
     right = episode("look up the capital", final={"answer": "rome", "plans": 1})
-    assert score("submitted_answer", right, given).success is True
-    assert score("submitted_answer", episode("Rome", final={"answer": "Oslo"}), given).success is False
-    assert score("submitted_answer", episode("Rome", final={}), given).value == 0.0  # without an answer
+    assert score("submitted_answer", right, problem).success is True
+    assert score("submitted_answer", episode("Rome", final={"answer": "Oslo"}), problem).success is False
+    assert score("submitted_answer", episode("Rome", final={}), problem).value == 0.0  # without an answer

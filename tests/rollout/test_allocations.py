@@ -1,17 +1,17 @@
-"""How much a group may use, and where it begins."""
+"""Budgets of a group, and the turn at which its episodes start."""
 
 import asyncio
 
 import pytest
 
-from tests_episodes import TASK, call, collected, group, heard, in_order, path, turn
+from support.episodes import TASK, call, collected, group, in_order, path, step_outcome, turn
 from whetstone.chat import assistant
 from whetstone.plugins import OptionError
 from whetstone.rollout import EpisodeKey, Method, Plan
-from whetstone.rollout.allocations import BySuccess, HorizonStages
-from whetstone.rollout.protocol import Allowance
-from whetstone.rollout.starts import ExpertPrefix, OwnPrefix
-from whetstone.rollout.starts.expert_prefix import share_started
+from whetstone.rollout.budget_allocation import BySuccess, HorizonStages
+from whetstone.rollout.protocol import GroupBudget
+from whetstone.rollout.start_states import ExpertPrefix, ReplayPrefix
+from whetstone.rollout.start_states.expert_prefix import start_fraction
 from whetstone.rollout.strategies import EntropyBranching, Independent
 from whetstone.trajectory import Author, EndReason, Group, Task
 
@@ -28,16 +28,16 @@ def test_scaling_inter_worked_numbers():
     assert [component(at(step - 1)).max_turns for step in steps] == [10, 10, 10, 20, 20, 30, 30]
 
 
-def test_a_horizon_cuts_and_does_not_drop():
+def test_horizon_truncates_and_does_not_drop():
     method = Method(allocate=HorizonStages(turns=[2, 5], updates_per_stage=3))
     for step, turns in ((0, 2), (2, 2), (3, 5)):
-        made = collected(Independent(group_size=2), WORDS, method=method, plan=Plan(TASK, 3, name="g/", step=step))
-        assert [len(t.turns) for t in made.trajectories] == [turns, turns]
-        assert {t.ended for t in made.trajectories} == {EndReason.MAX_TURNS}
-        assert all(t.score is not None and t.removal is None for t in made.trajectories)
+        truncated = collected(Independent(group_size=2), WORDS, method=method, plan=Plan(TASK, 3, name="g/", step=step))
+        assert [len(t.turns) for t in truncated.trajectories] == [turns, turns]
+        assert {t.ended for t in truncated.trajectories} == {EndReason.MAX_TURNS}
+        assert all(t.score is not None and t.removal is None for t in truncated.trajectories)
 
 
-def test_one_stage_is_a_fixed_horizon():
+def test_single_stage_is_a_fixed_horizon():
     plain = collected(Independent(group_size=2), WORDS)
     staged = collected(
         Independent(group_size=2), WORDS, method=Method(allocate=HorizonStages(turns=[8], updates_per_stage=1))
@@ -46,48 +46,48 @@ def test_one_stage_is_a_fixed_horizon():
 
 
 def test_dart_numbers():
-    made = BySuccess(group_size=8, max_turns=30)
-    assert made(at(0)) == Allowance()  # nothing is known
-    made.observe(heard(Group(TASK, (path("a", 1, [turn("4")] * 6), path("b", 0)))))
-    assert made(at(1)) == Allowance(8, 8)  # solved half of the time; ceil(1.2 · 6)
+    allocation = BySuccess(group_size=8, max_turns=30)
+    assert allocation(at(0)) == GroupBudget()  # nothing is known
+    allocation.observe(step_outcome(Group(TASK, (path("a", 1, [turn("4")] * 6), path("b", 0)))))
+    assert allocation(at(1)) == GroupBudget(8, 8)  # solved half of the time; ceil(1.2 · 6)
     for _ in range(4):
-        made.observe(heard(group(1, 1)))
-    assert made(at(2)) == Allowance(4, 8)
-    made.observe(heard(Group(TASK, (path("c", 1, [turn("4")] * 30),))))
-    assert made(at(3)).max_turns == 30
+        allocation.observe(step_outcome(group(1, 1)))
+    assert allocation(at(2)) == GroupBudget(4, 8)
+    allocation.observe(step_outcome(Group(TASK, (path("c", 1, [turn("4")] * 30),))))
+    assert allocation(at(3)).max_turns == 30
     other = BySuccess(group_size=8, max_turns=30)
-    other.load_state(made.state())
-    assert other(at(3)) == made(at(3))
+    other.load_state(allocation.state())
+    assert other(at(3)) == allocation(at(3))
 
 
-def test_few_turns_are_never_too_few_and_tasks_are_forgotten():
-    made = BySuccess(group_size=8, max_turns=30, capacity=2)
-    made.observe(heard(group(1, 1)))
-    assert made(at(0)) == Allowance(4, 5)
-    made.observe(heard(*(group(1, task=Task(f"t{k}", "")) for k in range(2))))
-    assert made(at(0)) == Allowance()
+def test_tasks_need_enough_turns_and_old_tasks_are_evicted():
+    allocation = BySuccess(group_size=8, max_turns=30, capacity=2)
+    allocation.observe(step_outcome(group(1, 1)))
+    assert allocation(at(0)) == GroupBudget(4, 5)
+    allocation.observe(step_outcome(*(group(1, task=Task(f"t{k}", "")) for k in range(2))))
+    assert allocation(at(0)) == GroupBudget()
 
 
-def test_fewer_samples_are_fewer_samples():
+def test_smaller_group_has_fewer_samples():
     class Two:
         def __call__(self, occasion):
-            return Allowance(group_size=2)
+            return GroupBudget(group_size=2)
 
     for strategy in (Independent(group_size=6), EntropyBranching(group_size=6, roots=4)):
-        made = collected(strategy, WORDS, method=Method(allocate=Two()))
-        assert len(made.trajectories) == 2
+        groups = collected(strategy, WORDS, method=Method(allocate=Two()))
+        assert len(groups.trajectories) == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"turns": [], "updates_per_stage": 1}, "one or more of each stage"),
+        ({"turns": [], "updates_per_stage": 1}, "at least 1 in each stage"),
         ({"turns": [9], "updates_per_stage": 1, "max_turns": 8}, r"at most environment\.max_turns \(8\)"),
-        ({"turns": [4], "updates_per_stage": 0}, "one update or more"),
+        ({"turns": [4], "updates_per_stage": 0}, "at least 1 update"),
     ],
 )
-def test_options_that_cannot_be(options, said):
-    with pytest.raises(OptionError, match=said):
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
         HorizonStages(**options)
 
 
@@ -95,12 +95,12 @@ def test_options_that_cannot_be(options, said):
 
 
 def test_snapshot_rl_worked_numbers():
-    assert [share_started(step, 10) for step in (0, 5, 10, 20)] == [1, 0.5, 0, 0]
+    assert [start_fraction(step, 10) for step in (0, 5, 10, 20)] == [1, 0.5, 0, 0]
 
 
 @pytest.fixture
-def started(assembly):
-    """A group that begins behind an expert's turns."""
+def start_group(assembly):
+    """Return a function that samples a group which starts after turns of an expert."""
 
     def group(step, until=10, steps=3):
         async def main():
@@ -114,8 +114,8 @@ def started(assembly):
     return group
 
 
-def test_a_group_begins_at_one_place_and_what_is_in_front_is_not_trained(started):
-    paths = started(0).trajectories
+def test_group_starts_at_one_turn_and_earlier_turns_are_not_trained(start_group):
+    paths = start_group(0).trajectories
     count = 3  # all but the last of four turns
     for trajectory in paths:
         assert "started_later" in trajectory.marks
@@ -126,21 +126,21 @@ def test_a_group_begins_at_one_place_and_what_is_in_front_is_not_trained(started
         assert trajectory.solved
 
 
-def test_it_moves_to_the_beginning_and_ends_there(started):
-    assert all(t.marks == () for t in started(10).trajectories)
-    shares = [sum(a is Author.INSERTED for t in started(step, until=100).trajectories[0].turns
+def test_start_moves_to_the_first_turn_and_stays_there(start_group):
+    assert all(t.marks == () for t in start_group(10).trajectories)
+    shares = [sum(a is Author.INSERTED for t in start_group(step, until=100).trajectories[0].turns
                   for a in t.action.authors[:1]) for step in (0, 30, 60)]  # fmt: skip
     assert shares == sorted(shares, reverse=True)
 
 
-def test_own_successes_are_begun_behind_once_there_are_any():
+def test_groups_start_after_turns_of_own_successes():
     right = in_order(call("12*34"), call("408+0"), assistant("408"))
-    start = OwnPrefix(anneal_updates=10)
+    start = ReplayPrefix(anneal_updates=10)
     method = Method(start=start)
     first = collected(Independent(group_size=2), right, method=method)
     assert all(t.marks == () for t in first.trajectories)  # nothing is known yet
-    start.observe(heard(first))
-    restored = OwnPrefix(anneal_updates=10)
+    start.observe(step_outcome(first))
+    restored = ReplayPrefix(anneal_updates=10)
     restored.load_state(start.state())
     for known in (start, restored):
         begun = collected(Independent(group_size=2), right, method=Method(start=known))
@@ -148,13 +148,13 @@ def test_own_successes_are_begun_behind_once_there_are_any():
             assert trajectory.marks == ("started_later",)
             assert [{*t.action.authors} for t in trajectory.turns] == [{Author.INSERTED}] * 2 + [{Author.POLICY}]
             assert trajectory.turns[0].action.ids == first.trajectories[0].turns[0].action.ids
-    start.observe(heard(begun))
-    assert len(start.buffer) == 2  # what began in the middle is no success of the whole
+    start.observe(step_outcome(begun))
+    assert len(start.buffer) == 2  # an episode that started later is no separate success
     late = collected(Independent(group_size=2), right, method=method, plan=Plan(TASK, 3, name="g/", step=10))
     assert all(t.marks == () for t in late.trajectories)
 
 
-@pytest.mark.parametrize("start", [ExpertPrefix, OwnPrefix])
-def test_a_start_wants_updates(start):
-    with pytest.raises(OptionError, match="one update or more"):
+@pytest.mark.parametrize("start", [ExpertPrefix, ReplayPrefix])
+def test_expert_prefix_requires_a_number_of_updates(start):
+    with pytest.raises(OptionError, match="at least 1 update"):
         start(anneal_updates=0)

@@ -1,4 +1,5 @@
-"""No group is too old, none is dropped, and long ones are neither starved nor preferred."""
+"""Batches of finished groups: staleness is bounded, no group is dropped, and long groups are neither starved nor
+preferred."""
 
 import heapq
 import random
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from tests_slow import examples
+from support.slow import examples
 from whetstone.rollout import next_batch
 
 
@@ -26,12 +27,13 @@ from whetstone.rollout import next_batch
     ],
 )
 def test_worked_examples(finished, running, version, bound, expected):
-    found = next_batch(finished, running, version=version, groups_per_update=2, max_staleness=bound)
-    assert found == expected
+    batch = next_batch(finished, running, version=version, groups_per_update=2, max_staleness=bound)
+    assert batch == expected
 
 
 def simulate(durations, *, per_update, ahead, bound, slots, updates, learner=1.0):
-    """Groups that take `durations(number)` in one of `slots`; (number, start version, version at use, when) of each."""
+    """Simulate groups that take `durations(number)` in one of `slots`; return (number, start version, version at
+    use, time)."""
     clock, version, following, busy_until = 0.0, 0, 0, 0.0
     live, running, used = {}, [], []
     finished = set()
@@ -73,8 +75,8 @@ def simulate(durations, *, per_update, ahead, bound, slots, updates, learner=1.0
     st.integers(1, 20),
     st.randoms(use_true_random=False),
 )
-def test_the_bound_holds_and_nobody_is_lost_whatever_the_durations(per_update, ahead, more, slots, numbers):
-    """Adversarial lengths: most are short, some take a hundred times as long."""
+def test_staleness_is_bounded_and_no_group_is_lost_for_any_durations(per_update, ahead, more, slots, numbers):
+    """Sample adversarial lengths: most are short, some take a hundred times as long."""
     lengths = [numbers.choice([0.01, 0.1, 1.0, 1.0, 10.0, 100.0]) for _ in range(1000)]
     used, _ = simulate(
         lengths.__getitem__, per_update=per_update, ahead=ahead, bound=ahead + more, slots=slots, updates=30
@@ -82,7 +84,7 @@ def test_the_bound_holds_and_nobody_is_lost_whatever_the_durations(per_update, a
     assert len(used) == 30 * per_update
     assert len({number for number, *_ in used}) == len(used)
     assert all(at - began <= ahead + more for _, began, at, _ in used)
-    # every group old enough was used: none is left behind for good
+    # every group that is old enough was used
     last = max(number for number, *_ in used)
     left = set(range(last)) - {number for number, *_ in used}
     assert len(left) <= (ahead + 1) * per_update
@@ -90,36 +92,36 @@ def test_the_bound_holds_and_nobody_is_lost_whatever_the_durations(per_update, a
 
 def log_normal(seed, sigma=1.0):
     numbers = random.Random(seed)
-    drawn = [numbers.lognormvariate(0.0, sigma) for _ in range(20_000)]
-    return drawn, drawn.__getitem__
+    sampled = [numbers.lognormvariate(0.0, sigma) for _ in range(20_000)]
+    return sampled, sampled.__getitem__
 
 
-def test_running_ahead_costs_no_bias_in_length():
+def test_running_ahead_has_no_length_bias():
     drawn, durations = log_normal(0)
     used, _ = simulate(durations, per_update=4, ahead=2, bound=4, slots=64, updates=500)
     consumed = [drawn[number] for number, *_ in used]
     assert ks_2samp(consumed, drawn[: len(consumed)]).pvalue > 0.2
-    assert ks_2samp(consumed[:40], drawn).pvalue > 0.01  # and not at the beginning either
+    assert ks_2samp(consumed[:40], drawn).pvalue > 0.01  # not in the first updates either
 
 
 @pytest.mark.slow
 def test_it_is_as_fast_as_start_order_at_the_bound_with_less_staleness():
-    """The card's simulation: B 4, 64 slots, log-normal median 1, sigma 1, learner 1.0."""
-    found = {}
+    """Simulate the setting of the card: B 4, 64 slots, log-normal median 1, sigma 1, learner 1.0."""
+    results = {}
     for name, ahead, bound in (("on policy", 0, 0), ("start order", 4, 4), ("two numbers", 2, 4)):
         staleness, clock = [], 0.0
         for seed in range(10):
             used, spent = simulate(log_normal(seed)[1], per_update=4, ahead=ahead, bound=bound, slots=64, updates=100)
             staleness += [at - began for _, began, at, _ in used]
             clock += spent / 100 / 10
-        found[name] = (clock, sum(staleness) / len(staleness), max(staleness))
-    assert found["on policy"][2] == 0
-    assert found["two numbers"][2] <= 4
-    assert found["two numbers"][1] < 0.7 * found["start order"][1]
-    assert found["two numbers"][0] < found["on policy"][0] / 2
+        results[name] = (clock, sum(staleness) / len(staleness), max(staleness))
+    assert results["on policy"][2] == 0
+    assert results["two numbers"][2] <= 4
+    assert results["two numbers"][1] < 0.7 * results["start order"][1]
+    assert results["two numbers"][0] < results["on policy"][0] / 2
 
 
-def test_with_no_distance_it_is_the_synchronous_schedule():
+def test_bound_of_zero_is_the_synchronous_schedule():
     used, _ = simulate(log_normal(1)[1], per_update=3, ahead=0, bound=0, slots=8, updates=50)
     assert [number for number, *_ in used] == list(range(150))
     assert all(began == at == number // 3 for number, began, at, _ in used)

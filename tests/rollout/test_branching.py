@@ -1,4 +1,4 @@
-"""Episodes that part where the policy is unsure: how likely, who gets the slots, and what it comes down to."""
+"""Episodes that fork at uncertain turns: probability, allocation of slots, and results."""
 
 import asyncio
 import math
@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from tests_episodes import Says, call, collected, in_order, turn
+from support.episodes import Says, call, collected, in_order, turn
 from whetstone.chat import assistant, tool_result
 from whetstone.environments import Observation, ToolEnvironment
 from whetstone.plugins import OptionError
-from whetstone.rollout.strategies import BalancedBranching, EntropyBranching, Forked, Independent
+from whetstone.rollout.strategies import BalancedBranching, EntropyBranching, Independent, RandomBranching
 from whetstone.rollout.strategies.balanced_branching import balanced_probability, root_count
-from whetstone.rollout.strategies.branching import entropy_of
+from whetstone.rollout.strategies.branching import turn_entropy
 from whetstone.rollout.strategies.entropy_branching import fork_probability
 from whetstone.tools import pocket_calculator
 
@@ -29,15 +29,15 @@ def test_arpo_worked_numbers():
     top = (0.7, 0.2, 0.1)
     assert -sum(p * math.log(p) for p in top) == pytest.approx(0.801819, abs=1e-6)
     # the statistic of one such token over log |V|, |V| = 1000
-    found = entropy_of(turn("a", entropy=0.801819, ids=(7,)), statistic="sum", scale=math.log(1000))
-    assert found == pytest.approx(0.116075, abs=1e-6)
+    entropy = turn_entropy(turn("a", entropy=0.801819, ids=(7,)), statistic="sum", scale=math.log(1000))
+    assert entropy == pytest.approx(0.116075, abs=1e-6)
 
 
-def test_the_statistic_is_a_mean_or_a_sum_over_the_first_tokens():
+def test_statistic_is_a_mean_or_a_sum_over_the_first_tokens():
     long = turn("a", entropy=0.5, ids=tuple(range(30)))
-    assert entropy_of(long) == pytest.approx(0.5)
-    assert entropy_of(long, statistic="sum") == pytest.approx(10.0)  # of twenty tokens
-    assert entropy_of(turn("a", entropy=math.nan)) == 0.0
+    assert turn_entropy(long) == pytest.approx(0.5)
+    assert turn_entropy(long, statistic="sum") == pytest.approx(10.0)  # of twenty tokens
+    assert turn_entropy(turn("a", entropy=math.nan)) == 0.0
 
 
 def test_aepo_worked_numbers():
@@ -45,8 +45,8 @@ def test_aepo_worked_numbers():
     assert [root_count(16, more, sharpness=0.5) for more in differences] == [7, 8, 9, 9, 10]
     paper = [16 / (1 + math.exp(-2 * more)) for more in (0.2, -0.2)]
     assert paper == pytest.approx([9.579, 6.421], abs=1e-3)
-    found = [balanced_probability(0.5, c) for c in range(4)]
-    assert found == pytest.approx([0.6, 0.57368, 0.54444, 0.51176], abs=1e-5)
+    probabilities = [balanced_probability(0.5, c) for c in range(4)]
+    assert probabilities == pytest.approx([0.6, 0.57368, 0.54444, 0.51176], abs=1e-5)
     assert balanced_probability(0, 20) == 0.0
 
 
@@ -58,7 +58,7 @@ def test_as_many_roots_as_trajectories_is_independent_sampling():
     assert all(t.parent is None for t in branched.trajectories)
 
 
-def test_sure_to_part_it_parts_at_once_and_forks_share_turns_and_costs():
+def test_certain_fork_occurs_immediately_and_shares_turns_and_costs():
     group = collected(EntropyBranching(group_size=4, roots=2, base=1.0), EXPERT)
     roots, forks = group.trajectories[:2], group.trajectories[2:]
     assert [t.parent for t in roots] == [None, None]
@@ -74,8 +74,8 @@ def test_sure_to_part_it_parts_at_once_and_forks_share_turns_and_costs():
     assert plain.costs.reused_tokens == 0
 
 
-def test_slots_go_to_whoever_is_first_by_number_not_by_time():
-    """Both roots would part; there is one slot, and root 0 is slow."""
+def test_slots_are_assigned_by_number_and_not_by_time():
+    """Let both roots fork with one slot, while root 0 is slow."""
 
     class Slow(Says):
         async def act(self, moment):
@@ -89,60 +89,62 @@ def test_slots_go_to_whoever_is_first_by_number_not_by_time():
         assert group.trajectories[2].parent == group.trajectories[0].id
 
 
-def test_never_to_part_fresh_roots_fill_the_group():
+def test_without_forks_fresh_roots_fill_the_group():
     group = collected(EntropyBranching(group_size=4, roots=2, base=0.0, weight=0.0), EXPERT)
     assert [t.parent for t in group.trajectories] == [None] * 4
     assert [t.id for t in group.trajectories] == [f"g/t#{i}" for i in range(4)]
 
 
-def test_it_parts_only_behind_a_tools_answer():
+def test_forks_occur_only_after_a_tool_result():
     group = collected(EntropyBranching(group_size=4, roots=1, base=1.0), in_order(assistant("408")))
     assert [t.parent for t in group.trajectories] == [None] * 4
 
 
-def test_it_parts_where_the_entropy_rises():
+def test_fork_occurs_when_the_entropy_rises():
     def speak(moment):
-        said = [call("12*34"), call("408+0"), call("1+1"), assistant("408")][min(moment.turn, 3)]
-        return said, 9.0 if moment.turn == 2 else 1.0
+        messages = [call("12*34"), call("408+0"), call("1+1"), assistant("408")][min(moment.turn, 3)]
+        return messages, 9.0 if moment.turn == 2 else 1.0
 
     rises = EntropyBranching(group_size=2, roots=1, base=0.0, weight=1.0)
     group = collected(rises, speak)
-    assert group.trajectories[1].fork_turn == 2  # behind the second answer the third turn is unsure
+    assert group.trajectories[1].fork_turn == 2  # after the second tool result the third turn is uncertain
     before = EntropyBranching(group_size=2, roots=1, base=0.0, weight=1.0, measured="before_tool")
     assert collected(before, speak).trajectories[1].fork_turn == 3  # one turn late, as the published code
 
 
-def test_the_beam_bounds_how_many_part_at_one_turn():
+def test_beam_bounds_the_forks_of_one_turn():
     wide = collected(EntropyBranching(group_size=4, roots=1, base=1.0, beam=4), EXPERT)
     assert [t.fork_turn for t in wide.trajectories] == [None, 1, 1, 1]
     narrow = collected(EntropyBranching(group_size=4, roots=1, base=1.0), EXPERT)
     assert [t.fork_turn for t in narrow.trajectories] == [None, 1, 2, 2]
 
 
-def test_the_pilot_is_one_of_the_group():
+def test_pilot_episode_is_part_of_the_group():
     group = collected(BalancedBranching(group_size=5, base=0.0), EXPERT)
     count = root_count(5, 0.0, sharpness=3.0)
     assert [t.parent is None for t in group.trajectories] == [True] * count + [False] * (5 - count)
     assert len(group.trajectories) == 5
 
 
-def test_the_same_again_whatever_is_faster():
+def test_result_does_not_depend_on_the_concurrency():
     strategy = partial(EntropyBranching, group_size=6, roots=2)
     first = collected(strategy(), EXPERT)
-    again = collected(strategy(), EXPERT, max_in_flight=1)
+    sequential = collected(strategy(), EXPERT, max_in_flight=1)
     assert [(t.parent, t.fork_turn) for t in first.trajectories] == [
-        (t.parent, t.fork_turn) for t in again.trajectories
+        (t.parent, t.fork_turn) for t in sequential.trajectories
     ]
 
 
-@pytest.mark.parametrize(("options", "said"), [({"roots": 9}, "0 to group_size"), ({"beam": 1}, "two or more")])
-def test_options_that_cannot_be(options, said):
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(
+    ("options", "message"), [({"roots": 9}, "0 to group_size"), ({"beam": 1}, "must be at least 2")]
+)
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
         EntropyBranching(group_size=4, **options)
 
 
 class Counter:
-    """A world that remembers, and can be kept."""
+    """An environment with state and snapshots."""
 
     def __init__(self, *, snapshots=True, replayable=True):
         self.inner = None
@@ -165,7 +167,7 @@ class Counter:
 
 
 @pytest.mark.parametrize("snapshots", [True, False])
-def test_a_world_is_gone_back_to_by_its_snapshot_or_led_there(snapshots):
+def test_environment_is_restored_from_a_snapshot_or_by_replaying_actions(snapshots):
     group = collected(
         EntropyBranching(group_size=2, roots=1, base=1.0), EXPERT, environment=lambda: Counter(snapshots=snapshots)
     )
@@ -175,7 +177,7 @@ def test_a_world_is_gone_back_to_by_its_snapshot_or_led_there(snapshots):
     assert group.costs.tool_calls == 3
 
 
-def test_a_world_that_answers_differently_is_said_so():
+def test_environment_that_replays_differently_is_reported():
     answers = iter(range(100))
 
     class Fickle(Counter):
@@ -185,6 +187,6 @@ def test_a_world_that_answers_differently_is_said_so():
                 return result
             return replace(result, observation=Observation((tool_result(str(next(answers))),)))
 
-    group = collected(Forked(group_size=2), EXPERT, environment=lambda: Fickle(snapshots=False))
+    group = collected(RandomBranching(group_size=2), EXPERT, environment=lambda: Fickle(snapshots=False))
     fork = group.trajectories[1]
     assert (fork.parent, "not_forked" in fork.marks) == (None, True)

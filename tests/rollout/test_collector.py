@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import pytest
 
-from whetstone.causes import FIRST_EPISODES
 from whetstone.chat import user
 from whetstone.environments import Observation, StepResult
-from whetstone.errors import InfrastructureError, NothingScoredError, TaskError
-from whetstone.evaluation import evaluation_of
+from whetstone.errors import InfrastructureError, NoScoredEpisodesError, TaskError
+from whetstone.evaluation import summarize_episodes
+from whetstone.failure_causes import FIRST_EPISODES
 from whetstone.inference import matmul_is_batch_invariant
-from whetstone.rollout import Admission, Independent, Plan, plans_of
+from whetstone.rollout import Admission, Independent, Plan, make_plans
 from whetstone.rollout.deadlines import MeasuredDeadline
 from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 
@@ -21,12 +21,12 @@ from whetstone.trajectory import EndReason, RemovalScope, Score, Task
 def collect(assembly, actor, tasks, size=2, **changes):
     async def main():
         collector = replace(assembly.collector(actor), **changes)
-        return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=size))]
+        return [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=size))]
 
     return asyncio.run(main())
 
 
-def test_the_expert_solves_every_kind_of_task_through_the_same_loop(assembly):
+def test_expert_solves_every_kind_of_task_in_the_same_loop(assembly):
     tasks = assembly.source.held_out(25)
     groups = collect(assembly, assembly.expert_actor(), tasks, size=1)
     assert {group.task.id for group in groups} == {task.id for task in tasks}
@@ -34,7 +34,7 @@ def test_the_expert_solves_every_kind_of_task_through_the_same_loop(assembly):
     assert {len(t.turns) for group in groups for t in group.trajectories} == {2, 3, 4}
 
 
-def test_siblings_are_sampled_under_seeds_of_their_own(assembly):
+def test_siblings_are_sampled_with_different_seeds(assembly):
     async def main():
         engine = assembly.engine()
         actor = assembly.policy_actor(engine, temperature=1.0)
@@ -45,11 +45,11 @@ def test_siblings_are_sampled_under_seeds_of_their_own(assembly):
         finally:
             await engine.close()
 
-    first, sibling, again = asyncio.run(main())
-    assert first.turns[0].action.ids == again.turns[0].action.ids != sibling.turns[0].action.ids
+    first, sibling, repeated = asyncio.run(main())
+    assert first.turns[0].action.ids == repeated.turns[0].action.ids != sibling.turns[0].action.ids
 
 
-def test_a_reward_that_fails_is_no_reward_of_zero(assembly):
+def test_failed_reward_is_not_a_reward_of_zero(assembly):
     async def reward(trajectory, task):
         if task.id == first.id:
             raise ConnectionError("the judge is down")
@@ -67,25 +67,25 @@ def test_a_reward_that_fails_is_no_reward_of_zero(assembly):
     assert sum(len(group.rewards) for group in groups) == 4
 
 
-@pytest.mark.parametrize("said", [Score(math.nan), Score(math.inf), Score(1.0, turns=(0.0, math.nan))])
-def test_a_reward_that_is_no_number_is_a_reward_that_failed(assembly, said):
+@pytest.mark.parametrize("message", [Score(math.nan), Score(math.inf), Score(1.0, turns=(0.0, math.nan))])
+def test_reward_that_is_not_a_finite_number_is_a_failed_reward(assembly, message):
     async def reward(trajectory, task):
-        return said
+        return message
 
     (group,) = collect(assembly, assembly.expert_actor(), assembly.source.held_out(1), reward=reward)
     assert group.rewards == ()
     assert {t.ended for t in group.trajectories} == {EndReason.ERROR}
-    assert group.trajectories[0].error.startswith("the reward failed: ValueError: it said ")
+    assert group.trajectories[0].error.startswith("the reward failed: ValueError: it returned ")
 
 
-def test_an_episode_that_fails_leaves_the_others_alone(assembly):
-    made = []
+def test_failed_episode_does_not_affect_the_others(assembly):
+    environments = []
 
     def environment():
-        made.append(assembly.environment())
-        if len(made) == 2:
-            made[-1].step = None  # calling it raises
-        return made[-1]
+        environments.append(assembly.environment())
+        if len(environments) == 2:
+            environments[-1].step = None  # calling it raises
+        return environments[-1]
 
     groups = collect(assembly, assembly.expert_actor(), assembly.source.held_out(4), size=1, environment=environment)
     endings = [t.ended for group in groups for t in group.trajectories]
@@ -93,7 +93,7 @@ def test_an_episode_that_fails_leaves_the_others_alone(assembly):
     assert endings.count(EndReason.TERMINATED) == 3
 
 
-def test_no_more_episodes_run_at_once_than_allowed(assembly):
+def test_number_of_concurrent_episodes_is_bounded(assembly):
     running, most = [0], [0]
 
     class Watched:
@@ -117,8 +117,8 @@ def test_no_more_episodes_run_at_once_than_allowed(assembly):
     assert running == [0]
 
 
-class Failing:
-    """An actor whose first calls find the engine gone."""
+class FailingActor:
+    """An actor whose first calls fail because the engine is gone."""
 
     def __init__(self, inner, failures):
         self.inner, self.left = inner, failures
@@ -133,9 +133,9 @@ class Failing:
         self.inner.leave(episode)
 
 
-def test_an_infrastructure_failure_is_played_again_and_counted(assembly):
+def test_infrastructure_failure_is_retried_and_counted(assembly):
     async def main():
-        collector = assembly.collector(Failing(assembly.expert_actor(), 2))
+        collector = assembly.collector(FailingActor(assembly.expert_actor(), 2))
         return await collector.sample(Plan(assembly.source.task(0), seed=0)), collector.status()
 
     trajectory, status = asyncio.run(main())
@@ -143,9 +143,9 @@ def test_an_infrastructure_failure_is_played_again_and_counted(assembly):
     assert (status.retried, status.episodes, status.running) == (2, 1, 0)
 
 
-def test_what_keeps_failing_is_invalid_and_leaves_its_siblings_alone(assembly):
+def test_persistent_failure_is_invalid_and_does_not_affect_siblings(assembly):
     (group,) = collect(
-        assembly, Failing(assembly.expert_actor(), 3), [assembly.source.task(0)], size=2, max_in_flight=1
+        assembly, FailingActor(assembly.expert_actor(), 3), [assembly.source.task(0)], size=2, max_in_flight=1
     )
     failed, sibling = group.trajectories
     assert (failed.ended, failed.removal, failed.score) == (
@@ -157,7 +157,7 @@ def test_what_keeps_failing_is_invalid_and_leaves_its_siblings_alone(assembly):
     assert sibling.solved
 
 
-def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly):
+def test_tasks_can_be_infinite_and_groups_arrive_as_they_finish(assembly):
     async def main():
         read, order = [], []
         numbers = {assembly.source.task(i).id: i for i in range(100)}
@@ -180,7 +180,7 @@ def test_tasks_may_be_endless_and_groups_come_in_the_order_they_finish(assembly)
             return group
 
         collector = replace(assembly.collector(assembly.expert_actor()), max_in_flight=4)
-        groups = collector.groups(plans_of(tasks(), seed=0), strategy)
+        groups = collector.groups(make_plans(tasks(), seed=0), strategy)
         first = [await anext(groups) for _ in range(3)]
         await groups.aclose()
         running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -210,12 +210,12 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
         collector = replace(assembly.collector(assembly.expert_actor()), environment=Hanging, max_in_flight=5)
         tasks = [assembly.source.task(i) for i in range(4)]
 
-        async def whole():
-            return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=2))]
+        async def collect_all():
+            return [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=2))]
 
-        collecting = asyncio.create_task(whole())
+        collecting = asyncio.create_task(collect_all())
         await five.wait()
-        await asyncio.sleep(0.02)  # a sixth would begin by now
+        await asyncio.sleep(0.02)  # a sixth would have started by now
         status = collector.status()
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
@@ -226,12 +226,12 @@ def test_cancelling_a_collection_closes_every_environment(assembly):
     assert (status.running, status.on_tools, after.running, after.queued) == (5, 1.0, 0, 0)
 
 
-def test_groups_wait_for_the_learner_where_admission_says_so(assembly):
+def test_groups_wait_for_the_learner_if_admission_requires_it(assembly):
     async def main():
         admission = Admission(2)
         collector = assembly.collector(assembly.expert_actor())
         tasks = (assembly.source.task(i) for i in itertools.count())
-        groups = collector.groups(plans_of(tasks, seed=0), Independent(group_size=2), admission=admission)
+        groups = collector.groups(make_plans(tasks, seed=0), Independent(group_size=2), admission=admission)
         for _ in range(2):
             await anext(groups)
         third = asyncio.ensure_future(anext(groups))
@@ -245,20 +245,20 @@ def test_groups_wait_for_the_learner_where_admission_says_so(assembly):
     assert asyncio.run(main())
 
 
-def test_a_source_that_fails_says_so_after_what_was_finished(assembly):
+def test_failing_source_is_reported_after_the_finished_groups(assembly):
     def tasks():
         yield assembly.source.task(0)
         raise TaskError("line 2 does not parse")
 
     async def main():
-        groups, said = [], ""
+        groups, message = [], ""
         collector = assembly.collector(assembly.expert_actor())
         try:
-            async for group in collector.groups(plans_of(tasks(), seed=0), Independent(group_size=2)):
+            async for group in collector.groups(make_plans(tasks(), seed=0), Independent(group_size=2)):
                 groups.append(group)
         except TaskError as error:
-            said = str(error)
-        return len(groups), said
+            message = str(error)
+        return len(groups), message
 
     assert asyncio.run(main()) == (1, "line 2 does not parse")
 
@@ -267,7 +267,7 @@ def test_a_source_that_fails_says_so_after_what_was_finished(assembly):
     not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
-def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly):
+def test_trajectories_are_identical_for_any_concurrency(assembly):
     async def main(max_in_flight):
         engine = assembly.engine()
         collector = replace(
@@ -275,7 +275,7 @@ def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly)
         )
         try:
             tasks = [assembly.source.task(i) for i in range(8)]
-            groups = [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=8))]
+            groups = [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=8))]
         finally:
             await engine.close()
         return {
@@ -289,13 +289,13 @@ def test_the_same_trajectories_bit_for_bit_one_at_a_time_or_sixty_four(assembly)
     assert one == many
 
 
-def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly):
+def test_repeated_task_is_sampled_again_with_distinct_names(assembly):
     async def main():
         engine = assembly.engine()
         collector = assembly.collector(assembly.policy_actor(engine, temperature=1.0))
         try:
             tasks = [assembly.source.task(0)] * 3
-            return [group async for group in collector.groups(plans_of(tasks, seed=0), Independent(group_size=4))]
+            return [group async for group in collector.groups(make_plans(tasks, seed=0), Independent(group_size=4))]
         finally:
             await engine.close()
 
@@ -304,7 +304,7 @@ def test_a_task_that_comes_twice_is_sampled_anew_under_names_of_its_own(assembly
     assert len({t.turns[0].action.ids for t in trajectories}) == 12
 
 
-def test_where_nothing_can_be_played_that_ends_the_collection_and_leaves_nobody_running(assembly):
+def test_collection_without_a_playable_task_ends_and_cancels_all_episodes(assembly):
     reset = []
 
     class Unplayable:
@@ -319,8 +319,8 @@ def test_where_nothing_can_be_played_that_ends_the_collection_and_leaves_nobody_
 
     async def main():
         collector = replace(assembly.collector(assembly.expert_actor()), environment=Unplayable)
-        with pytest.raises(NothingScoredError, match=r"RuntimeError: there is no such world \(32\)"):
-            async for _ in collector.groups(plans_of([assembly.source.task(0)], seed=0), Independent(group_size=40)):
+        with pytest.raises(NoScoredEpisodesError, match=r"RuntimeError: there is no such world \(32\)"):
+            async for _ in collector.groups(make_plans([assembly.source.task(0)], seed=0), Independent(group_size=40)):
                 pass
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], collector.status().running
 
@@ -328,7 +328,7 @@ def test_where_nothing_can_be_played_that_ends_the_collection_and_leaves_nobody_
 
 
 class Crowded:
-    """Prompts of odd tasks leave no room."""
+    """Prompts of odd tasks are too long for the context."""
 
     async def reset(self, task, *, seed):
         return Observation((user("x" * (5000 if int(task.id) % 2 else 5)),))
@@ -340,30 +340,30 @@ class Crowded:
         pass
 
 
-def crowded(assembly, tasks):
+def collect_crowded(assembly, tasks):
     collector = replace(assembly.collector(assembly.expert_actor()), environment=Crowded)
 
     async def main():
-        plans = plans_of([Task(str(k), "") for k in tasks], seed=0)
+        plans = make_plans([Task(str(k), "") for k in tasks], seed=0)
         return [group async for group in collector.groups(plans, Independent(group_size=2))]
 
     return asyncio.run(main()), collector
 
 
-def test_tasks_whose_prompts_leave_no_room_are_left_out_and_counted(assembly):
-    groups, collector = crowded(assembly, range(6))
+def test_tasks_with_too_long_prompts_are_skipped_and_counted(assembly):
+    groups, collector = collect_crowded(assembly, range(6))
     assert {group.task.id: len(group.trajectories) for group in groups} == dict(zip("012345", [2, 0] * 3, strict=True))
     assert collector.too_long == 3
-    came_to = evaluation_of(groups, temperature=0)
+    came_to = summarize_episodes(groups, temperature=0)
     assert (came_to.episodes + came_to.invalid, came_to.too_long) == (6, 3)
 
 
-def test_where_no_prompt_leaves_room_that_is_said_after_some_dozen(assembly):
-    with pytest.raises(NothingScoredError, match=r"none of the first 32 tasks fits into the model's context"):
-        crowded(assembly, range(1, 1000, 2))
+def test_collection_of_only_too_long_prompts_fails_after_some_dozen(assembly):
+    with pytest.raises(NoScoredEpisodesError, match=r"none of the first 32 tasks fits into the model's context"):
+        collect_crowded(assembly, range(1, 1000, 2))
 
 
-def test_a_group_past_its_deadline_is_handed_on_with_what_it_has(assembly):
+def test_group_past_its_deadline_is_returned_with_finished_episodes(assembly):
     class Slow:
         begun: ClassVar = Counter()
 
@@ -393,4 +393,4 @@ def test_a_group_past_its_deadline_is_handed_on_with_what_it_has(assembly):
         ended = sorted(t.ended for t in group.trajectories)
         assert ended == [EndReason.TERMINATED, EndReason.TERMINATED, EndReason.TIMEOUT]
         (late,) = (t for t in group.trajectories if t.ended is EndReason.TIMEOUT)
-        assert len(late.turns) == 1  # what was sampled stays
+        assert len(late.turns) == 1  # sampled turns are kept

@@ -1,4 +1,4 @@
-"""What the policy reads beside what was said to it, when, and behind what it is then trained."""
+"""Texts that are added to the context of the policy: content, schedule, and the context that is trained."""
 
 import asyncio
 from dataclasses import replace
@@ -6,28 +6,32 @@ from random import Random
 
 import pytest
 
-from tests_episodes import CHAT, LIMITS, TASK, call, collected, group, heard, in_order, path, played, turn
+from support.episodes import CHAT, LIMITS, TASK, call, collected, group, in_order, path, played, step_outcome, turn
 from whetstone.chat import Completion, assistant, system, tool_result, user
 from whetstone.errors import PromptTooLong, RecipeError, TaskError
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.context_transforms import (
     BudgetLine,
-    ChosenExamples,
     Demonstrations,
+    ExampleSelection,
     Experience,
     Hint,
     Instructions,
     Lessons,
     Rubric,
 )
-from whetstone.rollout.context_transforms.budget_line import regime
-from whetstone.rollout.context_transforms.experience import Entry, admitted, routine
-from whetstone.rollout.context_transforms.instructions import softmax
-from whetstone.rollout.context_transforms.lessons import Add, Merge, Modify, revised
-from whetstone.rollout.context_transforms.note import appended, noted
-from whetstone.rollout.context_transforms.proposers import fragments, recombined, remedies
-from whetstone.rollout.context_transforms.rubric import group_share, step_share
+from whetstone.rollout.context_transforms.budget_line import budget_level
+from whetstone.rollout.context_transforms.experience import Entry, insert_entry, routine_successor
+from whetstone.rollout.context_transforms.insert_text import append_to_last, prepend_to_task
+from whetstone.rollout.context_transforms.lessons import Add, Merge, Modify, apply_edits
+from whetstone.rollout.context_transforms.prompt_population import softmax_probabilities
+from whetstone.rollout.context_transforms.prompt_proposers import (
+    recombine_instructions,
+    select_remedies,
+    split_sentences,
+)
+from whetstone.rollout.context_transforms.rubric_prompt import group_share, step_share
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState
 from whetstone.rollout.strategies import Independent
 from whetstone.trajectory import Group, OffPolicy, Task
@@ -43,15 +47,15 @@ def read(view, so_far):
     return view.opening((user("go"),), so_far)[0].text
 
 
-# ------------------------------------------------------------ where a text goes
+# ------------------------------------------------------------ position of a text
 
 
-def test_a_note_stands_in_the_system_message_or_in_front_of_the_first():
-    assert noted((system("a"), user("b")), "n") == (system("a\n\nn"), user("b"))
-    assert noted((user("b"),), "n") == (user("n\n\nb"),)
-    assert noted((user("b"),), "") == (user("b"),)
-    assert appended((tool_result("5", call_id="c"),), "n")[0].text == "5\nn"
-    assert appended((tool_result("5", call_id="c"),), "n")[0].tool_call_id == "c"
+def test_note_is_in_the_system_message_or_before_the_first_message():
+    assert prepend_to_task((system("a"), user("b")), "n") == (system("a\n\nn"), user("b"))
+    assert prepend_to_task((user("b"),), "n") == (user("n\n\nb"),)
+    assert prepend_to_task((user("b"),), "") == (user("b"),)
+    assert append_to_last((tool_result("5", call_id="c"),), "n")[0].text == "5\nn"
+    assert append_to_last((tool_result("5", call_id="c"),), "n")[0].tool_call_id == "c"
 
 
 # ------------------------------------------------------------ demonstrations
@@ -64,7 +68,7 @@ def test_icrl_worked_numbers():
     assert counts == [3, 3, 2, 1, 0]
 
 
-def test_all_of_a_group_see_the_same_and_none_its_own_task():
+def test_group_has_the_same_demonstrations_and_none_of_its_own_task():
     view = Demonstrations(examples=[f"Compute {k}" for k in range(9)], counts=((0, 2),))
     seen = {read(view, at(index=k)) for k in range(8)}
     assert len(seen) == 1
@@ -74,17 +78,17 @@ def test_all_of_a_group_see_the_same_and_none_its_own_task():
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "message"),
     [
-        (((5, 1),), "stages begin at 5, so the steps before have no value"),
-        ((), "stages are none"),
-        (((0, 1), (0, 0)), "one after the other"),
-        (((0, 0), (9, 1)), "as many as before or fewer"),
-        (((0, 7),), "7 are to be shown and there are 1"),
+        (((5, 1),), "the first stage starts at 5; the first one must start at 0"),
+        ((), "has no stages"),
+        (((0, 1), (0, 0)), "starts of stages must ascend"),
+        (((0, 0), (9, 1)), "must not increase"),
+        (((0, 7),), "asks for 7 examples, but only 1"),
     ],
 )
-def test_a_schedule_with_a_gap_is_refused(counts, said):
-    with pytest.raises(OptionError, match=said):
+def test_schedule_with_a_gap_is_refused(counts, message):
+    with pytest.raises(OptionError, match=message):
         Demonstrations(examples=["a"], counts=counts)
 
 
@@ -93,32 +97,32 @@ def test_a_schedule_with_a_gap_is_refused(counts, said):
 NEEDS, KNOWS = (replace(TASK, tags={"kind": kind}) for kind in ("needs", "knows"))
 
 
-def after(view, task, *rewards):
-    """Groups of it are rewarded so, by how many examples they read."""
+def observe_rewards(view, task, *rewards):
+    """Observe groups whose rewards depend on the number of examples in their prompt."""
     for step in range(60):
         read_one = "one" in (text := read(view, at(step, task=task)))
         sampled = [path(str(k), rewards[read_one], opening=text) for k in range(2)]
-        view.observe(heard(Group(task, tuple(sampled))))
+        view.observe(step_outcome(Group(task, tuple(sampled))))
 
 
-def test_examples_are_shown_where_they_help_and_saved_where_they_do_not():
-    view = ChosenExamples(examples=["one"], price=0.1, rate=0.5)
-    assert read(view, at(size=1, task=NEEDS)) == "one\n\ngo"  # a kind that was never met is no reason to save
-    after(view, NEEDS, 0.0, 1.0)
-    after(view, KNOWS, 1.0, 1.0)
+def test_examples_are_added_to_kinds_for_which_they_help():
+    view = ExampleSelection(examples=["one"], price=0.1, rate=0.5)
+    assert read(view, at(size=1, task=NEEDS)) == "one\n\ngo"  # an unknown kind gets the example
+    observe_rewards(view, NEEDS, 0.0, 1.0)
+    observe_rewards(view, KNOWS, 1.0, 1.0)
     assert read(view, at(size=1, task=NEEDS)) == "one\n\ngo"
     assert read(view, at(size=1, task=KNOWS)) == "go"
     assert view.metrics() == {"kinds": 2.0, "best_count": 0.5}
 
 
-def test_what_examples_earned_is_kept():
-    view, again = ChosenExamples(examples=["one"]), ChosenExamples(examples=["one"])
-    after(view, KNOWS, 1.0, 1.0)
-    again.load_state(view.state())
-    assert again.values == view.values
-    # 0.5 + 0.2 (1 − 0.5) = 0.6 behind one group that read none
-    once = ChosenExamples(examples=["one"])
-    once.observe(heard(Group(KNOWS, (path("p", 1.0, opening="go"),))))
+def test_learned_values_of_examples_are_restored():
+    view, restored = ExampleSelection(examples=["one"]), ExampleSelection(examples=["one"])
+    observe_rewards(view, KNOWS, 1.0, 1.0)
+    restored.load_state(view.state())
+    assert restored.values == view.values
+    # 0.5 + 0.2 (1 − 0.5) = 0.6 after one group without examples
+    once = ExampleSelection(examples=["one"])
+    once.observe(step_outcome(Group(KNOWS, (path("p", 1.0, opening="go"),))))
     assert once.values == {"knows": [pytest.approx(0.6), 0.5]}
 
 
@@ -144,7 +148,7 @@ def test_ruscarl_worked_numbers():
 SCAFFOLDED = replace(TASK, private={**TASK.private, "rubric": ("Good a.", {"criterion": "Bad b.", "points": -1})})
 
 
-def test_criteria_are_read_and_training_does_not_show_them():
+def test_criteria_are_in_the_context_and_not_in_the_trained_one():
     view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
     method = Method(context_transforms={"rubric": view})
     first, second = collected(Independent(group_size=2), WORDS, method=method, task=SCAFFOLDED).trajectories
@@ -154,25 +158,25 @@ def test_criteria_are_read_and_training_does_not_show_them():
     text = "".join(CHAT.tokenizer.decode(segment.tokens.ids) for segment in first.segments())
     assert "Good a." not in text
     assert first.off_policy is OffPolicy.RECOMPUTE
-    # what is trained is what it is for one that saw nothing
-    ours = {t for segment in first.segments() for t in [segment.tokens.ids]}
+    # the trained context is that of an episode without criteria
+    trained_tokens = {t for segment in first.segments() for t in [segment.tokens.ids]}
     plain = second.segments()[0].tokens.ids
-    assert max(ours, key=len) == plain
+    assert max(trained_tokens, key=len) == plain
 
 
-def test_every_action_of_an_episode_is_trained_once_behind_the_plain_context():
+def test_every_action_is_trained_once_after_the_plain_context():
     view = Rubric(steps=1_000_000, shared="binary", num_guided=1, rule="linear")
     trajectory = played(
         in_order(call("12*34"), call("408+0"), assistant("408")), context_transforms=(view,), task=SCAFFOLDED
     )
     assert sum(sum(segment.action_mask) for segment in trajectory.segments()) == trajectory.action_tokens
     trained = Rubric(steps=1_000_000, shared="binary", rule="linear", trained=True)
-    shown = played(WORDS, context_transforms=(trained,), task=SCAFFOLDED)
-    assert all(t.training_context is None for t in shown.turns)
-    assert "Good a." in CHAT.tokenizer.decode(shown.segments()[0].tokens.ids)
+    processed = played(WORDS, context_transforms=(trained,), task=SCAFFOLDED)
+    assert all(t.training_context is None for t in processed.turns)
+    assert "Good a." in CHAT.tokenizer.decode(processed.segments()[0].tokens.ids)
 
 
-def test_a_task_without_a_rubric_is_named():
+def test_task_without_a_rubric_is_named():
     with pytest.raises(TaskError, match="task t: has no private `rubric`"):
         read(Rubric(steps=10), at())
 
@@ -180,7 +184,7 @@ def test_a_task_without_a_rubric_is_named():
 # ------------------------------------------------------------ what does not fit
 
 
-def test_a_view_that_does_not_fit_is_dropped_and_said_so():
+def test_context_that_does_not_fit_is_dropped_and_marked():
     tight = replace(LIMITS, context_length=200)
     long = Hint(text="x" * 500)
     trajectory = played(WORDS, context_transforms=(long,), limits=tight)
@@ -188,8 +192,8 @@ def test_a_view_that_does_not_fit_is_dropped_and_said_so():
     assert [t.context.ids for t in trajectory.turns] == [t.context.ids for t in played(WORDS, limits=tight).turns]
 
 
-def test_or_the_task_is_refused_with_its_sizes():
-    with pytest.raises(PromptTooLong, match=r"task t: with what Hint shows it reads \d+ tokens, the context is 200"):
+def test_prompt_that_does_not_fit_is_refused_with_its_sizes():
+    with pytest.raises(PromptTooLong, match=r"task t: with Hint its prompt is \d+ tokens, the context 200"):
         played(
             WORDS,
             context_transforms=(Hint(text="x" * 500),),
@@ -203,10 +207,10 @@ def test_or_the_task_is_refused_with_its_sizes():
 
 def test_bats_worked_numbers():
     left = (0.8, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
-    assert [regime(share) for share in left] == ["high", "high", "medium", "medium", "low", "low", "critical"]
+    assert [budget_level(share) for share in left] == ["high", "high", "medium", "medium", "low", "low", "critical"]
 
 
-def test_what_is_left_stands_behind_each_answer_and_is_not_trained():
+def test_remaining_budget_follows_each_result_and_is_not_trained():
     trajectory = played(WORDS, context_transforms=(BudgetLine(budgets=(4,)),))
     assert trajectory.turns[0].observation[0].text == "408\n[calls 1 of 4, 3 left: explore]"
     (segment,) = trajectory.segments()
@@ -215,7 +219,7 @@ def test_what_is_left_stands_behind_each_answer_and_is_not_trained():
     assert "calls 1" in CHAT.tokenizer.decode(segment.tokens.ids)
 
 
-def test_a_group_has_one_budget():
+def test_group_has_one_budget():
     view = BudgetLine(budgets=(1, 2, 3, 4, 5), advice=False)
     method = Method(context_transforms={"budget_line": view})
     seen = {
@@ -228,14 +232,14 @@ def test_a_group_has_one_budget():
 
 
 def test_inspo_worked_numbers():
-    assert softmax([0.6, 0.4, 0.1], 0.2) == pytest.approx([0.6897, 0.2537, 0.0566], abs=1e-4)
+    assert softmax_probabilities([0.6, 0.4, 0.1], 0.2) == pytest.approx([0.6897, 0.2537, 0.0566], abs=1e-4)
     view = Instructions(texts=["only"])
     view.population[0].weight = 0.4
-    view.observe(heard(Group(TASK, (path("a", 1, opening="only\n\ngo"),))))
+    view.observe(step_outcome(Group(TASK, (path("a", 1, opening="only\n\ngo"),))))
     assert view.population[0].weight == pytest.approx(0.46)
 
 
-def test_all_of_a_group_share_an_instruction_and_evaluations_take_the_best():
+def test_group_has_one_instruction_and_evaluations_use_the_best():
     view = Instructions(texts=["one", "two"])
     view.population[1].weight = 0.9
     assert len({read(view, at(index=k)) for k in range(8)}) == 1
@@ -244,16 +248,20 @@ def test_all_of_a_group_share_an_instruction_and_evaluations_take_the_best():
     assert {read(alone, at(seed=seed)) for seed in range(9)} == {"one\n\ngo"}
 
 
-def test_the_worst_goes_once_it_was_tried_and_the_first_never():
+def test_worst_tried_instruction_is_replaced_and_the_first_never():
     view = Instructions(
-        texts=["one", "two", "three"], proposer="tests_small:propose", interval_updates=2, trials=1, max_instructions=3
+        texts=["one", "two", "three"],
+        proposer="support.small:propose",
+        interval_updates=2,
+        trials=1,
+        max_instructions=3,
     )
     groups = [
         Group(TASK, (path("a", r, opening=f"{text}\n\ngo"),)) for text, r in (("one", 0), ("two", 0.2), ("three", 1))
     ]
-    view.observe(heard(*groups, step=1))
+    view.observe(step_outcome(*groups, step=1))
     assert [each.text for each in view.population] == ["one", "two", "three"]
-    view.observe(heard(*groups, step=2))
+    view.observe(step_outcome(*groups, step=2))
     assert [each.text for each in view.population] == ["one", "three", "new after 3"]
     assert view.population[-1].weight == max(each.weight for each in view.population)
     restored = Instructions(texts=["other"], max_instructions=3)
@@ -261,27 +269,29 @@ def test_the_worst_goes_once_it_was_tried_and_the_first_never():
     assert restored.state() == view.state()
 
 
-def test_the_best_instruction_is_recombined_with_others_and_with_what_helps_against_failures():
+def test_best_instruction_is_recombined_with_others_and_remedies_of_failures():
     silent = "user: Compute 2*3\nassistant: 6"
-    again = "user: Compute\ntool: 6\nassistant: x\ntool: 6\nassistant: 6"
-    assert fragments("Look first. Then answer! Yes") == ["Look first.", "Then answer!", "Yes"]
-    assert remedies([silent, silent, again]) == ["Call a tool before you answer."]
-    assert remedies([again]) == ["Make no call twice."]
-    assert remedies([]) == []
-    assert remedies(["user: x\ntool: error: no\nassistant: 5"]) == ["Where a call fails, read why and call again."]
+    transcript = "user: Compute\ntool: 6\nassistant: x\ntool: 6\nassistant: 6"
+    assert split_sentences("Look first. Then answer! Yes") == ["Look first.", "Then answer!", "Yes"]
+    assert select_remedies([silent, silent, transcript]) == ["Call a tool before you answer."]
+    assert select_remedies([transcript]) == ["Make no call twice."]
+    assert select_remedies([]) == []
+    assert select_remedies(["user: x\ntool: error: no\nassistant: 5"]) == [
+        "Where a call fails, read why and call again."
+    ]
     texts = ["Look first. Then answer.", "Be brief. Be right."]
     for seed in range(20):
-        proposed = recombined([silent], texts, Random(seed))
+        proposed = recombine_instructions([silent], texts, Random(seed))
         assert proposed[0] == "Look first. Then answer. Call a tool before you answer."
-        assert proposed == recombined([silent], texts, Random(seed))
+        assert proposed == recombine_instructions([silent], texts, Random(seed))
         assert len(set(proposed)) == len(proposed) <= 2
-        known = {*fragments(" ".join(texts)), "Call a tool before you answer."}
-        assert all(set(fragments(text)) <= known and text not in texts for text in proposed)
-    assert recombined([], ["Alone."], Random(0)) == []  # there is nothing to recombine it with
-    assert recombined([], [], Random(0)) == []
+        known = {*split_sentences(" ".join(texts)), "Call a tool before you answer."}
+        assert all(set(split_sentences(text)) <= known and text not in texts for text in proposed)
+    assert recombine_instructions([], ["Alone."], Random(0)) == []  # it has no other to combine with
+    assert recombine_instructions([], [], Random(0)) == []
 
 
-def test_without_a_model_the_population_renews_itself_and_stays_within_its_bound():
+def test_without_a_model_the_population_is_renewed_within_its_bound():
     view = Instructions(
         texts=["Look first. Then answer.", "Be brief. Be right."], interval_updates=1, trials=1, max_instructions=4
     )
@@ -291,28 +301,28 @@ def test_without_a_model_the_population_renews_itself_and_stays_within_its_bound
             Group(TASK, (path(f"{k}", float(k == 0), opening=f"{each.text}\n\ngo"),))
             for k, each in enumerate(view.population)
         ]
-        view.observe(heard(*groups, step=step))
+        view.observe(step_outcome(*groups, step=step))
         seen |= {each.text for each in view.population}
         assert len(view.population) <= 4
         assert view.population[0].text == "Look first. Then answer."
-    assert len(seen) > 4  # some were put out for others
+    assert len(seen) > 4  # some were replaced
 
 
-def test_a_proposer_that_cannot_be_asked_is_counted_and_takes_no_run_with_it():
-    asked = {"name": "endpoint", "url": "http://127.0.0.1:9/v1", "model": "m", "seconds": 0.2}
-    view = Instructions(texts=["one", "two"], proposer=asked, interval_updates=1)
+def test_unreachable_proposer_is_counted_and_the_run_continues():
+    endpoint = {"name": "endpoint", "url": "http://127.0.0.1:9/v1", "model": "m", "seconds": 0.2}
+    view = Instructions(texts=["one", "two"], proposer=endpoint, interval_updates=1)
     view.proposer.endpoint.tries = 1
-    view.observe(heard(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
+    view.observe(step_outcome(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
     assert (view.metrics()["unanswered"], len(view.population)) == (1.0, 2)
     with pytest.raises(RecipeError, match='no proposer named "recombine"; did you mean "recombined"'):
         Instructions(texts=["one"], proposer="recombine")
 
 
-def test_a_model_reads_failures_and_writes_instructions():
-    asked = []
+def test_model_reads_failures_and_writes_instructions():
+    requests = []
 
     async def complete(messages, **options):
-        asked.append((messages[0]["content"], options["temperature"]))
+        requests.append((messages[0]["content"], options["temperature"]))
         return Completion({"content": 'Here: ["Call the tool.", " Read it. "]'})
 
     view = Instructions(
@@ -321,11 +331,11 @@ def test_a_model_reads_failures_and_writes_instructions():
     view.proposer.endpoint.complete = complete
 
     async def inside_a_loop():
-        view.observe(heard(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
+        view.observe(step_outcome(Group(TASK, (path("a", 0, opening="one\n\ngo"),))))
 
     asyncio.run(inside_a_loop())
     assert [each.text for each in view.population] == ["one", "two", "Call the tool.", "Read it."]
-    ((question, temperature),) = asked
+    ((question, temperature),) = requests
     assert "It failed here:\nEpisode 1:\nuser: one" in question
     assert temperature == 0.7
 
@@ -336,19 +346,19 @@ def test_a_model_reads_failures_and_writes_instructions():
 def test_youtu_worked_numbers():
     proposed = [Add("c"), Modify("G1", "b2"), Modify("G9", "x")]
     plan = [Merge(("G0", "C0"), "ac"), Modify("G1", "b2")]
-    assert revised(["a", "b"], proposed, plan) == ["b2", "ac"]
-    assert revised(["a"], [], [Merge(("G0", "G7"), "x")]) == ["a"]
+    assert apply_edits(["a", "b"], proposed, plan) == ["b2", "ac"]
+    assert apply_edits(["a"], [], [Merge(("G0", "G7"), "x")]) == ["a"]
 
 
-def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
+def test_lessons_are_from_partly_solved_groups_and_bounded():
     view = Lessons(max_lessons=2)
-    view.observe(heard(group(1, 1), group(0, 0)))
+    view.observe(step_outcome(group(1, 1), group(0, 0)))
     assert view.entries == []
     assert read(view, at()) == "go"
     solved = path("a", 1, [turn(calls=("ok",)), turn("4")])
     tasks = [Task(f"t{k}", f"Compute {k}") for k in range(3)]
     for task in tasks:
-        view.observe(heard(Group(task, (solved, path("b", 0)))))
+        view.observe(step_outcome(Group(task, (solved, path("b", 0)))))
     assert [text[:14] for text in view.entries] == ["For: Compute 1", "For: Compute 2"]
     assert read(view, at()).startswith("Lessons from before:\n[0] For: Compute 1")
     restored = Lessons(max_lessons=2)
@@ -361,47 +371,47 @@ def test_lessons_come_from_groups_that_were_half_right_and_are_bounded():
 
 def test_slea_rl_worked_numbers():
     level = [Entry("a", "x", 0.5), Entry("b", "y", 0.9)]
-    assert admitted(level, Entry("c", "z", 0.5), 2) == level
-    assert [e.score for e in admitted(level, Entry("c", "z", 0.7), 2)] == [0.9, 0.7]
-    assert admitted(level, Entry("a", "x", 1.0), 2) == level  # known already
+    assert insert_entry(level, Entry("c", "z", 0.5), 2) == level
+    assert [e.score for e in insert_entry(level, Entry("c", "z", 0.7), 2)] == [0.9, 0.7]
+    assert insert_entry(level, Entry("a", "x", 1.0), 2) == level  # known already
 
 
 def test_sit_graph_worked_numbers():
-    assert routine({"read": 7, "answer": 3}) == "read"
-    assert routine({"read": 6, "answer": 4}) is None
-    assert routine({}) is None
+    assert routine_successor({"read": 7, "answer": 3}) == "read"
+    assert routine_successor({"read": 6, "answer": 4}) is None
+    assert routine_successor({}) is None
 
 
-def test_the_most_alike_is_shown_behind_an_observation_once_there_is_enough():
+def test_most_similar_entry_follows_an_observation_after_the_warm_up():
     view = Experience(golden=1, warning=1, warm_up=2, min_entries=2)
-    shown = (tool_result("door open"),)
+    observation = (tool_result("door open"),)
     good = path("a", 1, [turn(calls=("ok",), observation="door open"), turn(calls=("ok",), observation="x"), turn("4")])
     bad = path("b", 0, [turn(calls=("tool_error",), observation="y")])
-    view.observe(heard(Group(TASK, (good, bad)), step=1))
-    assert view.observation(shown, at()) == shown  # still warming up
-    view.observe(heard(step=2))
-    text = view.observation(shown, at())[0].text
+    view.observe(step_outcome(Group(TASK, (good, bad)), step=1))
+    assert view.observation(observation, at()) == observation  # still warming up
+    view.observe(step_outcome(step=2))
+    text = view.observation(observation, at())[0].text
     assert text.startswith("door open\nworked before: pocket_calculator({})")
     assert "failed before: pocket_calculator({})" in text
     restored = Experience(golden=1, warning=1, warm_up=2, min_entries=2)
     restored.load_state(view.state())
-    assert restored.observation(shown, at())[0].text == text
+    assert restored.observation(observation, at())[0].text == text
 
 
-def test_where_one_tool_always_follows_nothing_is_looked_up():
+def test_state_with_one_routine_tool_has_no_lookup():
     view = Experience(warm_up=0, min_entries=1, routine_fraction=0.7)
     good = path("a", 1, [turn(calls=("ok",)), turn(calls=("ok",)), turn("4")])
-    view.observe(heard(Group(TASK, (good,))))
-    shown = (tool_result("5"),)
-    assert view.observation(shown, at()) == shown
-    assert Experience(warm_up=0, min_entries=1).observation(shown, at()) == shown  # knows nothing yet
+    view.observe(step_outcome(Group(TASK, (good,))))
+    observation = (tool_result("5"),)
+    assert view.observation(observation, at()) == observation
+    assert Experience(warm_up=0, min_entries=1).observation(observation, at()) == observation  # has no entries yet
 
 
 def test_zones_are_bounded():
     view = Experience(capacity=3, warm_up=0, min_entries=1)
     for k in range(9):
         view.observe(
-            heard(
+            step_outcome(
                 Group(
                     TASK, (path(str(k), k + 1, [turn(calls=("ok",), observation=str(k)), turn("4")], opening=str(k)),)
                 )
@@ -421,30 +431,30 @@ SILENT = {
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_what_shows_nothing_is_as_if_it_was_not_there(name):
+def test_transform_without_text_changes_nothing(name):
     plain = collected(Independent(group_size=3), WORDS, task=SCAFFOLDED)
     viewed = collected(
         Independent(group_size=3), WORDS, task=SCAFFOLDED, method=Method(context_transforms={name: SILENT[name]})
     )
-    for ours, theirs in zip(viewed.trajectories, plain.trajectories, strict=True):
-        assert ours.opening == theirs.opening
-        assert [t.context for t in ours.turns] == [t.context for t in theirs.turns]
-        assert [t.action.ids for t in ours.turns] == [t.action.ids for t in theirs.turns]
-        assert all(t.training_context is None for t in ours.turns)
+    for transformed, expected in zip(viewed.trajectories, plain.trajectories, strict=True):
+        assert transformed.opening == expected.opening
+        assert [t.context for t in transformed.turns] == [t.context for t in expected.turns]
+        assert [t.action.ids for t in transformed.turns] == [t.action.ids for t in expected.turns]
+        assert all(t.training_context is None for t in transformed.turns)
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("create", "message"),
     [
-        (lambda: BudgetLine(budgets=()), "one or more calls"),
-        (lambda: Instructions(texts=[]), "one to 8"),
-        (lambda: ChosenExamples(examples=[]), "one or more"),
-        (lambda: ChosenExamples(examples=["a"], temperature=0), "above 0"),
+        (lambda: BudgetLine(budgets=()), "at least 1 call each"),
+        (lambda: Instructions(texts=[]), "must have 1 to 8 texts"),
+        (lambda: ExampleSelection(examples=[]), "at least one example"),
+        (lambda: ExampleSelection(examples=["a"], temperature=0), "above 0"),
         (lambda: Instructions(texts=["a"], temperature=0), "above 0"),
         (lambda: Lessons(texts=["a", "b"], max_lessons=1), "at most 1"),
-        (lambda: Experience(golden=0, warning=0), "one entry or more"),
+        (lambda: Experience(golden=0, warning=0), "must be at least 1"),
     ],
 )
-def test_options_that_cannot_be(made, said):
-    with pytest.raises(OptionError, match=said):
-        made()
+def test_invalid_options_are_refused(create, message):
+    with pytest.raises(OptionError, match=message):
+        create()

@@ -1,4 +1,4 @@
-"""Each stage of an episode has a deadline and an owner, and plain functions run in parallel at every stage."""
+"""Deadlines of each stage of an episode, and the component that is responsible; plain functions run in parallel."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from typing import ClassVar
 
 import pytest
 
-from tests_episodes import CHAT, TASK
+from support.episodes import CHAT, TASK
 from whetstone.chat import ToolCall, assistant, user
 from whetstone.environments import Noisy, Observation, Reply, StepResult, ToolEnvironment
-from whetstone.errors import NothingScoredError
+from whetstone.errors import NoScoredEpisodesError
 from whetstone.inference import Sampling
-from whetstone.rewards.making import make_reward
-from whetstone.rewards.scoring import scored
-from whetstone.rollout import Action, Collector, Independent, Limits, Plan, PolicyActor, plans_of, run_episode
+from whetstone.rewards.build_reward import make_reward
+from whetstone.rewards.scoring import score_trajectory
+from whetstone.rollout import Action, Collector, Independent, Limits, Plan, PolicyActor, make_plans, run_episode
 from whetstone.tools import Toolset
 from whetstone.training.supervised import describe_groups
 from whetstone.trajectory import Author, EndReason, Score, Task, Tokens, Trajectory
@@ -170,7 +170,7 @@ class SilentUser:
         pass
 
 
-def test_a_user_that_hangs_at_open_is_an_infrastructure_failure_that_names_him():
+def test_a_user_that_hangs_at_open_is_an_infrastructure_failure_with_its_name():
     trajectory = play(ToolEnvironment(user=SilentUser))
     assert trajectory.ended is EndReason.INFRASTRUCTURE
     assert trajectory.error == "the user (open) did not answer within 0.3 s"
@@ -183,7 +183,7 @@ def test_a_user_that_hangs_at_open_is_an_infrastructure_failure_that_names_him()
         (0, True, EndReason.INFRASTRUCTURE),  # the policy never owners anything
         (0, False, EndReason.INFRASTRUCTURE),
         (1, False, EndReason.INFRASTRUCTURE),  # no request is answered
-        (1, True, EndReason.TIMEOUT),  # the engine answers others: the policy speaks too long
+        (1, True, EndReason.TIMEOUT),  # the engine responds to others: the policy generates too long
     ],
 )
 def test_an_engine_that_never_answers_is_an_infrastructure_failure(turn, answers_probe, ended, limits):
@@ -207,8 +207,8 @@ def test_an_environment_that_hangs_at_a_step_is_the_outcome_of_the_action(is_asy
     assert (trajectory.ended, len(trajectory.turns)) == (EndReason.TIMEOUT, 1)
 
 
-def test_a_late_owner_is_the_one_of_the_last_wait():
-    """A call that was cut off before is not blamed for what hangs after it."""
+def test_late_owner_is_that_of_the_last_wait():
+    """Let one call be cancelled and another stage hang; only the latter is named."""
     slow = ToolEnvironment(tools=[tool_class("look", hang_async)], tool_timeout_seconds=0.05)
     trajectory = play(slow, Actor(hangs_at=1, answers_probe=False), replace(QUICK, timeout_seconds=0.6))
     assert [call.outcome for call in trajectory.calls] == ["timeout"]
@@ -247,7 +247,7 @@ def test_a_tool_that_raises_at_close_is_reported_and_the_episode_counts():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "ended"), [("reset", EndReason.INFRASTRUCTURE), ("close", EndReason.TERMINATED)])
-def test_a_coroutine_that_ignores_its_cancellation_is_left_behind(stage, ended, monkeypatch):
+def test_coroutine_that_ignores_its_cancellation_is_abandoned(stage, ended, monkeypatch):
     monkeypatch.setattr("whetstone.rollout.runner._SPARE_SECONDS", 0.5)
     trajectory = play(world_class(stage, hang_deaf, is_async=True)())
     if stage == "reset":
@@ -304,7 +304,7 @@ def group_of(assembly, environment, **changes):
             infrastructure_retries=0,
             **changes,
         )
-        plans = plans_of([Task("t", "go")], seed=0)
+        plans = make_plans([Task("t", "go")], seed=0)
         return [group async for group in collector.groups(plans, Independent(group_size=SIZE))]
 
     (group,) = asyncio.run(main())
@@ -321,7 +321,7 @@ def assert_all_scored(group):
 
 
 @pytest.mark.parametrize("stage", ["__init__", "open", "look", "verdict", "close"])
-def test_plain_functions_of_tools_run_beside_each_other(stage):
+def test_plain_functions_of_tools_run_in_parallel(stage):
     act = Barrier()
     kind = tool_class(stage, act)
     if stage == "__init__":
@@ -334,13 +334,13 @@ MAIN = threading.main_thread()
 
 @pytest.mark.parametrize("stage", ["reset", "step", "verdict", "close"])
 @pytest.mark.parametrize("around", [lambda inner: inner, Noisy])
-def test_plain_methods_of_environments_run_beside_each_other(stage, around):
+def test_plain_methods_of_environments_run_in_parallel(stage, around):
     kind = world_class(stage, Barrier(), is_async=False)
     assert_all_scored(group_of(None, lambda: around(kind())))
 
 
 @pytest.mark.parametrize("stage", ["open", "answer", "close"])
-def test_plain_users_run_beside_each_other(stage):
+def test_plain_users_run_in_parallel(stage):
     act = Barrier()
 
     class User:
@@ -381,7 +381,7 @@ class PlainReward:
 
 @pytest.mark.parametrize("name", ["plain_reward", "PlainReward"])
 @pytest.mark.parametrize("composed", [False, True])
-def test_plain_rewards_run_beside_each_other(name, composed):
+def test_plain_rewards_run_in_parallel(name, composed):
     PLAIN["act"] = Barrier()
     from whetstone.rewards import REWARDS
 
@@ -391,7 +391,7 @@ def test_plain_rewards_run_beside_each_other(name, composed):
     assert_all_scored(group_of(None, kind, reward=reward))
 
 
-def test_a_game_that_says_nothing_of_its_isolation_runs_in_a_thread():
+def test_game_without_a_declared_isolation_runs_in_a_thread():
     from whetstone.environments import GameEnvironment, GameObservation
 
     act = Barrier()
@@ -446,7 +446,7 @@ class Signed:
         self.seen.append(WHO.get())
 
 
-def test_a_context_variable_set_in_a_plain_open_is_there_at_every_later_stage():
+def test_context_variable_set_in_a_plain_open_is_visible_at_every_later_stage():
     async def main(seed):
         toolset = Toolset([Signed])
         await toolset.open(Task("t", ""), seed=seed)
@@ -538,8 +538,8 @@ def test_episodes_without_a_turn_are_retried_and_counted_and_have_no_score():
             environment=lambda: ToolEnvironment(tools=[Opens]), actor=Actor(), chat=CHAT, reward=worth_one,
             limits=QUICK, max_in_flight=2, infrastructure_retries=2, back_off_seconds=0.0,
         )  # fmt: skip
-        groups = [g async for g in collector.groups(plans_of([TASK], seed=0), Independent(group_size=2))]
-        with pytest.raises(NothingScoredError, match=r"tool Shop|tool Opens \(open\) did not answer within"):
+        groups = [g async for g in collector.groups(make_plans([TASK], seed=0), Independent(group_size=2))]
+        with pytest.raises(NoScoredEpisodesError, match=r"tool Shop|tool Opens \(open\) did not answer within"):
             collector.conclude()
         return groups, collector.status().retried
 
@@ -552,7 +552,7 @@ def test_episodes_without_a_turn_are_retried_and_counted_and_have_no_score():
 
 
 class SilentEngine:
-    """Takes every request and answers none."""
+    """Accept every request and never respond."""
 
     version = 0
 
@@ -563,22 +563,22 @@ class SilentEngine:
         pass
 
 
-def test_an_engine_that_takes_requests_and_answers_none_is_named():
+def test_engine_that_accepts_requests_and_never_responds_is_named():
     actor = PolicyActor(SilentEngine(), Sampling(4), frozenset({1}))
     trajectory = play(world_class("", None, is_async=True)(), actor)
     assert (trajectory.ended, trajectory.turns) == (EndReason.INFRASTRUCTURE, ())
     assert trajectory.error == "the engine (turn 1) did not answer within 0.3 s"
 
 
-def test_a_reward_of_a_task_group_has_its_caller_contexts():
-    """A judge's answer in a plain reward is stored with its trajectory."""
-    from whetstone.rewards.judges.heard import hear
+def test_reward_in_a_task_group_has_the_context_of_its_caller():
+    """Store a judge's response in a plain reward with its trajectory."""
+    from whetstone.rewards.judges.judge_log import record_judgment
     from whetstone.rewards.judges.protocol import Question
 
     def judged(trajectory, task):
-        hear(Question(f"is {trajectory.id} right?", "", {}), {"verdict": "yes"})
+        record_judgment(Question(f"is {trajectory.id} right?", "", {}), {"verdict": "yes"})
         return Score(1.0)
 
     trajectory = Trajectory("e", "t", (), (), EndReason.TERMINATED)
-    (answer,) = asyncio.run(scored(judged, trajectory, TASK)).score.judgements
+    (answer,) = asyncio.run(score_trajectory(judged, trajectory, TASK)).score.judgements
     assert answer.question == "is e right?"

@@ -1,17 +1,17 @@
-"""Who answers in the environment's place: try again, once more, and an expert who patches."""
+"""Environment wrappers: further attempts, and an expert that replaces wrong actions."""
 
 import pytest
 
-from tests_episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
+from support.episodes import CHAT, TASK, call, collected, in_order, one_by_one, played
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
 from whetstone.plugins import OptionError
 from whetstone.rewards import attempts, unary_feedback
-from whetstone.rewards.turns.unary_feedback import unary_return
+from whetstone.rewards.process.unary_feedback import unary_return
 from whetstone.rollout import Method
 from whetstone.rollout.environment_wrappers import LogReplay, SecondAttempt, SelfSearch, TryAgain
-from whetstone.rollout.environment_wrappers.log_replay import same_action
+from whetstone.rollout.environment_wrappers.log_replay import actions_equal
 from whetstone.rollout.strategies import Independent
 from whetstone.tasks import Arithmetic
 from whetstone.tools import pocket_calculator
@@ -25,7 +25,7 @@ def one(speak, partner, **how):
     return trajectory
 
 
-# ------------------------------------------------------------ try again
+# ------------------------------------------------------------ retry
 
 
 def test_ufo_worked_numbers():
@@ -35,11 +35,11 @@ def test_ufo_worked_numbers():
     assert unary_return(["1", "2", "3", "4", "5"], solved_at=None) == 0
     assert unary_return(["4"] * 5, solved_at=None) == pytest.approx(-0.4)
     assert unary_return([], solved_at=None) == 0
-    assert unary_return(["1/2", "0.5"], solved_at=None) == 0  # different, as written
+    assert unary_return(["1/2", "0.5"], solved_at=None) == 0  # different as text
     assert unary_return([" A ", "a"], solved_at=None) == -0.25
 
 
-def test_a_wrong_answer_is_told_so_and_a_right_one_ends():
+def test_wrong_answer_is_reported_and_a_correct_one_ends():
     words = one_by_one(assistant("9"), call("12*34"), assistant("408"))
     trajectory = one(words, TryAgain(attempts=3), reward=unary_feedback)
     assert [len(t.observation) for t in trajectory.turns] == [1, 1, 0]
@@ -49,14 +49,14 @@ def test_a_wrong_answer_is_told_so_and_a_right_one_ends():
     assert trajectory.score.parts["attempts"] == 2
 
 
-def test_after_the_last_attempt_it_is_over():
+def test_episode_ends_after_the_last_attempt():
     trajectory = one(one_by_one(assistant("1"), assistant("1")), TryAgain(attempts=2), reward=unary_feedback)
     assert len(trajectory.turns) == 2
     assert trajectory.score.value == -0.25
     assert not trajectory.solved
 
 
-def test_with_one_attempt_it_is_the_environment_itself():
+def test_single_attempt_is_the_plain_environment():
     words = in_order(call("12*34"), assistant("9"))
     plain, (partnered) = collected(ONE, words).trajectories[0], one(words, TryAgain(attempts=1))
     assert [t.context.ids for t in plain.turns] == [t.context.ids for t in partnered.turns]
@@ -67,7 +67,7 @@ def test_with_one_attempt_it_is_the_environment_itself():
 
 
 @pytest.mark.parametrize("first", ["9", "408"])
-def test_whatever_was_said_there_is_a_second_attempt_and_each_is_paid(first):
+def test_second_attempt_follows_any_answer_and_each_is_scored(first):
     trajectory = one(one_by_one(assistant(first), assistant("408")), SecondAttempt(), reward=attempts)
     assert len(trajectory.turns) == 2
     assert trajectory.score.turns == (float(first == "408"), 1.0)
@@ -75,12 +75,12 @@ def test_whatever_was_said_there_is_a_second_attempt_and_each_is_paid(first):
     assert trajectory.score.parts == {"first_correct": float(first == "408"), "last_correct": 1.0}
 
 
-def test_both_attempts_read_the_same_sentence():
-    said = {
+def test_both_attempts_have_the_same_feedback():
+    feedback = {
         one(one_by_one(assistant(first), assistant("1")), SecondAttempt(), reward=attempts).turns[0].observation[0].text
         for first in ("9", "408")
     }
-    assert len(said) == 1
+    assert len(feedback) == 1
 
 
 # ------------------------------------------------------------ an expert's episode
@@ -97,13 +97,13 @@ def expert(moment):
     return SOURCE.demonstrate(moment.task, moment.conversation, moment.tools)
 
 
-def test_who_does_as_the_expert_is_not_patched():
+def test_actions_of_the_expert_are_not_patched():
     trajectory = followed(expert, 0)
     assert trajectory.solved
     assert trajectory.marks == ()
 
 
-def test_an_error_is_patched_in_the_history_and_trained_as_it_was():
+def test_error_is_patched_in_the_history_and_trained_unchanged():
     def errs(moment):
         return call("1+1") if moment.turn == 0 else expert(moment)
 
@@ -115,13 +115,13 @@ def test_an_error_is_patched_in_the_history_and_trained_as_it_was():
     assert "1+1" not in CHAT.tokenizer.decode(second.tokens.ids)
     wanted = SOURCE.held_out(1)[0].private["steps"][0]
     assert wanted in CHAT.tokenizer.decode(second.tokens.ids)
-    # the expert's action is read, and never trained
+    # the expert's action is context, and never trained
     trained = [k for k, m in enumerate(second.action_mask) if m]
     assert wanted not in CHAT.tokenizer.decode([second.tokens.ids[k] for k in trained])
     assert trajectory.turns[0].reward == 0.0
 
 
-def test_without_patches_left_it_is_over():
+def test_episode_ends_without_remaining_patches():
     trajectory = followed(in_order(call("1+1")), 0)
     assert trajectory.ended is EndReason.EARLY_STOPPED
     assert len(trajectory.turns) == 1
@@ -130,7 +130,7 @@ def test_without_patches_left_it_is_over():
 
 
 class Record:
-    """Turns that were played before a kill."""
+    """Turns that were recorded before a kill."""
 
     def __init__(self, turns):
         self.turns, self.dropped = tuple(turns), 0
@@ -145,7 +145,7 @@ class Record:
         self.turns, self.dropped = (), self.dropped + 1
 
 
-def test_a_patched_episode_that_was_cut_off_ends_as_it_would_have():
+def test_interrupted_patched_episode_ends_as_an_undisturbed_one():
     def errs(moment):
         return call("1+1") if moment.turn == 0 else expert(moment)
 
@@ -154,36 +154,36 @@ def test_a_patched_episode_that_was_cut_off_ends_as_it_would_have():
     def world():
         return LogReplay(source=SOURCE)(ToolEnvironment(tools=[pocket_calculator]), None)
 
-    whole = played(errs, environment=world(), task=task)
-    assert whole.marks == ("patched",)
-    record = Record(whole.turns[:1])
-    again = played(errs, environment=world(), task=task, record=record)
+    undisturbed = played(errs, environment=world(), task=task)
+    assert undisturbed.marks == ("patched",)
+    record = Record(undisturbed.turns[:1])
+    resumed = played(errs, environment=world(), task=task, record=record)
     assert record.dropped == 1  # its history is not in its turns
-    assert [t.context.ids for t in again.turns] == [t.context.ids for t in whole.turns]
-    assert again.marks == whole.marks
+    assert [t.context.ids for t in resumed.turns] == [t.context.ids for t in undisturbed.turns]
+    assert resumed.marks == undisturbed.marks
 
 
-def test_actions_are_compared_by_what_they_do():
-    assert same_action(call("1+1"), call("1+1"))
-    assert not same_action(call("1+1"), call("1+2"))
-    assert not same_action(call("1+1"), assistant("2"))
-    assert same_action(assistant(" 2"), assistant("2 "))
+def test_actions_are_compared_by_their_effect():
+    assert actions_equal(call("1+1"), call("1+1"))
+    assert not actions_equal(call("1+1"), call("1+2"))
+    assert not actions_equal(call("1+1"), assistant("2"))
+    assert actions_equal(assistant(" 2"), assistant("2 "))
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("create", "message"),
     [
-        (lambda: TryAgain(attempts=0), "one or more"),
+        (lambda: TryAgain(attempts=0), "at least 1"),
         (lambda: LogReplay(source=object()), "no expert"),
-        (lambda: LogReplay(source=SOURCE, patches=-2), "zero or more"),
+        (lambda: LogReplay(source=SOURCE, patches=-2), "at least 0"),
     ],
 )
-def test_options_that_cannot_be(made, said):
-    with pytest.raises(OptionError, match=said):
-        made()
+def test_invalid_options_are_refused(create, message):
+    with pytest.raises(OptionError, match=message):
+        create()
 
 
-def test_a_partner_leaves_the_task_as_it_is():
+def test_wrapper_keeps_the_task():
     assert collected(ONE, in_order(assistant("408")), method=Method(environment_wrapper=TryAgain())).task is TASK
 
 
@@ -191,7 +191,7 @@ def test_a_partner_leaves_the_task_as_it_is():
 
 
 class Index:
-    """Tools that may not be called."""
+    """A search tool that is never called."""
 
     def __init__(self):
         self.searched = []
@@ -206,7 +206,7 @@ def searching(query):
     return assistant("", ToolCall("search", f'{{"query": "{query}"}}'))
 
 
-def test_the_policy_writes_what_its_search_finds_and_nothing_is_searched():
+def test_policy_writes_its_search_results_and_no_tool_is_called():
     index = Index()
     environment = ToolEnvironment(tools=[index.search, pocket_calculator])
     words = one_by_one(searching("tea"), assistant("tea is 4"), call("100*4"), assistant("408"))
@@ -215,15 +215,15 @@ def test_the_policy_writes_what_its_search_finds_and_nothing_is_searched():
     assert [t.observation[0].role for t in trajectory.turns[:3]] == ["tool", "user", "tool"]
     assert trajectory.turns[0].observation[0].text.endswith("from what you know: tea")
     assert trajectory.turns[1].observation[0].text == "Go on with that."
-    assert trajectory.turns[2].observation[0].text == "400"  # other tools are the world's own
+    assert trajectory.turns[2].observation[0].text == "400"  # other tools are those of the environment
     assert [c.outcome for c in trajectory.calls] == ["ok", "ok"]
     assert trajectory.solved
-    # what it wrote is its own, token by token
+    # the written results are tokens of the policy
     (segment,) = trajectory.segments()
     assert sum(segment.action_mask) == trajectory.action_tokens
 
 
-def test_an_evaluation_searches_for_real_and_a_tool_that_is_not_there_is_named():
+def test_evaluation_calls_the_tool_and_an_unknown_tool_is_named():
     assert not SelfSearch().at_evaluation
     with pytest.raises(RecipeError, match='self_search: there is no tool "serch"'):
         SelfSearch(tool="serch")(ToolEnvironment(tools=[Index().search]), None)

@@ -1,16 +1,16 @@
-"""What failed attempts did wrong, without the answer."""
+"""Feedback on failed attempts, without the answer."""
 
-from tests_rewards import episode, task, turn
+from support.rewards import episode, task, turn
 from whetstone.rollout.strategies.error_feedback import error_feedback
 from whetstone.trajectory import EndReason
 
 
-def test_it_tells_what_failed_once_and_never_the_answer():
+def test_feedback_lists_each_failure_once_and_never_the_answer():
     failed = turn("", ("calculator", {}, "tool_error"), back=["no such operation"])
-    told = error_feedback(
+    feedback = error_feedback(
         task(answer=42), [episode(failed, "41"), episode(turn("", malformed=["{"]), "it may be 42 or 43")]
     )
-    assert told.splitlines() == [
+    assert feedback.splitlines() == [
         "Attempts before this one failed.",
         "A call of calculator failed: no such operation",
         'It ended with "41", which was wrong.',
@@ -19,7 +19,7 @@ def test_it_tells_what_failed_once_and_never_the_answer():
     ]
 
 
-def test_an_attempt_that_was_cut_off_came_to_no_end_and_no_more_than_two_are_told_of():
+def test_truncated_attempts_are_described_and_at_most_two_are_listed():
     cut = episode(turn("so far"), ended=EndReason.MAX_TURNS)
-    told = error_feedback(task(), [cut, cut, episode("x")])
-    assert told == "Attempts before this one failed.\nIt came to no end.\nDo it differently."
+    feedback = error_feedback(task(), [cut, cut, episode("x")])
+    assert feedback == "Attempts before this one failed.\nIt came to no end.\nDo it differently."

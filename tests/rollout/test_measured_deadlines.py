@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whetstone.recipe import load_recipe
-from whetstone.rollout import Independent, plans_of
+from whetstone.rollout import Independent, make_plans
 from whetstone.rollout.deadlines import MeasuredDeadline, group_deadline, step_deadline, turn_deadline
 from whetstone.trajectory import EndReason
 
@@ -74,7 +74,7 @@ def test_tool_that_hangs_ends_at_the_derived_deadline(assembly):
             await asyncio.sleep(1e6)
 
         collector = replace(collector, environment=environment, turn_deadline=deadline, max_in_flight=1)
-        plans = plans_of(assembly.source.held_out(22), seed=0)
+        plans = make_plans(assembly.source.held_out(22), seed=0)
         return [group async for group in collector.groups(plans, Independent(group_size=1))]
 
     ends = [group.trajectories[0].ended for group in asyncio.run(main())]

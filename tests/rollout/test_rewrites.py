@@ -1,4 +1,4 @@
-"""History rewritten: summaries that are trained, memories that are read, failed calls taken back; credit stays one."""
+"""Rewritten histories: trained summaries, memories as context, rolled-back failed calls; credit stays per episode."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests_episodes import (
+from support.episodes import (
     CHAT,
     LIMITS,
     TASK,
@@ -25,14 +25,14 @@ from whetstone.algorithms.advantages import group_relative
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments import ToolEnvironment
 from whetstone.learning.columns import Columns
-from whetstone.learning.credit import CreditParts, give_credit
+from whetstone.learning.credit_assignment import CreditParts, assign_credit
 from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
-from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, Reopen
-from whetstone.rollout.rewrites import Fold, Rollback, Summary
-from whetstone.rollout.rewrites.fold import memory_of
-from whetstone.rollout.rewrites.rollback import similarity
+from whetstone.rollout.context_rewrites import Fold, Rollback, Summary
+from whetstone.rollout.context_rewrites.memory_folding import parse_memory
+from whetstone.rollout.context_rewrites.rollback import code_similarity
+from whetstone.rollout.protocol import Ask, EpisodeKey, EpisodeState, RestartContext
 from whetstone.rollout.strategies import Independent
 from whetstone.tools import fold_memory, pocket_calculator
 from whetstone.trajectory import Author, EndReason, Group, Tokens
@@ -51,7 +51,7 @@ def authors(segment):
 # ------------------------------------------------------------ summaries
 
 
-def test_a_long_history_is_summarised_and_gone_on_behind():
+def test_long_history_is_summarized_and_continued():
     words = in_order(call("12*34"), assistant("408 so far"), call("408+0"), assistant("408"))
     trajectory = played(words, rewrites=(Summary(tokens=1, max_summaries=1),))
     assert [t.aside for t in trajectory.turns] == [False, True, False, False]
@@ -60,23 +60,23 @@ def test_a_long_history_is_summarised_and_gone_on_behind():
     first, second = trajectory.segments()
     assert "408 so far" in CHAT.tokenizer.decode(second.tokens.ids)
     assert "Summarise" not in CHAT.tokenizer.decode(second.tokens.ids)
-    # the summary is trained where it was said and read where it was inherited
+    # the summary is trained in its own segment and context in the next
     trained = [k for k, m in enumerate(first.action_mask) if m]
     assert "408 so far" in CHAT.tokenizer.decode([first.tokens.ids[k] for k in trained])
     inherited = [k for k, m in enumerate(second.action_mask) if m]
     assert "so far" not in CHAT.tokenizer.decode([second.tokens.ids[k] for k in inherited])
-    # and every token has the log-prob it was drawn with
+    # every token has the log-probability of its sampling
     assert len(known(sampler_logprobs(trajectory))) == trajectory.action_tokens
 
 
-def test_a_limit_that_is_never_reached_changes_nothing():
+def test_limit_that_is_not_reached_changes_nothing():
     words = in_order(call("12*34"), assistant("408"))
     plain, watched = played(words), played(words, rewrites=(Summary(tokens=10_000),))
     assert [t.action.ids for t in plain.turns] == [t.action.ids for t in watched.turns]
     assert [t.context.ids for t in plain.turns] == [t.context.ids for t in watched.turns]
 
 
-def test_summaries_have_a_number_and_do_not_count_as_turns():
+def test_summaries_are_limited_and_do_not_count_as_turns():
     words = in_order(*[call("1+1"), assistant("s")] * 3, assistant("2"))
     trajectory = played(words, rewrites=(Summary(tokens=1, max_summaries=2),), limits=LIMITS)
     assert sum(t.aside for t in trajectory.turns) == 2
@@ -86,14 +86,14 @@ def test_summaries_have_a_number_and_do_not_count_as_turns():
 
 
 def test_supo_worked_numbers():
-    """Outcomes 1 0 0 1 with 2 0 1 0 summaries: seven rows, one advantage an episode."""
+    """Compute outcomes 1 0 0 1 with 2 0 1 0 summaries: seven rows, one advantage per episode."""
     paths = []
     for k, (reward, summaries) in enumerate(zip((1, 0, 0, 1), (2, 0, 1, 0), strict=True)):
         paths.append(path(f"{k}", reward, [turn(str(i)) for i in range(summaries + 1)]))  # each turn opens a segment
-    held = index_groups([Group(TASK, tuple(paths))])
-    assert sum(len(each.segments) for each in held) == 7
-    given = give_credit(CreditParts(advantage=group_relative), held, 1, Columns)
-    rows = [max(each.segment.advantages, key=abs) for each in given.by_group[0]]
+    indexed = index_groups([Group(TASK, tuple(paths))])
+    assert sum(len(each.segments) for each in indexed) == 7
+    credit = assign_credit(CreditParts(advantage=group_relative), indexed, 1, Columns)
+    rows = [max(each.segment.advantages, key=abs) for each in credit.by_group[0]]
     assert [row / rows[0] for row in rows] == pytest.approx([1, 1, 1, -1, -1, -1, 1])
 
 
@@ -106,15 +106,15 @@ def test_supo_worked_numbers():
         (950, 1, Ask),
     ],
 )
-def test_what_does_not_fit_is_taken_out_first(tokens, turns, expected):
+def test_turns_that_do_not_fit_are_dropped_first(tokens, turns, expected):
     so_far = EpisodeState(EpisodeKey(TASK, 0), (), tuple(turn(calls=("ok",)) for _ in range(turns)), (), tokens, 1000)
-    said = asyncio.run(Summary(tokens=100)(so_far))
-    assert (said is None) == (expected is None)
+    request = asyncio.run(Summary(tokens=100)(so_far))
+    assert (request is None) == (expected is None)
     if expected:
-        assert said.drop == (1 if tokens == 950 and turns == 2 else 0)
+        assert request.drop == (1 if tokens == 950 and turns == 2 else 0)
 
 
-def test_a_turn_that_is_taken_out_is_said_and_paid_for():
+def test_dropped_turn_is_marked_and_counted():
     plain = played(in_order(call("12*34"), call("408+0"), assistant("408"))).turns
     one = sum(len(t.context) + len(t.action) for t in plain[:1]) + len(plain[1].context)
     two = one + len(plain[1].action) + len(plain[2].context)
@@ -131,7 +131,7 @@ def test_a_turn_that_is_taken_out_is_said_and_paid_for():
 # ------------------------------------------------------------ memories
 
 
-def test_a_fold_goes_on_behind_a_memory_that_is_read_and_not_trained():
+def test_fold_continues_after_a_memory_that_is_not_trained():
     words = in_order(call("12*34"), FOLD, assistant("408"))
     trajectory = played(words, environment=both(), rewrites=(Fold(writer="listing"),))
     assert [t.opens_segment for t in trajectory.turns] == [True, False, True]
@@ -148,7 +148,7 @@ def test_a_fold_goes_on_behind_a_memory_that_is_read_and_not_trained():
 MEMORY = '{"episodic": "made one call", "working": "say it", "tool": [{"call": "12*34", "outcome": "408"}]}'
 
 
-def test_the_policy_writes_its_memory_is_trained_on_it_there_and_reads_it_afterwards():
+def test_policy_is_trained_on_the_memory_it_writes_and_reads_it_later():
     words = in_order(call("12*34"), FOLD, assistant(f"Here it is: {MEMORY}"), assistant("408"))
     trajectory = played(words, environment=both(), rewrites=(Fold(),))
     assert [t.aside for t in trajectory.turns] == [False, False, True, False]
@@ -163,19 +163,19 @@ def test_the_policy_writes_its_memory_is_trained_on_it_there_and_reads_it_afterw
     assert len(known(sampler_logprobs(trajectory))) == trajectory.action_tokens
 
 
-def test_a_policy_that_writes_no_memory_is_asked_once_more_and_then_taken_at_its_word():
+def test_policy_without_a_memory_is_asked_again_and_then_its_text_is_used():
     words = in_order(call("12*34"), FOLD, assistant("it was 408"), assistant(MEMORY), assistant("408"))
     mended = played(words, environment=both(), rewrites=(Fold(),))
     assert [t.aside for t in mended.turns] == [False, False, True, True, False]
     assert "made one call" in CHAT.tokenizer.decode(mended.turns[4].context.ids)
     words = in_order(call("12*34"), FOLD, assistant("it was 408"), assistant("408 it was"), assistant("408"))
-    again = played(words, environment=both(), rewrites=(Fold(characters=6),))
-    text = CHAT.tokenizer.decode(again.turns[4].context.ids)
+    retried = played(words, environment=both(), rewrites=(Fold(characters=6),))
+    text = CHAT.tokenizer.decode(retried.turns[4].context.ids)
     assert "408 it" in text
     assert "408 it " not in text
 
 
-def test_without_room_to_ask_the_memory_is_a_listing():
+def test_memory_is_a_listing_if_the_request_does_not_fit():
     words = in_order(call("12*34"), FOLD, assistant("408"))
     trajectory = played(words, environment=both(), rewrites=(Fold(room=10**6),))
     assert [t.aside for t in trajectory.turns] == [False, False, False]
@@ -183,30 +183,30 @@ def test_without_room_to_ask_the_memory_is_a_listing():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"mood": 1}', "{" * 5000 + "}" * 5000])
-def test_what_is_no_memory_is_none(text):
-    assert memory_of(text) is None
+def test_invalid_memory_is_none(text):
+    assert parse_memory(text) is None
 
 
 def test_deepagent_worked_numbers():
-    """Turns of 10, 20, a fold of 1, and 30 tokens behind a memory of 15: 31 and 30 are trained, the 15 are masked."""
+    """Check turns of 10, 20, a fold of 1, and 30 tokens after a memory of 15: 31 and 30 are trained, 15 are masked."""
     turns = [turn(ids=tuple(range(n))) for n in (10, 20, 1, 30)]
-    behind = [replace(t, opens_segment=k in (0, 3)) for k, t in enumerate(turns)]
+    continued = [replace(t, opens_segment=k in (0, 3)) for k, t in enumerate(turns)]
     memory = Tokens.written(tuple(range(15)), Author.ENVIRONMENT)
-    behind[3] = replace(behind[3], context=memory)
-    first, second = path("x", 1, behind).segments()
+    continued[3] = replace(continued[3], context=memory)
+    first, second = path("x", 1, continued).segments()
     assert (sum(first.action_mask), sum(second.action_mask)) == (31, 30)
     assert (len(second), second.action_mask[:15]) == (45, (False,) * 15)
 
 
-def test_to_fold_twice_in_a_row_is_to_fold_once():
+def test_two_consecutive_folds_are_one_fold():
     words = in_order(call("12*34"), FOLD, FOLD, assistant("408"))
     trajectory = played(words, environment=both(), rewrites=(Fold(writer="listing"),))
     assert [t.opens_segment for t in trajectory.turns] == [True, False, True, False]
 
 
-def test_a_memory_may_be_written_by_somebody_else():
+def test_memory_can_be_written_by_a_function():
     words = in_order(call("12*34"), FOLD, assistant("408"))
-    trajectory = played(words, environment=both(), rewrites=(Fold(writer="tests_small:scribe", characters=5),))
+    trajectory = played(words, environment=both(), rewrites=(Fold(writer="support.small:scribe", characters=5),))
     assert "short" in CHAT.tokenizer.decode(trajectory.turns[2].context.ids)
     assert "shorter" not in CHAT.tokenizer.decode(trajectory.turns[2].context.ids)
 
@@ -216,11 +216,11 @@ def test_a_memory_may_be_written_by_somebody_else():
 
 def test_cleaner_worked_numbers():
     failed = "x=1\nprint(x+y)\n"
-    assert similarity(failed, "x=1\ny=2\nprint(x+y)\n") == pytest.approx(0.8824, abs=1e-4)
-    assert similarity(failed, "import sympy as sp\nsp.solve('z**2-4')\n") == pytest.approx(0.1887, abs=1e-4)
+    assert code_similarity(failed, "x=1\ny=2\nprint(x+y)\n") == pytest.approx(0.8824, abs=1e-4)
+    assert code_similarity(failed, "import sympy as sp\nsp.solve('z**2-4')\n") == pytest.approx(0.1887, abs=1e-4)
 
 
-def test_a_failed_call_that_is_mended_is_as_if_it_had_been_right_at_once():
+def test_repaired_call_replaces_the_failed_one():
     words = one_by_one(call("12*34+"), call("12*34"), assistant("408"))
     trajectory = played(words, rewrites=(Rollback(),))
     assert [c.outcome for c in trajectory.calls] == ["ok"]
@@ -231,23 +231,23 @@ def test_a_failed_call_that_is_mended_is_as_if_it_had_been_right_at_once():
     assert all(map(math.isnan, first.logprobs))
     (segment,) = trajectory.segments()
     assert "error" not in CHAT.tokenizer.decode(segment.tokens.ids)
-    assert sum(segment.action_mask) == trajectory.action_tokens  # what was mended is trained
+    assert sum(segment.action_mask) == trajectory.action_tokens  # the repaired call is trained
     clean = played(one_by_one(call("12*34"), assistant("408")))
     assert segment.tokens.ids == clean.segments()[0].tokens.ids
 
 
-def test_a_thought_stays_where_only_the_call_is_mended_and_goes_where_all_is():
-    mend = Rollback()
-    failed, alike, unlike = call("12*34+"), call("12*34"), call("7")
+def test_reasoning_is_kept_if_only_the_call_is_repaired():
+    rollback = Rollback()
+    failed, similar, different = call("12*34+"), call("12*34"), call("7")
     failed = assistant("let me see", *failed.tool_calls)
-    alike, unlike = assistant("ah", *alike.tool_calls), assistant("ah", *unlike.tool_calls)
-    assert mend.mended(failed, alike).text == "let me see"
-    assert Rollback(threshold=0.99).mended(failed, alike).text == "ah"
-    assert mend.mended(failed, alike).tool_calls == alike.tool_calls
-    assert Rollback(threshold=0.999).mended(failed, unlike).text == "ah"
+    similar, different = assistant("ah", *similar.tool_calls), assistant("ah", *different.tool_calls)
+    assert rollback.correct_message(failed, similar).text == "let me see"
+    assert Rollback(threshold=0.99).correct_message(failed, similar).text == "ah"
+    assert rollback.correct_message(failed, similar).tool_calls == similar.tool_calls
+    assert Rollback(threshold=0.999).correct_message(failed, different).text == "ah"
 
 
-def test_what_is_never_mended_stays_and_so_do_long_chains():
+def test_unrepaired_calls_and_long_chains_are_kept():
     never = one_by_one(call("12*34+"), call("12*34+"), assistant("9"))
     assert len(played(never, rewrites=(Rollback(),)).turns) == 3
     long = [*[call("1+")] * 4, call("1+1"), assistant("2")]
@@ -255,20 +255,20 @@ def test_what_is_never_mended_stays_and_so_do_long_chains():
     assert len(played(one_by_one(*long), rewrites=(Rollback(retries=4),)).turns) == 2
 
 
-def test_left_alone_it_is_independent_sampling():
+def test_skipped_repair_is_independent_sampling():
     words = one_by_one(call("12*34+"), call("12*34"), assistant("408"))
     assert len(played(words, rewrites=(Rollback(skip_fraction=1.0),)).turns) == 3
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
-    [(lambda: Summary(tokens=0), "one or more"), (lambda: Rollback(skip_fraction=2), "0 to 1")],
+    ("create", "message"),
+    [(lambda: Summary(tokens=0), "at least 1"), (lambda: Rollback(skip_fraction=2), "0 to 1")],
 )
-def test_options_that_cannot_be(made, said):
-    with pytest.raises(OptionError, match=said):
-        made()
+def test_invalid_options_are_refused(create, message):
+    with pytest.raises(OptionError, match=message):
+        create()
 
 
-def test_an_answer_to_a_question_opens_anew():
+def test_answer_to_a_question_restarts_the_context():
     so_far = EpisodeState(EpisodeKey(TASK, 0), (), (turn("it was 5", aside=True),))
-    assert isinstance(asyncio.run(Summary(tokens=1)(so_far)), Reopen)
+    assert isinstance(asyncio.run(Summary(tokens=1)(so_far)), RestartContext)

@@ -1,4 +1,4 @@
-"""One episode: whatever happens inside, a trajectory comes back that says how it ended."""
+"""One episode: whatever fails, the trajectory is returned with its end reason."""
 
 import asyncio
 
@@ -21,26 +21,26 @@ CHAT = Chat(
 LIMITS = Limits(max_turns=4, context_length=200, timeout_seconds=5)
 
 
-class Script:
-    """An actor that says what it is told to say."""
+class ScriptedActor:
+    """An actor that returns scripted messages."""
 
-    def __init__(self, *said, complete=True):
-        self.said, self.complete, self.left, self.seen = list(said), complete, [], []
+    def __init__(self, *messages, complete=True):
+        self.said, self.complete, self.left, self.seen = list(messages), complete, [], []
 
     async def act(self, moment):
         self.seen.append(moment)
-        said = self.said.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        ids = CHAT.write(said, moment.tools)
+        message = self.said.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        ids = CHAT.write(message, moment.tools)
         return Action(Tokens.written(ids if self.complete else ids[:-1], Author.EXPERT), self.complete)
 
     def leave(self, episode):
         self.left.append(episode)
 
 
-class Foreign:
-    """An environment that does one thing at each step, and remembers whether it was closed."""
+class ScriptedEnvironment:
+    """An environment with one scripted result per step, which counts its `close` calls."""
 
     def __init__(self, *results, prompt="go"):
         self.results, self.prompt, self.closed, self.hangs = list(results), prompt, 0, asyncio.Event()
@@ -74,8 +74,8 @@ def play(script, environment=None, limits=LIMITS, record=None):
     )
 
 
-def test_a_tool_call_is_answered_and_the_answer_read():
-    script = Script(call("12*34"), assistant("408"))
+def test_tool_result_is_in_the_next_context():
+    script = ScriptedActor(call("12*34"), assistant("408"))
     trajectory = play(script)
     assert (trajectory.ended, trajectory.final_text) == (EndReason.TERMINATED, "408")
     assert [m.role for m in trajectory.messages] == ["user", "assistant", "tool", "assistant"]
@@ -84,10 +84,10 @@ def test_a_tool_call_is_answered_and_the_answer_read():
     assert script.left == ["e"]
 
 
-def test_the_tokens_are_context_action_context_action_and_each_turn_has_a_seed_of_its_own():
-    script = Script(call("12*34"), assistant("408"))
+def test_tokens_alternate_between_context_and_action_and_turns_have_distinct_seeds():
+    script = ScriptedActor(call("12*34"), assistant("408"))
     (segment,) = play(script).segments()
-    turns = play(Script(call("12*34"), assistant("408"))).turns
+    turns = play(ScriptedActor(call("12*34"), assistant("408"))).turns
     pieces = [ids for turn in turns for ids in (turn.context.ids, turn.action.ids)]
     assert segment.tokens.ids == tuple(i for piece in pieces for i in piece)
     assert script.seen[1].context.ids == tuple(i for piece in pieces[:3] for i in piece)
@@ -95,7 +95,7 @@ def test_the_tokens_are_context_action_context_action_and_each_turn_has_a_seed_o
 
 
 def test_golden_episode_token_by_token():
-    trajectory = play(Script(call("12*34"), assistant("408")))
+    trajectory = play(ScriptedActor(call("12*34"), assistant("408")))
     text = CHAT.tokenizer.decode(trajectory.segments()[0].tokens.ids)
     assert text == (
         "<|system|><call>pocket_calculator(expression: str)</call> One operation on two numbers.<|end|>"
@@ -104,8 +104,8 @@ def test_golden_episode_token_by_token():
     )
 
 
-def test_a_wrong_call_is_told_to_the_model_and_the_episode_goes_on():
-    trajectory = play(Script(call("1+2+3"), assistant("6")))
+def test_malformed_call_is_reported_to_the_model_and_the_episode_continues():
+    trajectory = play(ScriptedActor(call("1+2+3"), assistant("6")))
     assert trajectory.turns[0].observation[0].text == "error: one operation on two numbers at a time"
     assert trajectory.ended is EndReason.TERMINATED
 
@@ -113,12 +113,12 @@ def test_a_wrong_call_is_told_to_the_model_and_the_episode_goes_on():
 @pytest.mark.parametrize(
     ("script", "limits", "ended", "turns"),
     [
-        (Script(*[call("1+1")] * 4), LIMITS, EndReason.MAX_TURNS, 4),
-        (Script(assistant("4"), complete=False), LIMITS, EndReason.MAX_TOKENS, 1),
-        (Script(*[call("1+1")] * 9), Limits(9, 180, 5), EndReason.CONTEXT_FULL, None),
+        (ScriptedActor(*[call("1+1")] * 4), LIMITS, EndReason.MAX_TURNS, 4),
+        (ScriptedActor(assistant("4"), complete=False), LIMITS, EndReason.MAX_TOKENS, 1),
+        (ScriptedActor(*[call("1+1")] * 9), Limits(9, 180, 5), EndReason.CONTEXT_FULL, None),
     ],
 )
-def test_limits_end_an_episode_under_their_own_name(script, limits, ended, turns):
+def test_each_limit_has_its_end_reason(script, limits, ended, turns):
     trajectory = play(script, limits=limits)
     assert trajectory.ended is ended
     assert turns is None or len(trajectory.turns) == turns
@@ -126,56 +126,62 @@ def test_limits_end_an_episode_under_their_own_name(script, limits, ended, turns
     assert sum(map(len, (t.action for t in trajectory.turns))) == trajectory.action_tokens > 0
 
 
-def test_the_environment_says_how_it_ends():
+def test_environment_decides_how_the_episode_ends():
     nothing = Observation(())
-    won = play(Script(assistant("x")), Foreign(StepResult(nothing, reward=0.5, terminated=True)))
+    won = play(ScriptedActor(assistant("x")), ScriptedEnvironment(StepResult(nothing, reward=0.5, terminated=True)))
     assert (won.ended, won.turns[0].reward) == (EndReason.TERMINATED, 0.5)
-    cut = play(Script(assistant("x")), Foreign(StepResult(nothing, truncated=True)))
+    cut = play(ScriptedActor(assistant("x")), ScriptedEnvironment(StepResult(nothing, truncated=True)))
     assert cut.ended is EndReason.TRUNCATED
 
 
 @pytest.mark.parametrize(
-    ("failure", "ended", "said"),
+    ("failure", "ended", "message"),
     [
         (KeyError("gone"), EndReason.ERROR, "KeyError: 'gone'"),
         (TimeoutError("its own"), EndReason.ERROR, "TimeoutError: its own"),
         (InfrastructureError("no server"), EndReason.INFRASTRUCTURE, "no server"),
     ],
 )
-def test_an_environment_that_raises_ends_its_episode_with_the_cause_and_keeps_the_turn(failure, ended, said):
-    environment = Foreign(failure)
-    trajectory = play(Script(assistant("x")), environment)
-    assert (trajectory.ended, remove_place(trajectory.error)) == (ended, said)
+def test_raising_environment_ends_its_episode_with_the_cause_and_keeps_the_turn(failure, ended, message):
+    environment = ScriptedEnvironment(failure)
+    trajectory = play(ScriptedActor(assistant("x")), environment)
+    assert (trajectory.ended, remove_place(trajectory.error)) == (ended, message)
     assert not trajectory.ended.valid
     assert trajectory.action_tokens > 0
     assert environment.closed == 1
 
 
-def test_a_hang_ends_at_the_deadline_with_the_turn_kept():
-    environment = Foreign("hang")
-    trajectory = play(Script(assistant("x")), environment, Limits(4, 200, 0.2))
-    assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "not over after 0.2 s")
+def test_hang_ends_at_the_deadline_and_keeps_the_turn():
+    environment = ScriptedEnvironment("hang")
+    trajectory = play(ScriptedActor(assistant("x")), environment, Limits(4, 200, 0.2))
+    assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "not finished after 0.2 s")
     assert len(trajectory.turns) == 1
     assert environment.closed == 1
 
 
-def test_an_engine_that_fails_is_infrastructure():
-    trajectory = play(Script(InfrastructureError("engine down")))
+def test_failing_engine_is_an_infrastructure_failure():
+    trajectory = play(ScriptedActor(InfrastructureError("engine down")))
     assert (trajectory.ended, trajectory.turns) == (EndReason.INFRASTRUCTURE, ())
 
 
-def test_a_prompt_that_does_not_fit_names_task_and_sizes():
+def test_prompt_that_does_not_fit_is_named_with_task_and_sizes():
     with pytest.raises(PromptTooLong, match=r"task t: its prompt is \d+ tokens, the context 200"):
-        play(Script(), Foreign(prompt="x" * 500))
+        play(ScriptedActor(), ScriptedEnvironment(prompt="x" * 500))
 
 
 def test_cancelling_closes_the_environment():
-    environment = Foreign("hang")
+    environment = ScriptedEnvironment("hang")
 
     async def main():
         running = asyncio.ensure_future(
             run_episode(
-                TASK, environment=environment, actor=Script(assistant("x")), chat=CHAT, limits=LIMITS, id="e", seed=1
+                TASK,
+                environment=environment,
+                actor=ScriptedActor(assistant("x")),
+                chat=CHAT,
+                limits=LIMITS,
+                id="e",
+                seed=1,
             )
         )
         await environment.hangs.wait()
@@ -188,7 +194,7 @@ def test_cancelling_closes_the_environment():
 
 
 class Record:
-    """Turns by episode."""
+    """Recorded turns of an episode."""
 
     def __init__(self, turns=()):
         self.turns, self.dropped = list(turns), 0
@@ -204,8 +210,8 @@ class Record:
         self.dropped += 1
 
 
-class Counting:
-    """An environment with a state: it answers with how many steps there were."""
+class CountingEnvironment:
+    """An environment with a state: it returns the number of steps."""
 
     def __init__(self, offset=0):
         self.steps, self.resets, self.offset = 0, 0, offset
@@ -222,17 +228,19 @@ class Counting:
         pass
 
 
-def told(trajectory):
+def tokens_and_observations(trajectory):
     return [(t.context.ids, t.action.ids, t.observation) for t in trajectory.turns]
 
 
-def test_each_turn_is_on_record_when_its_answer_is_there():
+def test_turn_is_recorded_with_its_observation():
     record = Record()
-    trajectory = play(Script(call("1+1"), call("2+2"), assistant("4")), record=record)
-    assert record.turns == list(trajectory.turns[:2])  # the last one ends the episode, which is kept whole
+    trajectory = play(ScriptedActor(call("1+1"), call("2+2"), assistant("4")), record=record)
+    assert record.turns == list(
+        trajectory.turns[:2]
+    )  # the last turn ends the episode, which is recorded as a trajectory
 
 
-def test_a_cut_episode_goes_on_behind_its_turns_and_calls_no_tool_twice():
+def test_interrupted_episode_continues_after_its_turns_without_repeated_calls():
     calls = []
 
     def pocket_calculator(expression: str) -> str:
@@ -244,44 +252,44 @@ def test_a_cut_episode_goes_on_behind_its_turns_and_calls_no_tool_twice():
         calls.append(expression)
         return "8"
 
-    said = [call("1+1"), call("2+2"), call("3+3"), assistant("8")]
-    whole = play(Script(*said), ToolEnvironment(tools=[pocket_calculator]))
+    messages = [call("1+1"), call("2+2"), call("3+3"), assistant("8")]
+    undisturbed = play(ScriptedActor(*messages), ToolEnvironment(tools=[pocket_calculator]))
     calls.clear()
-    record = Record(whole.turns[:2])
-    script = Script(*said[2:])
+    record = Record(undisturbed.turns[:2])
+    script = ScriptedActor(*messages[2:])
     resumed = play(script, ToolEnvironment(tools=[pocket_calculator]), record=record)
-    assert told(resumed) == told(whole)
+    assert tokens_and_observations(resumed) == tokens_and_observations(undisturbed)
     assert calls == ["3+3"]
     assert [moment.turn for moment in script.seen] == [2, 3]
     assert len({moment.seed for moment in script.seen}) == 2
 
 
-def test_an_environment_with_a_state_is_led_through_the_same_actions():
-    whole = play(Script(assistant("a"), assistant("b"), assistant("stop")), Counting())
-    environment = Counting()
-    resumed = play(Script(assistant("stop")), environment, record=Record(whole.turns[:2]))
-    assert told(resumed) == told(whole)
+def test_environment_with_state_is_restored_by_the_same_actions():
+    undisturbed = play(ScriptedActor(assistant("a"), assistant("b"), assistant("stop")), CountingEnvironment())
+    environment = CountingEnvironment()
+    resumed = play(ScriptedActor(assistant("stop")), environment, record=Record(undisturbed.turns[:2]))
+    assert tokens_and_observations(resumed) == tokens_and_observations(undisturbed)
     assert (environment.steps, environment.resets) == (3, 1)
 
 
-def test_where_it_answers_otherwise_the_episode_is_played_from_its_start():
-    whole = play(Script(assistant("a"), assistant("b"), assistant("stop")), Counting())
-    record, environment = Record(whole.turns[:2]), Counting(offset=10)
-    resumed = play(Script(assistant("a"), assistant("stop")), environment, record=record)
+def test_episode_restarts_if_the_environment_replays_differently():
+    undisturbed = play(ScriptedActor(assistant("a"), assistant("b"), assistant("stop")), CountingEnvironment())
+    record, environment = Record(undisturbed.turns[:2]), CountingEnvironment(offset=10)
+    resumed = play(ScriptedActor(assistant("a"), assistant("stop")), environment, record=record)
     assert [turn.observation[0].text for turn in resumed.turns] == ["11", "12"]
     assert (record.dropped, environment.resets) == (1, 2)
 
 
-def test_a_turn_has_a_deadline_of_its_own():
+def test_turn_has_its_own_deadline():
     limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=0.05)
-    environment = Foreign(StepResult(Observation((user("on"),))), "hang")
-    trajectory = play(Script(assistant("a"), assistant("b")), environment, limits)
-    assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "turn 2 not over after 0.05 s")
+    environment = ScriptedEnvironment(StepResult(Observation((user("on"),))), "hang")
+    trajectory = play(ScriptedActor(assistant("a"), assistant("b")), environment, limits)
+    assert (trajectory.ended, trajectory.error) == (EndReason.TIMEOUT, "turn 2 not finished after 0.05 s")
     assert [len(turn.observation) for turn in trajectory.turns] == [1, 0]
     assert environment.closed == 1
 
 
-def test_a_timeout_the_environment_raises_is_its_own():
+def test_timeout_error_of_the_environment_is_an_error():
     limits = Limits(max_turns=4, context_length=200, timeout_seconds=5, turn_timeout_seconds=1)
-    trajectory = play(Script(assistant("a")), Foreign(TimeoutError("the site")), limits)
+    trajectory = play(ScriptedActor(assistant("a")), ScriptedEnvironment(TimeoutError("the site")), limits)
     assert (trajectory.ended, remove_place(trajectory.error)) == (EndReason.ERROR, "TimeoutError: the site")

@@ -1,4 +1,4 @@
-"""The line a person reads while episodes run is made of numbers that are true."""
+"""The status line of running episodes shows correct numbers."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_rates_shares_and_stragglers_by_hand(clock):
+def test_rates_fractions_and_stragglers_worked_numbers(clock):
     watch = Watch(begun=100.0)
     quick = [watch.begin() for _ in range(8)]  # one second and ten tokens each
     watch.begin()
@@ -30,10 +30,10 @@ def test_rates_shares_and_stragglers_by_hand(clock):
     assert (status.stragglers, status.longest_seconds) == (1, 4.0)  # 4 s is above 3 · 1 s, the new one's 3 s is not
     assert status.engine_busy == 0.25
     clock[0] = 106.0
-    assert watch.status(busy_seconds=2.5).engine_busy == 0.75  # 1.5 of the 2 s since the last look
+    assert watch.status(busy_seconds=2.5).engine_busy == 0.75  # 1.5 of the 2 s since the last call
 
 
-def test_nobody_is_late_before_enough_have_finished(clock):
+def test_no_episode_is_late_before_enough_have_finished(clock):
     watch = Watch(begun=100.0)
     watch.begin()
     quick = watch.begin()
@@ -43,8 +43,8 @@ def test_nobody_is_late_before_enough_have_finished(clock):
     assert watch.status().stragglers == 0
 
 
-def test_the_line_says_what_matters():
+def test_line_has_rates_and_stragglers():
     status = RolloutStatus(120, 31.25, 4512.0, 64, 8, 0.4, 2, 11.8, 1, 0.92)
-    said = status.line().split("  ")
-    assert said[:5] == ["64 running", "31.2 episodes/s", "4,512 tok/s", "on tools 40%", "engine 92%"]
-    assert said[5:] == ["2 stragglers, the longest 11.8 s", "1 retried"]
+    fields = status.line().split("  ")
+    assert fields[:5] == ["64 running", "31.2 episodes/s", "4,512 tok/s", "on tools 40%", "engine 92%"]
+    assert fields[5:] == ["2 stragglers, the longest 11.8 s", "1 retried"]

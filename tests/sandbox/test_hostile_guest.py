@@ -1,4 +1,4 @@
-"""Whatever comes out of the sandbox, the host gets an answer or an error of its own."""
+"""Any reply of the guest is a result or an error on the host."""
 
 import asyncio
 import json
@@ -8,34 +8,34 @@ import socket
 import pytest
 
 from whetstone.sandbox import Ending, Limits
-from whetstone.sandbox.guest.wire import LENGTH, frame, receive_frame, receive_packet
+from whetstone.sandbox.guest.wire import LENGTH, frame_message, receive_frame, receive_packet
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.session import Session
 
 
 async def first_call(supervisor, interpreter=b"", *, ends=False, do="python"):
-    """What comes of a call to a world whose supervisor and interpreter say this."""
+    """Return the result of a call whose supervisor and interpreter send these replies."""
     jail = Jail(Limits())
 
     async def take(limits):
         return jail
 
-    def asked():
-        data, files, _, _ = socket.recv_fds(jail._theirs, 65536, 8)
+    def reply():
+        data, files, _, _ = socket.recv_fds(jail._guest_end, 65536, 8)
         if len(files) == 2:
             with socket.socket(fileno=files[0]) as channel:
                 channel.send(interpreter)
-                kept.append(channel.dup())
+                closed.append(channel.dup())
             os.close(files[1])
         elif ends:
-            jail._theirs.send(json.dumps({"ended": json.loads(data)["number"]}).encode())
+            jail._guest_end.send(json.dumps({"ended": json.loads(data)["number"]}).encode())
         for packet in supervisor:
-            jail._theirs.send(packet)
+            jail._guest_end.send(packet)
 
-    kept = []
+    closed = []
     loop, raised = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: raised.append(context))
-    loop.add_reader(jail._theirs, asked)
+    loop.add_reader(jail._guest_end, reply)
     session = Session(
         take,
         lambda session, jail, clean: jail.control.close(),
@@ -49,15 +49,15 @@ async def first_call(supervisor, interpreter=b"", *, ends=False, do="python"):
         return await getattr(session, do)("1")
     finally:
         session.close()
-        loop.remove_reader(jail._theirs)
+        loop.remove_reader(jail._guest_end)
         jail.end()
-        for end in kept:
+        for end in closed:
             end.close()
         assert not raised
 
 
 @pytest.mark.parametrize("packet", [b"\xff", b"x", b"5", b"[]", b"null", b"[" * 2000, b'"died"'])
-def test_a_supervisor_that_talks_nonsense_is_gone(packet):
+def test_supervisor_with_invalid_messages_is_ended(packet):
     outcome = asyncio.run(first_call([packet]))
     assert outcome.ending is Ending.CRASHED
 
@@ -65,22 +65,22 @@ def test_a_supervisor_that_talks_nonsense_is_gone(packet):
 @pytest.mark.parametrize(
     "wrong", [{"exit_code": True}, {"value": 5}, {"images": "x"}, {"images": ["#"]}, {"error": []}]
 )
-def test_an_answer_that_is_none_costs_the_interpreter(wrong):
-    outcome = asyncio.run(first_call([], frame({"number": 1, **wrong}), ends=True))
+def test_invalid_reply_costs_the_interpreter(wrong):
+    outcome = asyncio.run(first_call([], frame_message({"number": 1, **wrong}), ends=True))
     assert (outcome.ending, outcome.restarted) == (Ending.CRASHED, True)
 
 
-@pytest.mark.parametrize("said", [{"swept": None}, {"swept": "x", "survived": True}, {"swept": []}])
-def test_what_a_supervisor_counts_is_a_number_or_nothing(said):
+@pytest.mark.parametrize("reply", [{"swept": None}, {"swept": "x", "survived": True}, {"swept": []}])
+def test_counts_of_a_supervisor_are_numbers_or_missing(reply):
     async def counted():
         jail = Jail(Limits())
         session = Session(
             None, lambda *_: None, limits=Limits(), persistent=True, seed=0, place=asyncio.Semaphore(1), watched=False
         )
-        session._jail, session._owed = jail, "swept"
-        session._early = [("told", said)]
+        session._jail, session._pending_report = jail, "swept"
+        session._queued = [("told", reply)]
         try:
-            return await session.settled()
+            return await session.wait_for_cleanup()
         finally:
             jail.end()
 
@@ -88,12 +88,12 @@ def test_what_a_supervisor_counts_is_a_number_or_nothing(said):
 
 
 @pytest.mark.parametrize("value", ["é", "#", "a", None])
-def test_a_file_that_is_no_file_could_not_be_read(value):
-    outcome = asyncio.run(first_call([], frame({"number": 1, "value": value}), do="read"))
+def test_invalid_file_cannot_be_read(value):
+    outcome = asyncio.run(first_call([], frame_message({"number": 1, "value": value}), do="read"))
     assert (outcome.ending, outcome.data) in ((Ending.ERROR, None), (Ending.OK, b""))
 
 
-def test_packets_nobody_waits_for_are_not_kept_without_end():
+def test_unexpected_packets_are_not_stored_without_bound():
     async def flooded():
         jail, jail_gone = Jail(Limits()), False
         session = Session(
@@ -102,40 +102,40 @@ def test_packets_nobody_waits_for_are_not_kept_without_end():
         session._jail = jail
         session._loop.add_reader(jail.control, session._on_packet)
         for _ in range(5000):
-            if jail_gone := session._early[-1:] == [("gone", None)]:
+            if jail_gone := session._queued[-1:] == [("gone", None)]:
                 break
-            jail._theirs.send(b'{"swept": 0}')
+            jail._guest_end.send(b'{"swept": 0}')
             await asyncio.sleep(0)
         session._loop.remove_reader(jail.control)
         jail.end()
-        return jail_gone, len(session._early)
+        return jail_gone, len(session._queued)
 
-    gone, kept = asyncio.run(flooded())
-    assert gone
-    assert kept < 1000
+    ended, stored = asyncio.run(flooded())
+    assert ended
+    assert stored < 1000
 
 
 MESSAGES = [b"\xff", b"5", b"[]", b"[" * 100_000, b"x"]
 
 
 @pytest.mark.parametrize("body", MESSAGES, ids=range(len(MESSAGES)))
-def test_a_first_message_that_is_none_is_a_value_error(body):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        theirs.sendall(LENGTH.pack(len(body)) + body)
+def test_invalid_first_message_is_a_value_error(body):
+    host_end, guest_end = socket.socketpair()
+    with host_end, guest_end:
+        guest_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        guest_end.sendall(LENGTH.pack(len(body)) + body)
         with pytest.raises(ValueError, match=""):
-            receive_frame(ours)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        theirs.send(body[:60_000])
+            receive_frame(host_end)
+    host_end, guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with host_end, guest_end:
+        guest_end.send(body[:60_000])
         with pytest.raises(ValueError, match=""):
-            receive_packet(ours)
+            receive_packet(host_end)
 
 
-def test_nobody_waits_for_a_message_of_four_gigabytes():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(LENGTH.pack((1 << 32) - 1))
+def test_message_of_four_gigabytes_is_not_awaited():
+    host_end, guest_end = socket.socketpair()
+    with host_end, guest_end:
+        guest_end.sendall(LENGTH.pack((1 << 32) - 1))
         with pytest.raises(ValueError, match="a message of 4294967295 bytes"):
-            receive_frame(ours)
+            receive_frame(host_end)

@@ -1,42 +1,42 @@
-"""A run's other machines keep foreign code in as its own does, or say that they cannot."""
+"""Other machines of a run isolate untrusted code as its own does, or report that they cannot."""
 
 import pytest
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox import isolation
-from whetstone.sandbox.isolation import Isolation, Offer, choose, hold_to, strongest
+from whetstone.sandbox.isolation import Isolation, Offer, choose_isolation, require_isolation, strongest_layer
 
 
 @pytest.fixture(autouse=True)
-def _held_to_nothing():
+def _reset_minimum():
     yield
-    hold_to(None)
+    require_isolation(None)
 
 
 def machine(monkeypatch, *missing):
-    """A machine that lacks these layers."""
-    found = tuple(Offer(layer, "no bubblewrap" if layer in missing else "") for layer in Isolation)
-    monkeypatch.setattr(isolation, "offers", lambda: found)
-    monkeypatch.setattr(isolation, "does_not_hold", lambda layer: "")
+    """Describe a machine that lacks these layers."""
+    offers = tuple(Offer(layer, "no bubblewrap" if layer in missing else "") for layer in Isolation)
+    monkeypatch.setattr(isolation, "list_isolation_layers", lambda: offers)
+    monkeypatch.setattr(isolation, "missing_guarantees", lambda layer: "")
 
 
-def test_a_machine_with_less_is_refused_and_one_with_more_is_not(monkeypatch):
+def test_machine_with_weaker_isolation_is_refused(monkeypatch):
     machine(monkeypatch)
-    own = strongest()
+    own = strongest_layer()
     assert own is Isolation.NAMESPACES
     machine(monkeypatch, Isolation.NAMESPACES)
-    assert choose("auto") is Isolation.LANDLOCK
-    hold_to(own)
+    assert choose_isolation("auto") is Isolation.LANDLOCK
+    require_isolation(own)
     with pytest.raises(
-        SandboxError, match=r"this machine has isolation landlock, and the run's own has namespaces \(no bubblewrap\)"
+        SandboxError, match=r"isolation landlock is weaker than namespaces of the run \(no bubblewrap\)"
     ):
-        choose("auto")
-    assert choose("landlock") is Isolation.LANDLOCK  # it is what the recipe says
-    hold_to(Isolation.LANDLOCK)
+        choose_isolation("auto")
+    assert choose_isolation("landlock") is Isolation.LANDLOCK  # the recipe names it
+    require_isolation(Isolation.LANDLOCK)
     machine(monkeypatch)
-    assert choose("auto") is Isolation.NAMESPACES
+    assert choose_isolation("auto") is Isolation.NAMESPACES
 
 
-def test_where_there_is_none_nothing_is_the_strongest(monkeypatch):
+def test_without_any_layer_unsafe_is_the_strongest(monkeypatch):
     machine(monkeypatch, Isolation.NAMESPACES, Isolation.LANDLOCK, Isolation.CONTAINER)
-    assert strongest() is None
+    assert strongest_layer() is None

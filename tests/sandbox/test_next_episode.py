@@ -1,4 +1,4 @@
-"""What one episode does to its world is nothing to the next that lives in it, nor to the machine."""
+"""An episode in a sandbox has no effect on the next one in it, nor on the machine."""
 
 import asyncio
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from attack_list import HEADER, family
-from tests_sandbox import levels, run, server
-from tests_slow import mostly_slow
+from support.sandbox import levels, run, server
+from support.slow import mostly_slow
 from whetstone.sandbox import Ending, Isolation, Sandbox, jail
-from whetstone.sandbox.guest import confine, emptying
-from whetstone.sandbox.isolation import too_full
+from whetstone.sandbox.guest import cleanup, confine
+from whetstone.sandbox.isolation import exceeds_limits
 
 LIBC = f"MARK = 'it worked'\n{HEADER}"
 TO_OTHERS, TO_ITSELF = family("to its beside"), family("carried over")
@@ -35,7 +35,7 @@ def isolation(request):
 
 
 @pytest.mark.parametrize("what", mostly_slow(TO_OTHERS, quick=list(TO_OTHERS)[:3]))
-def test_what_is_another_process_is_not_changed(isolation, what):
+def test_other_processes_are_not_changed(isolation, what):
     before = run(isolation, LOOK)
     tried = run(isolation, LIBC + TO_OTHERS[what])
     assert tried.ending is Ending.ERROR, tried
@@ -44,7 +44,7 @@ def test_what_is_another_process_is_not_changed(isolation, what):
 
 
 @pytest.mark.parametrize("what", mostly_slow(TO_ITSELF, quick=list(TO_ITSELF)[:6]))
-def test_what_it_does_to_itself_ends_with_it(isolation, what):
+def test_changes_to_itself_end_with_the_episode(isolation, what):
     before = run(isolation, LOOK)
     run(isolation, LIBC + TO_ITSELF[what])
     assert run(isolation, LOOK).value == before.value
@@ -56,18 +56,18 @@ def test_a_processor_limit_set_from_inside_does_not_kill_the_host(isolation):
     assert Path("/proc/self/limits").read_text() == before
 
 
-def test_folders_as_deep_as_they_go_are_removed(isolation):
+def test_deepest_folders_are_removed(isolation):
     outcome = run(isolation, "import os\nfor i in range(1800):\n    os.mkdir('d')\n    os.chdir('d')\nopen('f', 'w')")
     assert outcome.ending in (Ending.OK, Ending.DISK, Ending.ERROR)
     assert run(isolation, "import os\nos.listdir('.')").value == "[]"
 
 
-def test_a_folder_closed_to_its_owner_is_removed(isolation):
+def test_folder_closed_to_its_owner_is_removed(isolation):
     run(isolation, "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0)\nos.chmod('a', 0o100)")
     assert run(isolation, "import os\nos.listdir('.')").value == "[]"
 
 
-def test_memory_and_queues_nobody_counts_are_refused(isolation):
+def test_uncounted_memory_and_queues_are_refused(isolation):
     for code in (
         "os.memfd_create('x')",
         "assert libc.syscall(206, 64, ctypes.byref(ctypes.c_ulong())) == 0",  # io_setup
@@ -83,23 +83,23 @@ def test_threads_that_outlive_the_first_are_ended(isolation):
         "import os, threading, time, ctypes\n"
         "if os.fork() == 0:\n"
         "    threading.Thread(target=time.sleep, args=(60,), daemon=False).start()\n"
-        "    ctypes.CDLL(None).syscall(60, 0)\n"  # exit of this thread alone
+        "    ctypes.CDLL(None).syscall(60, 0)\n"  # exit of only this thread
     )
 
     async def left():
         session = server(isolation).session()
         await session.python(code)
-        swept = await session.settled()
-        again = await session.settled()
+        swept = await session.wait_for_cleanup()
+        repeated = await session.wait_for_cleanup()
         session.close()
-        return swept, again
+        return swept, repeated
 
-    swept, again = asyncio.run(left())
-    if isolation is Isolation.NAMESPACES:  # elsewhere children of the interpreter are out of sight until it ends
-        assert (swept, again) == (1, 1)
+    swept, repeated = asyncio.run(left())
+    if isolation is Isolation.NAMESPACES:  # elsewhere children of the interpreter are not visible until it ends
+        assert (swept, repeated) == (1, 1)
 
 
-def test_what_all_sessions_share_is_nobodys(isolation):
+def test_resources_of_all_sessions_belong_to_none(isolation):
     places = ("/", "/tmp", "/var/tmp", "/dev", "/usr", "/etc", "/proc")
     modes = [stat.S_IMODE(os.stat(place).st_mode) for place in places]
     before = run(isolation, f"import os\n[oct(os.stat(p).st_mode) for p in {places!r}]")
@@ -118,8 +118,8 @@ def test_what_all_sessions_share_is_nobodys(isolation):
     assert run(isolation, f"import os\n[p for p in {shared!r} if os.path.exists(p + '/whetstone-note')]").value == "[]"
 
 
-def test_a_world_is_lived_in_again(isolation):
-    """Where worlds are kept at all: proving that one is as new must not mean that none ever is."""
+def test_world_is_reused(isolation):
+    """Reuse a sandbox if they are kept at all: a check that it is clean must not always fail."""
 
     async def twice():
         sandbox = Sandbox(isolation=isolation)
@@ -130,13 +130,13 @@ def test_a_world_is_lived_in_again(isolation):
             processes.append(session.process)
             session.close()
         sandbox.close()
-        return processes, sandbox._keeps
+        return processes, sandbox._reuses_jails
 
-    processes, kept = asyncio.run(twice())
-    assert (processes[0] == processes[1]) == kept
+    processes, reused = asyncio.run(twice())
+    assert (processes[0] == processes[1]) == reused
 
 
-def test_a_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatch):
+def test_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatch):
     sandbox, begin, failed = Sandbox(isolation=isolation), jail.Jail.begin, []
 
     async def torn(self, started):
@@ -157,12 +157,12 @@ def test_a_server_that_starts_no_more_sessions_is_replaced(isolation, monkeypatc
         return first.ending, second.value, third.value
 
     assert asyncio.run(live()) == (Ending.OK, "2", "1")
-    assert sandbox.restarts == 1
+    assert sandbox.server.restarts == 1
 
 
-def test_a_folder_too_deep_to_be_looked_at_is_too_full(tmp_path):
+def test_folder_too_deep_to_be_inspected_counts_as_full(tmp_path):
     limits = server(Isolation.NAMESPACES).limits if not levels()[0].marks else Sandbox(isolation="unsafe").limits
-    assert not too_full(str(tmp_path), limits)
+    assert not exceeds_limits(str(tmp_path), limits)
     where = os.open(tmp_path, os.O_RDONLY)
     for _ in range(70):
         os.mkdir("d" * 200, dir_fd=where)
@@ -170,44 +170,45 @@ def test_a_folder_too_deep_to_be_looked_at_is_too_full(tmp_path):
         os.close(where)
         where = deeper
     os.close(where)
-    assert too_full(str(tmp_path), limits)
-    emptying.empty(str(tmp_path))
+    assert exceeds_limits(str(tmp_path), limits)
+    cleanup.clear_folder(str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_emptying_is_not_led_out(tmp_path):
-    kept, emptied = tmp_path / "kept", tmp_path / "emptied"
-    kept.mkdir()
-    (kept / "file").write_text("here")
+def test_emptying_stays_in_the_folder(tmp_path):
+    outside, emptied = tmp_path / "kept", tmp_path / "emptied"
+    outside.mkdir()
+    (outside / "file").write_text("here")
     emptied.mkdir()
-    (emptied / "link").symlink_to(kept)
+    (emptied / "link").symlink_to(outside)
     (emptied / "inner").mkdir()
-    (emptied / "inner" / "link").symlink_to(kept / "file")
+    (emptied / "inner" / "link").symlink_to(outside / "file")
     (emptied / "whetstone-removing-0").mkdir()
     (emptied / "inner" / "whetstone-removing-0").mkdir()
     (emptied / "inner" / "whetstone-removing-0" / "file").write_text("gone")
-    emptying.empty(str(emptied))
-    assert (kept / "file").read_text() == "here"
+    cleanup.clear_folder(str(emptied))
+    assert (outside / "file").read_text() == "here"
     assert not list(emptied.iterdir())
-    (tmp_path / "way").symlink_to(kept)
+    (tmp_path / "way").symlink_to(outside)
     with pytest.raises(OSError, match="way"):
-        emptying.empty(str(tmp_path / "way"))
+        cleanup.clear_folder(str(tmp_path / "way"))
 
 
 def ordinary():
-    """A Python that an ordinary user may run: this one, or the system's where this one lies in a closed folder."""
+    """Return a Python that an ordinary user can run: this one, or that of the system if this one is in a closed
+    folder."""
     closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in Path(sys.executable).resolve().parents)
     return shutil.which("python3", path="/usr/bin") if closed else sys.executable
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="only a superuser can become another user")
-def test_all_of_it_holds_for_an_ordinary_user(request):
-    # not below pytest's own folder, which every other run of pytest closes to other users
+def test_all_of_it_works_for_an_ordinary_user(request):
+    # not below the folder of pytest, which each further run of pytest closes to other users
     home = Path(tempfile.mkdtemp(prefix="whetstone-ordinary-"))
     request.addfinalizer(lambda: shutil.rmtree(home, ignore_errors=True))
     os.chown(home, 12345, 12345)
-    found = [path for path in sys.path if path]
+    folders = [path for path in sys.path if path]
     options = [
         "-q",
         "-k",
@@ -223,7 +224,12 @@ def test_all_of_it_holds_for_an_ordinary_user(request):
     become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
     done = subprocess.run(
         [*become, ordinary(), "-m", "pytest", *options],
-        env={"HOME": str(home), "TMPDIR": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(found)},
+        env={
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(folders),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -231,18 +237,18 @@ def test_all_of_it_holds_for_an_ordinary_user(request):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-def test_no_file_of_its_python_is_marked_or_held(isolation):
-    """What may be read is not what may be changed: flags, versions and leases ask for an open file alone."""
+def test_files_of_its_python_are_neither_marked_nor_locked(isolation):
+    """Refuse flags, versions and leases, which require only an open file, on readable files."""
     for name in ("flags", "version"):
         number = {"flags": 0x40086602, "version": 0x40087602}[name]
         outcome = run(isolation, LIBC + f"import fcntl\nfcntl.ioctl(open('f', 'w'), {number}, bytes(8))")
         assert "Inappropriate ioctl" in (outcome.error or ""), (name, outcome)
-    for what in (1024, 1026):  # a lease, and being told of what becomes of a folder
+    for what in (1024, 1026):  # a lease, and notifications of changes in a folder
         outcome = run(isolation, LIBC + f"import fcntl\nfcntl.fcntl(os.open('.', os.O_RDONLY), {what}, 1)")
         assert "Operation not permitted" in (outcome.error or ""), outcome
 
 
-def test_a_pair_of_sockets_sends_to_itself_alone(isolation, tmp_path):
+def test_socket_pair_sends_only_to_itself(isolation, tmp_path):
     path = "/var/tmp" if len(str(tmp_path)) > 80 else str(tmp_path)
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.getuid():
@@ -264,8 +270,8 @@ def test_a_pair_of_sockets_sends_to_itself_alone(isolation, tmp_path):
     assert run(isolation, "import socket\na, b = socket.socketpair()\na.send(b'in')\nb.recv(2)").value == "b'in'"
 
 
-def test_what_a_user_has_few_of_is_not_taken(isolation):
-    """Watchers, signals that wait, terminals: the kernel counts them for a user, or for the machine."""
+def test_limited_resources_of_a_user_are_not_taken(isolation):
+    """Refuse watchers, pending signals and terminals, which the kernel counts per user or per machine."""
     assert run(isolation, LIBC + "libc.inotify_init()").value == "-1"
     waiting = (
         "import signal, struct\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(34, 65))\nn = 0\n"
@@ -277,27 +283,27 @@ def test_what_a_user_has_few_of_is_not_taken(isolation):
     assert run(isolation, "open('/dev/ptmx', 'rb')").ending is Ending.ERROR
 
 
-def test_nobody_runs_before_all_others_though_the_host_may(monkeypatch):
-    """Limits on priorities are inherited; where the host may have real time, foreign code may not."""
-    given = {}
+def test_guest_gets_no_priority_of_the_host(monkeypatch):
+    """Drop inherited limits on priorities: untrusted code has no real time even if the host may."""
+    limits = {}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
-    monkeypatch.setattr(resource, "setrlimit", given.__setitem__)
-    confine.limit(confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64))
-    assert given[resource.RLIMIT_RTPRIO] == given[resource.RLIMIT_NICE] == (0, 0)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    confine.set_resource_limits(confine.Bounds(0, 8, 64, 1 << 20, 1 << 20, 64))
+    assert limits[resource.RLIMIT_RTPRIO] == limits[resource.RLIMIT_NICE] == (0, 0)
 
 
-def test_a_world_lived_in_again_looks_like_a_new_one(isolation):
+def test_reused_world_looks_like_a_new_one(isolation):
     look = "import os\nos.stat('.').st_mtime, oct(os.stat('.').st_mode)"
 
     async def twice():
-        sandbox, said = Sandbox(isolation=isolation), []
+        sandbox, messages = Sandbox(isolation=isolation), []
         for _ in range(2):
             session = sandbox.session()
-            said.append((await session.python(look)).value)
+            messages.append((await session.python(look)).value)
             session.close()
         sandbox.close()
-        return said
+        return messages
 
     first, second = asyncio.run(twice())
-    if isolation is Isolation.NAMESPACES:  # elsewhere an ordinary user's worlds are not lived in again
+    if isolation is Isolation.NAMESPACES:  # elsewhere sandboxes of an ordinary user are not reused
         assert first == second

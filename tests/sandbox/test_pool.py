@@ -1,4 +1,4 @@
-"""The server of sessions: started once, started again when it dies, and nothing is left of it or of what it started."""
+"""The session server is started once, restarted after a crash, and leaves no process or file."""
 
 import asyncio
 import gc
@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from attacks import stand_in_runtime
-from tests_sandbox import MISSING, QUICK, levels, server
+from support.sandbox import MISSING, QUICK, levels, server
 from whetstone.cli import doctor
 from whetstone.errors import InfrastructureError, SandboxError
-from whetstone.sandbox import Ending, Isolation, Limits, Offer, Sandbox, offers
+from whetstone.sandbox import Ending, Isolation, Limits, Offer, Sandbox, list_isolation_layers
 from whetstone.sandbox import isolation as isolation_room
-from whetstone.sandbox.cgroups import parents
+from whetstone.sandbox.cgroups import list_parent_groups
 
 NAMESPACES = Isolation.NAMESPACES
 
@@ -29,8 +29,8 @@ def isolation(request):
     return request.param
 
 
-def test_the_strongest_is_chosen_and_unsafe_only_where_it_is_written_out():
-    best = next(offer.isolation for offer in offers() if not offer.missing)
+def test_strongest_layer_is_chosen_and_unsafe_only_if_it_is_set():
+    best = next(offer.isolation for offer in list_isolation_layers() if not offer.missing)
     if best is not Isolation.UNSAFE:
         assert Sandbox().isolation is best
     else:
@@ -41,33 +41,33 @@ def test_the_strongest_is_chosen_and_unsafe_only_where_it_is_written_out():
         Sandbox(isolation="docker-in-docker")
 
 
-def test_a_weaker_layer_is_said_loudly_and_once(monkeypatch, caplog):
+def test_weaker_layer_is_reported_once(monkeypatch, caplog):
     weaker = (Offer(NAMESPACES, "bubblewrap is not installed"), Offer(Isolation.LANDLOCK), Offer(Isolation.UNSAFE))
-    monkeypatch.setattr(isolation_room, "offers", lambda: weaker)
-    monkeypatch.setattr(doctor, "offers", lambda: weaker)
+    monkeypatch.setattr(isolation_room, "list_isolation_layers", lambda: weaker)
+    monkeypatch.setattr(doctor, "list_isolation_layers", lambda: weaker)
     isolation_room._warn_once.cache_clear()
     for _ in range(3):
-        assert isolation_room.choose("auto") is Isolation.LANDLOCK
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "isolation is landlock instead of namespaces" in said
-    assert "which files of the machine exist" in said
-    assert "which files of the machine exist" in doctor.examine()["sandbox"]["does_not_hold"]
+        assert isolation_room.choose_isolation("auto") is Isolation.LANDLOCK
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "isolation is landlock instead of namespaces" in message
+    assert "which files of the machine exist" in message
+    assert "which files of the machine exist" in doctor.collect_facts()["sandbox"]["does_not_hold"]
     caplog.clear()
-    assert isolation_room.choose("landlock") is Isolation.LANDLOCK  # who writes it out knows
+    assert isolation_room.choose_isolation("landlock") is Isolation.LANDLOCK  # setting it explicitly needs no warning
     assert not caplog.records
 
 
-def test_what_a_container_lacks_is_said_once(caplog):
-    isolation_room.say_what_a_container_lacks.cache_clear()
+def test_missing_layers_of_a_container_are_reported_once(caplog):
+    isolation_room.log_container_guarantees.cache_clear()
     for _ in range(2):
-        isolation_room.say_what_a_container_lacks(seccomp=False, landlock=True)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "system calls are not filtered" in said
-    assert "users alone" not in said
+        isolation_room.log_container_guarantees(seccomp=False, landlock=True)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "system calls are not filtered" in message
+    assert "only separate users" not in message
 
 
 @pytest.mark.skipif(bool(MISSING[NAMESPACES]), reason=f"isolation with namespaces: {MISSING[NAMESPACES]}")
-def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
+def test_named_container_runtime_runs_the_sessions(tmp_path):
     if not Path("/usr/bin/python3").exists():
         pytest.skip("the image needs a Python under /usr: apt-get install python3")
 
@@ -90,21 +90,21 @@ def test_a_container_runtime_that_is_named_holds_the_sessions(tmp_path):
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        made, kept, reading, network, endless, again, shared = asyncio.run(calls())
-    assert (made.ending, kept.value, again.value) == (Ending.OK, "42", "2")
-    assert "session-" in made.value
+        created, stored, reading, network, endless, repeated, shared = asyncio.run(calls())
+    assert (created.ending, stored.value, repeated.value) == (Ending.OK, "42", "2")
+    assert "session-" in created.value
     assert "No such file" in reading.error or "Permission denied" in reading.error
     assert network.ending is Ending.ERROR
     assert endless.ending is Ending.TIMEOUT
     assert shared.value == "-1"  # calls are filtered though the image has no program that finds the library
 
 
-def test_a_container_without_its_mounts_is_refused():
-    with pytest.raises(SandboxError, match="nothing in it mounts"):
+def test_container_without_its_mounts_is_refused():
+    with pytest.raises(SandboxError, match="is missing; add it to the mounts"):
         Sandbox(container=["docker", "run", "image"])
     with pytest.raises(SandboxError, match="there is no program no-such-runtime"):
         Sandbox(container=["no-such-runtime", "{guest}", "{sockets}"])
-    with pytest.raises(SandboxError, match="only where `container` names"):
+    with pytest.raises(SandboxError, match="requires `container`"):
         Sandbox(isolation="container")
 
 
@@ -122,28 +122,28 @@ def test_unsafe_still_has_time_and_memory_limits():
     assert asyncio.run(calls()) == [Ending.MEMORY, Ending.TIMEOUT]
 
 
-def test_a_server_that_dies_breaks_the_calls_under_way_and_is_started_again(isolation):
+def test_dead_server_breaks_running_calls_and_is_restarted(isolation):
     async def crash():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         session = sandbox.session()
         assert (await session.python("x = 1")).ending is Ending.OK
         call = asyncio.create_task(session.python("import time\ntime.sleep(30)", wall_seconds=40))
         await asyncio.sleep(0.2)
-        sandbox._server.kill()
-        if isolation is Isolation.NAMESPACES:  # everything behind it is gone with it
+        os.kill(sandbox.server.pid, signal.SIGKILL)
+        if isolation is Isolation.NAMESPACES:  # all its processes end with it
             with pytest.raises(InfrastructureError):
                 await call
         else:
             call.cancel()
-        again = sandbox.session()
-        value = (await again.python("2")).value
+        restarted = sandbox.session()
+        value = (await restarted.python("2")).value
         sandbox.close()
-        return value, sandbox.restarts
+        return value, sandbox.server.restarts
 
     assert asyncio.run(crash()) == ("2", 1)
 
 
-def test_a_supervisor_that_dies_in_a_call_is_what_the_call_did_and_the_next_has_a_new_one(isolation):
+def test_dead_supervisor_is_attributed_to_the_call_and_replaced(isolation):
     async def crash():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         session = sandbox.session()
@@ -163,7 +163,7 @@ def test_a_supervisor_that_dies_in_a_call_is_what_the_call_did_and_the_next_has_
     assert "files too, are gone" in outcome.error
 
 
-def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
+def test_session_closed_during_a_call_reports_nothing_about_its_code(isolation):
     async def closed():
         session = server(isolation).session()
         await session.start()
@@ -177,7 +177,7 @@ def test_a_session_closed_in_a_call_says_nothing_of_its_code(isolation):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):
+def test_nothing_remains_if_the_host_is_killed(isolation, tmp_path):
     words = f"sleep\x00987{os.getpid()}"  # other runs on this machine have theirs
     script = tmp_path / "host.py"
     script.write_text(
@@ -210,7 +210,7 @@ def test_nothing_is_left_when_the_host_is_killed(isolation, tmp_path):
         time.sleep(0.05)
     assert not alive(words)
     for _ in range(100):
-        asyncio.run(used_once(isolation))  # what only the next one can remove, when nobody is in it any more
+        asyncio.run(used_once(isolation))  # only the next server can remove folders of ended processes
         if not things_of(host.pid):
             break
         time.sleep(0.1)
@@ -224,7 +224,7 @@ async def used_once(isolation):
 
 
 def wait_for(words):
-    """Return when a process with these words runs."""
+    """Return when a process with these words in its command line is running."""
     while not alive(words):
         time.sleep(0.05)
 
@@ -242,7 +242,7 @@ def alive(words, parent=None):
 
 
 @pytest.mark.slow
-def test_hundreds_of_calls_that_end_badly_leave_no_process_file_or_descriptor(isolation):
+def test_hundreds_of_failing_calls_leave_no_process_file_or_descriptor(isolation):
     quick = Limits(wall_seconds=0.7, memory_mb=64, output_characters=100)
     codes = ["1", "import os\nos._exit(1)", "while True: pass", "bytearray(10**10)", "open('f', 'w').write('x')"]
 
@@ -270,8 +270,8 @@ def test_hundreds_of_calls_that_end_badly_leave_no_process_file_or_descriptor(is
 
 
 def things_of(process):
-    """Groups and folders of sessions of a process, those of other tests among them."""
-    groups = {folder for parent in parents() for folder in parent.glob(f"whetstone-{process}-*")}
+    """Return control groups and folders of the sessions of a process, including those of other tests."""
+    groups = {folder for parent in list_parent_groups() for folder in parent.glob(f"whetstone-{process}-*")}
     return groups | set(Path("/tmp").glob(f"whetstone-session-{process}-*"))
 
 
@@ -296,7 +296,7 @@ def test_more_sessions_than_files_are_open_at_first(isolation):
     assert done.stdout == "60\n", done.stderr
 
 
-def test_a_world_that_was_left_is_taken_again_with_nothing_in_it(isolation):
+def test_released_sandbox_is_reused_empty(isolation):
     leave = """
 import os, sys, time
 open('mine', 'w').write('secret')
@@ -344,7 +344,7 @@ found, os.environ.get('LEFT'), 'left' in sys.modules, len(others) <= 2, random.r
     assert seen[0][4] == seen[2][4] != seen[1][4]
 
 
-def test_a_world_of_other_limits_or_of_a_call_that_was_cut_off_is_not_taken(isolation):
+def test_sandbox_of_other_limits_or_an_interrupted_call_is_not_reused(isolation):
     async def others():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         first = sandbox.session()
@@ -370,7 +370,7 @@ def test_a_world_of_other_limits_or_of_a_call_that_was_cut_off_is_not_taken(isol
 
 
 @pytest.mark.slow
-def test_many_short_sessions_one_after_the_other_answer_rightly_whatever_they_left(isolation):
+def test_many_short_sequential_sessions_return_correct_results(isolation):
     async def many():
         sandbox = Sandbox(isolation=isolation, limits=QUICK)
         wrong = []
@@ -383,9 +383,9 @@ def test_many_short_sessions_one_after_the_other_answer_rightly_whatever_they_le
             if number % 5 == 0:
                 await session.python("import os\nos._exit(3)")
             if number % 7 == 0:
-                await session.settled()
+                await session.wait_for_cleanup()
             if number % 2:
-                await asyncio.sleep(0.02)  # so that what is said of the last call is heard before the end
+                await asyncio.sleep(0.02)  # so that the report on the last call arrives before the end
             session.close()
         sandbox.close()
         return wrong

@@ -1,10 +1,10 @@
-"""Processes that learn, begun once for a module."""
+"""Learner processes, started once per module."""
 
 import pytest
 
 
 def _processes(count):
-    from whetstone.scaling.learners.processes import LearnerProcesses  # loads torch
+    from whetstone.scaling.distributed_learner.processes import LearnerProcesses  # loads torch
 
     processes = LearnerProcesses(count)
     yield processes

@@ -1,4 +1,4 @@
-"""Trees of segments are dealt out to ranks: each token of each tree once, and nobody waits longer than for one pass."""
+"""Trees of segments are partitioned among ranks: each token of each tree once, with idle time of at most one pass."""
 
 from itertools import pairwise
 
@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_segments import forked_segments, segment
-from tests_slow import examples
-from whetstone.learning.packing import Piece, pack
-from whetstone.scaling.learners.dealing import balance, deal, rounds_of
-from whetstone.scaling.learners.group_passes import share_of, with_shows
-from whetstone.scaling.learners.shard_passes import Pass
+from support.segments import forked_segments, segment
+from support.slow import examples
+from whetstone.learning.packing import Piece, pack_segments
+from whetstone.scaling.distributed_learner.group_passes import assign_passes, pad_round
+from whetstone.scaling.distributed_learner.load_balancing import compute_balance, partition_pieces, partition_segments
+from whetstone.scaling.distributed_learner.shard_passes import Pass
 
 CPU = torch.device("cpu")
 
@@ -26,44 +26,44 @@ def read(batch):
 
 @st.composite
 def forests(draw):
-    """Several groups of segments, each of trees that are long enough to share."""
-    found = []
+    """Sample several groups of segments, each of trees that are long enough to share a prefix."""
+    segments = []
     for group in range(draw(st.integers(0, 4))):
         stem = [group] * draw(st.integers(0, 60))
         for each in draw(forked_segments()):
             ids = [*stem, *each.tokens.ids]
-            found.append(segment(ids, [False] * len(stem) + list(each.action_mask)))
-    return found
+            segments.append(segment(ids, [False] * len(stem) + list(each.action_mask)))
+    return segments
 
 
 @examples(60)
 @given(batch=forests(), ranks=st.integers(1, 5), budget=st.integers(8, 400), share=st.booleans())
 def test_every_segment_of_a_forest_is_trained_once_by_one_rank(batch, ranks, budget, share):
-    rounds = rounds_of(batch, ranks, token_budget=budget, share=share, cost=cost)
+    rounds = partition_segments(batch, ranks, token_budget=budget, share=share, cost=cost)
     assert sorted(i for row in rounds for slot in row for i in slot.indices) == read(batch)
     assert all(len(row) == ranks for row in rounds)
     assert all(any(slot.indices for slot in row) for row in rounds)
-    assert 0 < balance(rounds) <= 1 + 1e-9
+    assert 0 < compute_balance(rounds) <= 1 + 1e-9
     for slot in (slot for row in rounds for slot in row if slot.indices):
-        mine = [batch[i] for i in slot.indices]
-        (micro,) = pack(mine, token_budget=2**62, device=CPU, share=share)
-        assert sum(micro.counts) == sum(sum(each.action_mask[1:]) for each in mine)
+        owned = [batch[i] for i in slot.indices]
+        (micro,) = pack_segments(owned, token_budget=2**62, device=CPU, share=share)
+        assert sum(micro.counts) == sum(sum(each.action_mask[1:]) for each in owned)
 
 
 @examples(60)
 @given(batch=forests(), ranks=st.integers(1, 5), budget=st.integers(8, 400))
-def test_every_rank_has_as_many_passes_and_what_is_for_show_counts_nowhere(batch, ranks, budget):
+def test_every_rank_has_equally_many_passes_and_padding_counts_nowhere(batch, ranks, budget):
     places = list(range(len(batch)))
-    rounds = rounds_of(batch, ranks, token_budget=budget, share=True, cost=cost)
+    rounds = partition_segments(batch, ranks, token_budget=budget, share=True, cost=cost)
     passes = [[] for _ in range(ranks)]
     for row in rounds:
-        for rank, (mine, counts) in enumerate(with_shows(row, segments=batch, places=places)):
-            passes[rank].append(Pass(mine, True, counts))
+        for rank, (owned, counts) in enumerate(pad_round(row, segments=batch, places=places)):
+            passes[rank].append(Pass(owned, True, counts))
     assert {len(of_rank) for of_rank in passes} == {len(rounds)}
     assert all(each.places for of_rank in passes for each in of_rank)
     counted = []
     for of_rank in passes:
-        share = share_of(of_rank)
+        share = assign_passes(of_rank)
         assert len(set(share.places)) == len(share.places)
         counted += [share.places[i] for each in share.passes if each.counts for i in each.places]
     assert sorted(counted) == read(batch)
@@ -75,44 +75,44 @@ def test_every_rank_has_as_many_passes_and_what_is_for_show_counts_nowhere(batch
     ranks=st.integers(1, 8),
     budget=st.integers(50, 600),
 )
-def test_two_ranks_are_at_most_the_dearest_pass_apart(sizes, ranks, budget):
+def test_two_ranks_differ_by_at_most_the_most_expensive_pass(sizes, ranks, budget):
     pieces = [Piece((i,), tokens, pairs) for i, (tokens, pairs) in enumerate(sizes)]
-    rounds = deal(pieces, ranks, token_budget=budget, cost=cost)
+    rounds = partition_pieces(pieces, ranks, token_budget=budget, cost=cost)
     assert sorted(i for row in rounds for slot in row for i in slot) == list(range(len(pieces)))
     of_slot = [[sum(cost(pieces[i]) for i in slot) for slot in row] for row in rounds]
     assert all(sum(pieces[i].tokens for i in slot) <= budget or len(slot) == 1 for row in rounds for slot in row)
     loads = [sum(row[rank] for row in of_slot) for rank in range(ranks)]
     dearest = max(cost for row in of_slot for cost in row)
     assert max(loads) - min(loads) <= dearest + 1e-6
-    for row, behind in pairwise(of_slot):  # who gathers together costs alike
-        assert min(row) >= max(behind) - 1e-9
+    for row, following in pairwise(of_slot):  # passes of one round have similar costs
+        assert min(row) >= max(following) - 1e-9
 
 
 @examples(60)
 @given(sizes=st.lists(st.integers(1, 100), min_size=1, max_size=40), ranks=st.integers(1, 6))
-def test_where_one_round_has_room_ranks_are_at_most_one_piece_apart(sizes, ranks):
+def test_ranks_differ_by_at_most_one_piece_in_a_round_with_enough_memory(sizes, ranks):
     pieces = [Piece((i,), tokens, 0) for i, tokens in enumerate(sizes)]
-    rounds = deal(pieces, ranks, token_budget=10**6, cost=cost)
+    rounds = partition_pieces(pieces, ranks, token_budget=10**6, cost=cost)
     assert len(rounds) == 1
     loads = [sum(sizes[i] for i in slot) for slot in rounds[0]]
     assert max(loads) - min(loads) <= max(sizes)
 
 
-def test_the_dearest_go_first():
+def test_most_expensive_trees_are_assigned_first():
     # 8 and 7 to one each; 6 joins 7 (13), 5 joins 8 (13), 4 joins either (17): 17 and 13
     pieces = [Piece((i,), tokens, 0) for i, tokens in enumerate([4, 5, 6, 7, 8])]
-    ((one, other),) = deal(pieces, 2, token_budget=100, cost=cost)
+    ((one, other),) = partition_pieces(pieces, 2, token_budget=100, cost=cost)
     assert sorted(map(sorted, (one, other))) == [[0, 1, 4], [2, 3]]
 
 
-def test_one_large_tree_is_cut_between_ranks():
+def test_one_large_tree_is_split_between_ranks():
     stem = list(range(40)) * 5
     batch = [segment([*stem, *([50 + k] * 150)], [False] * len(stem) + [True] * 150) for k in range(4)]
-    ((one, other),) = rounds_of(batch, 2, token_budget=4096, share=True, cost=cost)
+    ((one, other),) = partition_segments(batch, 2, token_budget=4096, share=True, cost=cost)
     assert len(one.indices) == len(other.indices) == 2
-    assert balance([[one, other]]) == 1
+    assert compute_balance([[one, other]]) == 1
 
 
-def test_nothing_to_train_is_no_round():
-    assert rounds_of([], 3, token_budget=100, share=True, cost=cost) == []
-    assert rounds_of([segment([1, 2], [False, False])], 3, token_budget=100, share=True, cost=cost) == []
+def test_batch_without_trained_tokens_has_no_round():
+    assert partition_segments([], 3, token_budget=100, share=True, cost=cost) == []
+    assert partition_segments([segment([1, 2], [False, False])], 3, token_budget=100, share=True, cost=cost) == []

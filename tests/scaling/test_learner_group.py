@@ -1,4 +1,4 @@
-"""Several processes learn what one learns: the same losses, gradients, weights and checkpoints."""
+"""Several learner processes compute the losses, gradients, weights and checkpoints of one."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from tests_learners import (
+from support.learners import (
     FORMS,
     OneRank,
     alone,
@@ -26,21 +26,21 @@ from tests_learners import (
     together,
     weights_of,
 )
-from tests_slow import mostly_slow
-from tests_small import SMALL, TEACHING
+from support.slow import mostly_slow
+from support.small import SMALL, TEACHING
 from whetstone.errors import LearnerError, RecipeError
 from whetstone.learning.spec import UpdateBatch
 from whetstone.learning.token_index import index_groups
 from whetstone.recipe import load_recipe
-from whetstone.record.checkpoint import Position, damage, load_checkpoint, save_checkpoint
+from whetstone.record.checkpoint import Position, load_checkpoint, save_checkpoint, verify_checkpoint
 from whetstone.reporting import Progress
-from whetstone.scaling.learners.messages import ADDRESS, KEY
-from whetstone.scaling.learners.processes import LearnerProcesses
+from whetstone.scaling.distributed_learner.messages import ADDRESS, KEY
+from whetstone.scaling.distributed_learner.processes import LearnerProcesses
 from whetstone.training import train
 
 
 @pytest.fixture(scope="module")
-def here():
+def one_rank():
     with pytest.MonkeyPatch.context() as patched:
         for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
             patched.setenv(name, value)
@@ -49,12 +49,12 @@ def here():
 
 
 def segments(**options):
-    return [segment for held in index_groups(tuple(groups(**options))) for segment in held.segments]
+    return [segment for indexed in index_groups(tuple(groups(**options))) for segment in indexed.segments]
 
 
 @pytest.mark.parametrize("form", mostly_slow(FORMS, quick=["shared-prefix", "critic", "adapters"]))
-def test_what_a_rank_is_asked_comes_to_the_loss_and_gradient_of_one_process(here, form):
-    assert_same_update(form, here)
+def test_one_rank_computes_loss_and_gradient_of_one_process(one_rank, form):
+    assert_same_update(form, one_rank)
 
 
 @pytest.mark.slow
@@ -71,12 +71,12 @@ def test_four_processes_have_the_loss_and_gradient_of_one(four, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["shared-prefix", "critic"])
-def test_passes_of_many_rounds_come_to_the_same(two, form):
+def test_passes_of_several_rounds_have_the_same_result(two, form):
     assert_same_update(form, two, "reinforcement.micro_batch_tokens=128", "reinforcement.minibatches=2", count=4)
 
 
 @pytest.mark.slow
-def test_what_two_saved_one_and_four_go_on_from(two, four, tmp_path):
+def test_checkpoint_of_two_processes_is_resumed_by_one_and_four(two, four, tmp_path):
     batch = UpdateBatch(tuple(groups()), version=0)
     several = together(assembled(), two, staging=tmp_path / "checkpoints")
     several.update(batch)
@@ -85,14 +85,14 @@ def test_what_two_saved_one_and_four_go_on_from(two, four, tmp_path):
         tmp_path, several.trainer.policy, several.state_dict(), Position("reinforcement", {"r": 1}, 1)
     )
     assert (path / "trainer" / "shards" / ".metadata").is_file()
-    assert damage(path) is None
-    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing is left beside it
+    assert verify_checkpoint(path) is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no other file remains
     several.update(batch)
     expected = weights_of(several.trainer)
     for on in (None, four):
         policy, state, _ = load_checkpoint(path)
-        again = assembled(policy=policy)
-        learner = alone(again) if on is None else together(again, on)
+        restored = assembled(policy=policy)
+        learner = alone(restored) if on is None else together(restored, on)
         learner.load_state_dict(state)
         assert learner.trainer.optimizers.done == 1
         learner.update(batch)
@@ -100,7 +100,7 @@ def test_what_two_saved_one_and_four_go_on_from(two, four, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_one_saved_two_go_on_from(two):
+def test_checkpoint_of_one_process_is_resumed_by_two(two):
     batch = UpdateBatch(tuple(groups()), version=0)
     one = alone(assembled())
     one.update(batch)
@@ -114,28 +114,28 @@ def test_what_one_saved_two_go_on_from(two):
 
 
 @pytest.mark.slow
-def test_a_loss_of_the_middle_of_a_function_is_refused_in_a_line_and_nothing_ends(two):
+def test_closure_as_a_loss_is_refused_in_one_line_and_the_processes_continue(two):
     several = together(assembled(), two).trainer
-    with pytest.raises(LearnerError, match="top of a module"):
+    with pytest.raises(LearnerError, match="top level of a module"):
         several.step(segments(), lambda outputs, micro: plain(outputs, micro))
     assert several.step(segments(), plain)["update/skipped_fraction"] == 0
 
 
-def test_a_mistake_in_a_loss_is_what_is_said(here):
+def test_error_in_a_loss_is_raised_unchanged(one_rank):
     with pytest.raises(KeyError, match="no such column"):
-        together(assembled(), here).trainer.step(segments(), mistaken)
+        together(assembled(), one_rank).trainer.step(segments(), mistaken)
 
 
 @pytest.fixture(scope="module")
 def spare():
-    """Two processes that may begin anew, and may not outlive it."""
+    """Start two processes that can be restarted and end with the test."""
     processes = LearnerProcesses(2)
     yield processes
     processes.close()
 
 
 @pytest.mark.slow
-def test_memory_of_one_process_is_the_decision_of_all(spare):
+def test_out_of_memory_of_one_process_is_handled_by_all(spare):
     cramped_for = ["reinforcement.micro_batch_tokens=160"]
     one, several = alone(assembled(*cramped_for)).trainer, together(assembled(*cramped_for), spare).trainer
     for loss, its in ((plain, plain), (cramped, plain), (plain, plain)):
@@ -146,7 +146,7 @@ def test_memory_of_one_process_is_the_decision_of_all(spare):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_update_and_says_how_to_go_on(spare):
+def test_dead_process_ends_the_update_and_the_message_has_the_remedy(spare):
     several = together(assembled(), spare).trainer
     with pytest.raises(LearnerError, match=r"learner process 2 of 2 ended by signal 9.*--resume"):
         several.step(segments(), fatal)
@@ -155,7 +155,7 @@ def test_a_process_that_dies_ends_the_update_and_says_how_to_go_on(spare):
 
 
 @pytest.mark.slow
-def test_ranks_that_torchrun_starts_join_and_leave_with_the_run(monkeypatch):
+def test_ranks_started_by_torchrun_join_and_end_with_the_run(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv(ADDRESS, address)
@@ -166,7 +166,7 @@ def test_ranks_that_torchrun_starts_join_and_leave_with_the_run(monkeypatch):
         "--nproc-per-node",
         "2",
         "-m",
-        "whetstone.scaling.learners.rank",
+        "whetstone.scaling.distributed_learner.rank",
     ]
     with subprocess.Popen([sys.executable, "-m", *command]) as started:
         try:
@@ -185,7 +185,7 @@ def test_an_address_without_a_secret_is_refused(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_trains_the_weights_of_one(tmp_path):
+def test_run_of_two_processes_trains_the_weights_of_one(tmp_path):
     weights, rows = [], []
     for scale in ((), ("learner_processes=2",), ("learner_processes=2", "learner_tensor_parallel=2")):
         changes = [*SMALL, TEACHING, "ablations=null", "supervised.optimizer=adamw", "reinforcement.optimizer=adamw"]
@@ -196,14 +196,14 @@ def test_a_run_of_two_processes_trains_the_weights_of_one(tmp_path):
         weights.append(load_file(last / "model.safetensors"))
         rows.append([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
     alone, *several = weights
-    for found in several:
-        assert alone.keys() == found.keys()
-        assert_close(list(found.values()), list(alone.values()))
+    for distributed in several:
+        assert alone.keys() == distributed.keys()
+        assert_close(list(distributed.values()), list(alone.values()))
     for one, *others in zip(*rows, strict=True):
         for other in others:
             assert other["loss/total"] == pytest.approx(one["loss/total"], abs=1e-5)
 
 
-def test_what_cannot_be_divided_is_refused_before_anything_is_trained():
+def test_indivisible_settings_are_refused_before_the_run():
     with pytest.raises(RecipeError, match="adamw_8bit"):
         assembled("reinforcement.optimizer=adamw_8bit", "scale.learner_processes=2").check()

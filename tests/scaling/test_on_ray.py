@@ -1,4 +1,4 @@
-"""The same recipe on a real Ray: the same weights, whoever is killed, joins or leaves, and nothing lost or doubled."""
+"""The same recipe on a real Ray trains the same weights, even if actors are killed, join or leave."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ import torch
 
 import crash
 import ray_kills
-from tests_gated import GATE
+from support.gated_environment import GATE
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
@@ -18,39 +18,39 @@ UPDATES = 12
 SPREAD = ["scale=local-ray", "scale.environment_workers=2", "scale.engine_replicas=2"]
 
 
-def trained(overrides, run_dir, heard=None, said=None):
+def trained(overrides, run_dir, on_metrics=None, messages=None):
     class Told(Progress):
         def say(self, line):
-            if said is not None:
-                said.append(line)
+            if messages is not None:
+                messages.append(line)
 
-    train(load_recipe("demo", overrides), run_dir, on_metrics=heard, progress=Told(quiet=True))
+    train(load_recipe("demo", overrides), run_dir, on_metrics=on_metrics, progress=Told(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def alone(speaking_policy, tmp_path_factory):
-    """(overrides, the weights of a run in one process)"""
+def single_process(speaking_policy, tmp_path_factory):
+    """Return (overrides, the weights of a run in one process)."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(crash, "STEPS", UPDATES)
-        overrides = crash.overrides_of("one step off, by recipe", speaking_policy)
+        overrides = crash.build_overrides("one step off, by recipe", speaking_policy)
         overrides.append(f"reinforcement.steps={UPDATES}")
         run_dir = tmp_path_factory.mktemp("alone") / "run"
         trained(overrides, run_dir)
-        yield overrides, crash.weights(run_dir)
+        yield overrides, crash.load_weights(run_dir)
 
 
 def compare(alone, run_dir):
-    crash.accounted(run_dir)
-    spread = crash.weights(run_dir)
+    crash.check_accounting(run_dir)
+    spread = crash.load_weights(run_dir)
     assert alone.keys() == spread.keys()
     assert all(torch.equal(alone[name], spread[name]) for name in alone)
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_process(tmp_path, alone):
-    """Workers, replicas and who judges; rewards are judged in a process of their own."""
+def test_repeatedly_killed_distributed_run_has_the_weights_of_a_single_process(tmp_path, single_process):
+    """Kill workers, replicas and judges, which score in separate processes."""
     pytest.importorskip("ray", reason=WITHOUT)
-    overrides, weights = alone
+    overrides, weights = single_process
     killed = []
 
     def kill(row):
@@ -60,32 +60,34 @@ def test_killed_again_and_again_a_spread_run_has_the_weights_of_one_in_a_single_
     trained([*overrides, *SPREAD, "scale.reward_workers=1"], tmp_path / "spread", kill)
     assert [kind for kind in killed if kind] == ["WorkerActor", "ReplicaActor", "JudgeActor"] * 2
     compare(weights, tmp_path / "spread")
-    assert not ray_kills.of_ray()
+    assert not ray_kills.list_ray_processes()
 
 
 @pytest.mark.slow
-def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp_path, alone, monkeypatch):
-    """Episodes wait at a gate while the cluster grows and shrinks, so that it does so within the run. Those of the two
-    updates that follow may have begun before it was there."""
+def test_joining_node_adds_a_worker_and_a_replica_and_can_leave_again(tmp_path, single_process, monkeypatch):
+    """Let episodes wait at a gate while the cluster grows and shrinks, so that both happen within the run. Episodes of
+    the
+    two following updates may have started before.
+    """
     pytest.importorskip("ray", reason=WITHOUT)
     from two_raylets import STORE, join, raylets
 
-    overrides, weights = alone
+    overrides, weights = single_process
     gate = tmp_path / "gate"
     monkeypatch.setenv(GATE, str(gate))
     spread = [
-        "environment.name=tests_gated:Gated",
+        "environment.name=support.gated_environment:Gated",
         "scale=ray",
         "scale.environment_workers=1",
         "scale.max_environment_workers=2",
         "scale.engine_replicas=1",
         "scale.max_engine_replicas=2",
     ]
-    counts, said, nodes, threads, over = [], [], [], [], threading.Event()
+    counts, messages, nodes, threads, over = [], [], [], [], threading.Event()
 
-    def heard(*lines):
+    def on_metrics(*lines):
         deadline = time.monotonic() + 120
-        while not all(any(line in each for each in said) for line in lines) and time.monotonic() < deadline:
+        while not all(any(line in each for each in messages) for line in lines) and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def at(row):
@@ -102,26 +104,26 @@ def test_a_node_that_joins_brings_a_worker_and_a_replica_and_may_leave_again(tmp
             change()
         finally:
             gate.unlink()
-        over.wait()  # a node dies with the thread that started it
+        over.wait()  # a node ends with the thread that started it
 
     with raylets(1, cpus=2) as cluster:
 
         def grow():
             nodes.append(join(cluster, num_cpus=2, object_store_memory=STORE))
-            heard("worker 1 joined", "replica 1 joined")
+            on_metrics("worker 1 joined", "replica 1 joined")
 
         def shrink():
             cluster.remove_node(nodes[0])
-            heard("worker 1 died", "replica 1 died")
+            on_metrics("worker 1 died", "replica 1 died")
 
         changes = {2: grow, 7: shrink}
         try:
-            trained([*overrides, *spread], tmp_path / "spread", at, said)
+            trained([*overrides, *spread], tmp_path / "spread", at, messages)
         finally:
             over.set()
         for thread in threads:
             thread.join()
     compare(weights, tmp_path / "spread")
     assert counts[0] == (1, 1, 1)
-    assert (2, 2, 2) in counts, said
+    assert (2, 2, 2) in counts, messages
     assert counts[-1] == (1, 1, 1)

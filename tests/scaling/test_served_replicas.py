@@ -1,5 +1,7 @@
-"""Servers of vLLM as replicas, each at an address of its own: weights reach all of them, and one that dies takes nobody
-with it. They stand in; a real one is asked by `benchmarks/vllm_replica.py`."""
+"""vLLM servers as replicas, each at its own address: weights reach all of them, and one can die.
+
+The servers are fakes; `benchmarks/exact/vllm_replica.py` calls a real one.
+"""
 
 import asyncio
 
@@ -7,17 +9,17 @@ import pytest
 import torch
 
 import crash
-from tests_scaling import HereCluster, HereReplica
-from tests_servers import VLLM, served
+from support.inference_servers import VLLM, served
+from support.scaling import HereCluster, HereReplica
 from whetstone.assembly.assembly import assemble
 from whetstone.errors import EngineError
 from whetstone.policies import build_tiny, save_policy
 from whetstone.recipe import load_recipe
-from whetstone.rollout import plans_of
-from whetstone.scaling import publishing_engine, replicated_engine, worker_pool
-from whetstone.scaling.protocol import Parcel
+from whetstone.rollout import make_plans
+from whetstone.scaling import replicated_engine, weight_sync_engine, worker_pool
+from whetstone.scaling.protocol import WeightUpdate
 from whetstone.scaling.replica_check import check_replica
-from whetstone.scaling.replica_engine import engine_of
+from whetstone.scaling.replica_engine import get_engine_settings
 from whetstone.trajectory import TokenSequence
 
 pytestmark = pytest.mark.slow
@@ -25,15 +27,15 @@ GROUPS = 6
 
 
 @pytest.fixture(autouse=True)
-def _looks_often(monkeypatch):
-    for module in (publishing_engine, replicated_engine, worker_pool):
+def _short_polling(monkeypatch):
+    for module in (weight_sync_engine, replicated_engine, worker_pool):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
 
 
 def recipe(policy, *urls):
-    given = [*crash.overrides_of("synchronous", policy), "engine={name: vllm, address: 'http://127.0.0.1:9'}"]
+    overrides = [*crash.build_overrides("synchronous", policy), "engine={name: vllm, address: 'http://127.0.0.1:9'}"]
     scale = ["scale=ray", f"scale.engine_replicas={len(urls)}", f"scale.engine_addresses={list(urls)}"]
-    return load_recipe("demo", [*given, *scale])
+    return load_recipe("demo", [*overrides, *scale])
 
 
 async def until(true):
@@ -41,27 +43,27 @@ async def until(true):
         await asyncio.sleep(0.005)
 
 
-def test_servers_at_their_addresses_draw_what_the_policy_would_and_take_its_new_weights(speaking_policy):
+def test_servers_sample_from_the_policy_and_receive_its_new_weights(speaking_policy):
     torch.manual_seed(0)
     with served(VLLM, speaking_policy) as one, served(VLLM, speaking_policy) as two:
         parts = assemble(recipe(speaking_policy, one.url, two.url))
-        engines = [engine_of(parts, k) for k in range(2)]
+        engines = [get_engine_settings(parts, k) for k in range(2)]
         assert [engine.options["address"] for engine in engines] == [one.url, two.url]
 
         async def main():
-            async with HereCluster(parts, engines=engines) as here:
-                for replica in here.replicas:
+            async with HereCluster(parts, engines=engines) as cluster:
+                for replica in cluster.replicas:
                     await check_replica(replica, parts, timeout_seconds=20)
-                actor = parts.policy_actor(here.engine, temperature=1.0)
-                collector = here.spread(parts.collector(actor, method=parts.method))
-                plans = list(plans_of([parts.source.task(k) for k in range(GROUPS)], seed=7, name="g/"))
+                actor = parts.policy_actor(cluster.engine, temperature=1.0)
+                collector = cluster.distribute_collector(parts.collector(actor, method=parts.method))
+                plans = list(make_plans([parts.source.task(k) for k in range(GROUPS)], seed=7, name="g/"))
                 groups = [group async for group in collector.groups(plans, parts.strategy)]
                 weights = {n: torch.nn.Parameter(p.detach() * 1.5) for n, p in parts.policy.model.named_parameters()}
-                await here.engine.load_weights(weights, 1)
+                await cluster.engine.load_weights(weights, 1)
                 scores = [
-                    (await replica.score(TokenSequence([5, 6, 7, 8]), start=1)).logprobs for replica in here.replicas
+                    (await replica.score(TokenSequence([5, 6, 7, 8]), start=1)).logprobs for replica in cluster.replicas
                 ]
-                versions = [(await replica.status()).version for replica in here.replicas]
+                versions = [(await replica.status()).version for replica in cluster.replicas]
                 return groups, scores, versions
 
         groups, (first, second), versions = asyncio.run(main())
@@ -73,10 +75,10 @@ def test_servers_at_their_addresses_draw_what_the_policy_would_and_take_its_new_
         assert any(path == "/inference/v1/generate" for path, _, _ in server.asked)
 
 
-def test_what_a_dead_server_was_asked_another_answers_and_it_is_given_weights_before_it_is_asked_again(
+def test_requests_of_a_dead_server_go_to_another_and_it_gets_weights_before_new_requests(
     speaking_policy,
 ):
-    said = []
+    messages = []
     with served(VLLM, speaking_policy) as one, served(VLLM, speaking_policy) as two:
         parts = assemble(recipe(speaking_policy, one.url, two.url))
 
@@ -86,33 +88,33 @@ def test_what_a_dead_server_was_asked_another_answers_and_it_is_given_weights_be
         one.faults = down
 
         async def main():
-            engines = [engine_of(parts, k) for k in range(2)]
-            async with HereCluster(parts, engines=engines, workers=1, say=said.append) as here:
-                actor = parts.policy_actor(here.engine, temperature=1.0)
-                collector = here.spread(parts.collector(actor, method=parts.method))
+            engines = [get_engine_settings(parts, k) for k in range(2)]
+            async with HereCluster(parts, engines=engines, workers=1, say=messages.append) as cluster:
+                actor = parts.policy_actor(cluster.engine, temperature=1.0)
+                collector = cluster.distribute_collector(parts.collector(actor, method=parts.method))
 
                 async def play(begin):
                     tasks = [parts.source.task(k) for k in range(GROUPS)]
-                    plans = list(plans_of(tasks, seed=begin, name=f"{begin}/"))
+                    plans = list(make_plans(tasks, seed=begin, name=f"{begin}/"))
                     return [group async for group in collector.groups(plans, parts.strategy)]
 
                 before = await play(1)
                 one.healthy = False
                 without = await play(2)
-                assert not here.engine.seats[0].up or one.healthy
+                assert not cluster.engine.handles[0].up or one.healthy
                 loads = one.loaded
                 one.healthy = True
-                await until(lambda: here.engine.seats[0].up)
-                again = one.loaded
+                await until(lambda: cluster.engine.handles[0].up)
+                reloaded = one.loaded
                 after = await play(3)
-                return before, without, after, loads, again
+                return before, without, after, loads, reloaded
 
-        before, without, after, loads, again = asyncio.run(main())
+        before, without, after, loads, reloaded = asyncio.run(main())
     for groups in (before, without, after):
         assert len(groups) == GROUPS
-        assert not any(t.removal for group in groups for t in group.trajectories)  # nobody's episode is void
-    assert again > loads
-    assert any("replica 0 died; what was asked of it is asked of others" in line for line in said)
+        assert not any(t.removal for group in groups for t in group.trajectories)  # no episode is void
+    assert reloaded > loads
+    assert any("replica 0 died; its requests are sent to other replicas" in line for line in messages)
 
 
 def test_a_server_of_another_model_is_refused(speaking_policy, tmp_path):
@@ -122,8 +124,8 @@ def test_a_server_of_another_model_is_refused(speaking_policy, tmp_path):
         parts = assemble(recipe(speaking_policy, server.url))
 
         async def main():
-            replica = HereReplica(parts, "replica 0", engine_of(parts, 0))
-            await replica.load(Parcel(0, None, (), {}), in_flight="drain")
+            replica = HereReplica(parts, "replica 0", get_engine_settings(parts, 0))
+            await replica.load(WeightUpdate(0, None, (), {}), in_flight="drain")
             await check_replica(replica, parts, timeout_seconds=5)
 
         with pytest.raises(EngineError, match=r"another tokenizer|weights could not be loaded|another model"):

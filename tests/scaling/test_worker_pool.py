@@ -1,4 +1,4 @@
-"""Who is given the next group, while workers join, die and come back."""
+"""Assignment of groups while workers join, die and return."""
 
 import asyncio
 
@@ -7,32 +7,32 @@ import pytest
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.scaling import worker_pool
-from whetstone.scaling.protocol import Gone, WorkerStatus
+from whetstone.scaling.protocol import ActorUnavailable, WorkerStatus
 from whetstone.scaling.worker_pool import WorkerPool
 
 STATUS = WorkerStatus(0, 0, 0.0, 0, 0, (), 0, {}, 0.0, "node", 1)
 
 
 @pytest.fixture(autouse=True)
-def _looks_often(monkeypatch):
+def _short_polling(monkeypatch):
     monkeypatch.setattr(worker_pool, "LOOK_SECONDS", 0.001)
 
 
-class Fake:
-    """`gone` can be set."""
+class FakeWorker:
+    """A worker whose `is_dead` can be set."""
 
-    def __init__(self, name, *, gone=False):
-        self.name, self.gone = name, gone
+    def __init__(self, name, *, is_dead=False):
+        self.name, self.is_dead = name, is_dead
 
     async def status(self):
-        if self.gone:
-            raise Gone("not there")
+        if self.is_dead:
+            raise ActorUnavailable("not there")
         return STATUS
 
 
-def pool_of(*workers, late=(), said=None, **more):
-    say = (said if said is not None else []).append
-    return WorkerPool(workers, late=late, places=4, patience_seconds=0.05, say=say, **more)
+def pool_of(*workers, late=(), messages=None, **more):
+    say = (messages if messages is not None else []).append
+    return WorkerPool(workers, late=late, places=4, patience_seconds=0.05, notify=say, **more)
 
 
 async def until(true):
@@ -40,44 +40,44 @@ async def until(true):
         await asyncio.sleep(0.001)
 
 
-def test_one_that_joins_is_given_groups_and_one_that_leaves_none():
-    said = []
+def test_joined_worker_gets_groups_and_a_dead_one_none():
+    messages = []
 
     async def main():
-        late = Fake("worker 1", gone=True)
-        pool = pool_of(Fake("worker 0"), late=[late], said=said)
+        late = FakeWorker("worker 1", is_dead=True)
+        pool = pool_of(FakeWorker("worker 0"), late=[late], messages=messages)
         pool.start()
-        first = [(await pool.place(2)).worker.name for _ in range(2)]
+        first = [(await pool.reserve_slots(2)).worker.name for _ in range(2)]
         assert not pool.has_room
-        late.gone = False
+        late.is_dead = False
         await until(lambda: pool.count == 2)
-        second = [(await pool.place(2)).worker.name for _ in range(2)]
-        late.gone = True
+        second = [(await pool.reserve_slots(2)).worker.name for _ in range(2)]
+        late.is_dead = True
         await until(lambda: pool.count == 1)
-        late.gone = False
+        late.is_dead = False
         await until(lambda: pool.count == 2)
         await pool.close()
         return first, second
 
     assert asyncio.run(main()) == (["worker 0"] * 2, ["worker 1"] * 2)
-    assert [line.split(" (")[0].split(";")[0] for line in said] == [
+    assert [line.split(" (")[0].split(";")[0] for line in messages] == [
         "worker 1 joined",
         "worker 1 died",
         "worker 1 is back",
     ]
 
 
-def test_those_who_join_make_no_more_episodes_run_at_once_than_the_recipe_says():
+def test_joined_workers_keep_the_maximum_number_of_episodes_of_the_recipe():
     async def main():
-        pool = pool_of(Fake("worker 0"), Fake("worker 1"), late=[Fake("worker 2")], total=8)
+        pool = pool_of(FakeWorker("worker 0"), FakeWorker("worker 1"), late=[FakeWorker("worker 2")], total=8)
         pool.start()
         await until(lambda: pool.count == 3)
-        places = [await pool.place(2) for _ in range(4)]
+        places = [await pool.reserve_slots(2) for _ in range(4)]
         assert not pool.has_room
-        waiting = asyncio.ensure_future(pool.place(2))
+        waiting = asyncio.ensure_future(pool.reserve_slots(2))
         await asyncio.sleep(0.005)
         assert not waiting.done()
-        pool.give_back(places[0])
+        pool.release(places[0])
         await waiting
         await pool.close()
         return sorted(place.worker.name for place in places)
@@ -85,20 +85,20 @@ def test_those_who_join_make_no_more_episodes_run_at_once_than_the_recipe_says()
     assert asyncio.run(main()) == ["worker 0", "worker 0", "worker 1", "worker 2"]
 
 
-def test_one_that_never_came_is_not_counted_among_those_that_are_gone():
+def test_worker_that_never_joined_is_not_counted_as_dead():
     async def main():
-        pool = pool_of(Fake("worker 0", gone=True), late=[Fake("worker 1", gone=True)])
+        pool = pool_of(FakeWorker("worker 0", is_dead=True), late=[FakeWorker("worker 1", is_dead=True)])
         pool.start()
         await until(lambda: pool.count == 0)
-        with pytest.raises(InfrastructureError, match="none of 1 environment workers came back"):
-            await pool.place(1)
+        with pytest.raises(InfrastructureError, match="none of 1 environment workers returned"):
+            await pool.reserve_slots(1)
         await pool.close()
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["scale=local-ray", "scale.max_environment_workers=4"], "only a cluster .`ray`. grows"),
         (["scale=ray", "scale.max_environment_workers=2"], "must be greater than scale.environment_workers .2., got 2"),
@@ -113,40 +113,40 @@ def test_one_that_never_came_is_not_counted_among_those_that_are_gone():
         ),
     ],
 )
-def test_what_cannot_grow_is_refused(overrides, said):
-    with pytest.raises(Exception, match=said):
+def test_settings_that_cannot_grow_are_refused(overrides, message):
+    with pytest.raises(Exception, match=message):
         load_recipe("demo", overrides)
 
 
-def test_places_of_episodes_that_are_over_are_given_to_the_next_group_before_the_slowest_is():
+def test_slots_of_finished_episodes_are_assigned_before_the_slowest_ends():
     async def main():
-        pool = pool_of(Fake("worker 0"))
-        first, second = await pool.place(2), await pool.place(2)
+        pool = pool_of(FakeWorker("worker 0"))
+        first, second = await pool.reserve_slots(2), await pool.reserve_slots(2)
         full = pool.has_room
-        pool.free(first)
+        pool.free_slot(first)
         room = pool.has_room
-        third = await pool.place(2)
+        third = await pool.reserve_slots(2)
         over_full = pool.has_room
-        for _ in range(3):  # more than there were: a group that plays some of its episodes one after the other
-            pool.free(second)
+        for _ in range(3):  # more than slots: a group plays some of its episodes sequentially
+            pool.free_slot(second)
         still = pool.posts[0].used
         for place in (first, second, third):
-            pool.give_back(place)
+            pool.release(place)
         return full, room, over_full, still, pool.posts[0].used
 
-    # first has one left, second the one it keeps, third both
+    # first has one left, second the reserved one, third both
     assert asyncio.run(main()) == (False, True, False, 4, 0)
 
 
-def test_all_workers_together_play_no_more_than_their_total():
+def test_all_workers_together_play_at_most_the_total():
     async def main():
-        pool = pool_of(Fake("worker 0"), Fake("worker 1"), total=4)
-        first = await pool.place(3)
-        waiting = asyncio.ensure_future(pool.place(3))
+        pool = pool_of(FakeWorker("worker 0"), FakeWorker("worker 1"), total=4)
+        first = await pool.reserve_slots(3)
+        waiting = asyncio.ensure_future(pool.reserve_slots(3))
         await asyncio.sleep(0.005)
         early = waiting.done()
-        pool.free(first)
-        pool.free(first)
+        pool.free_slot(first)
+        pool.free_slot(first)
         await asyncio.wait_for(waiting, 1)
         return early, sum(post.used for post in pool.posts)
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is answered or refused in the shape of its API; the server itself never fails over it."""
+"""Any request gets a response or an error in the format of its API; the server itself never fails."""
 
 import asyncio
 import json
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests_served import TOOL, Scripted, Served, made
-from whetstone.chat.api.routes import ROUTES
+from support.served_policy import TOOL, Scripted, Served, build_assembly
+from whetstone.chat.api.completion_routes import ROUTES
 from whetstone.inference import Generation
 
 PATHS = [*ROUTES, "messages/count_tokens"]
@@ -53,7 +53,7 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), ANY | OBJECT, max_size=4)
 
 
 class Brief(Scripted):
-    """An engine that always calls once, with arguments that are not JSON."""
+    """An engine that always makes one call with arguments that are not JSON."""
 
     async def generate(self, request):
         sampling = request.sampling
@@ -66,22 +66,22 @@ class Brief(Scripted):
 
 @pytest.fixture(scope="module")
 def served():
-    assembly = made()
+    assembly = build_assembly()
     return Served(assembly, engine=Brief(assembly))
 
 
 def sent(served, path, body):
     async def work():
-        async with served.http() as http:  # what the server raises, in the middle of a stream too, is raised here
+        async with served.http() as http:  # exceptions of the server are raised here, also in the middle of a stream
             return await http.post(f"/v1/{path}", content=json.dumps(body).encode())
 
     return asyncio.run(work())
 
 
 def fault_of(served, path, body, stream):
-    """What is wrong with the answer to a request; empty: it is answered, or refused in the API's own shape."""
-    whole = {"model": "tiny", **GOOD[path], **({"stream": True} if stream else {}), **body}
-    answer = sent(served, path, whole)
+    """Return the problem of a response; empty if it is a success or an error in the format of the API."""
+    full_body = {"model": "tiny", **GOOD[path], **({"stream": True} if stream else {}), **body}
+    answer = sent(served, path, full_body)
     if answer.status_code < 400:
         return ""
     shape = {"type", "message"} if "messages" in path else {"message", "type", "param", "code"}

@@ -1,4 +1,4 @@
-"""What the official client of OpenAI is told by a policy, and what is on record of it."""
+"""Responses of a policy to the official OpenAI client, and the recorded episodes."""
 
 import json
 import math
@@ -6,42 +6,43 @@ import math
 import openai
 import pytest
 
-from tests_served import HI, TOOL, Scripted, called, made, played
+from support.served_policy import HI, TOOL, Scripted, build_assembly, called, played
 from whetstone.chat import Message, ToolSpec, tool_result, user
 from whetstone.inference import GenerateRequest, Sampling
 from whetstone.seeding import derive_seed
 from whetstone.serving import Keys
-from whetstone.serving.access import Key, hashed_key
+from whetstone.serving.api_keys import Key, hash_key
 from whetstone.trajectory import Author, TokenSequence
 
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
-    """The same prompts with the same seeds, drawn behind what was sampled: by the client, and by hand."""
+    """Compare the same prompts and seeds through the client and through the engine, each turn after the sampled
+    tokens."""
 
     async def by_client(served):
-        client, said = served.client(), list(HI)
+        client, messages = served.client(), list(HI)
         for turn in range(3):
-            told = await client.chat.completions.create(
-                model="tiny", messages=said, tools=[TOOL], max_tokens=12, seed=turn
+            recorded = await client.chat.completions.create(
+                model="tiny", messages=messages, tools=[TOOL], max_tokens=12, seed=turn
             )
-            message = told.choices[0].message
-            said.append(message.model_dump(exclude_none=True))
-            said += [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in message.tool_calls or ()]
-            said.append({"role": "user", "content": "and now?"})
+            message = recorded.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in message.tool_calls or ()]
+            messages.append({"role": "user", "content": "and now?"})
         (episode,) = served.episodes
         return episode.trajectory()
 
     async def by_hand(served):
 
         chat, tools = assembly.chat, (ToolSpec.from_openai(TOOL),)
-        context, spans, found = chat.open([user("Compute 2+3")], tools), [], []
+        context, spans, turns = chat.open([user("Compute 2+3")], tools), [], []
         for turn in range(3):
-            drawn = await served.engine.generate(
+            generated = await served.engine.generate(
                 GenerateRequest(
                     TokenSequence(context.ids),
                     Sampling(12, stop_ids=chat.stop_ids, seed=turn),
@@ -49,22 +50,22 @@ def test_tokens_of_an_agents_episode_are_those_of_the_native_loop(assembly):
                     sampled_spans=tuple(spans),
                 )
             )
-            found.append((context.new.ids, drawn.tokens, drawn.logprobs))
-            spans.append((len(context.ids), len(context.ids) + len(drawn.tokens)))
-            calls = chat.read(drawn.tokens, tools, turn=turn).tool_calls
+            turns.append((context.new.ids, generated.tokens, generated.logprobs))
+            spans.append((len(context.ids), len(context.ids) + len(generated.tokens)))
+            calls = chat.read(generated.tokens, tools, turn=turn).tool_calls
             context = chat.extend(
-                context, drawn.tokens, [*(tool_result("5", call_id=c.id) for c in calls), user("and now?")]
+                context, generated.tokens, [*(tool_result("5", call_id=c.id) for c in calls), user("and now?")]
             )
             assert not context.opens_segment
-        return found
+        return turns
 
-    told, native = played(assembly, by_client), played(assembly, by_hand)
-    assert [(turn.context.ids, turn.action.ids, turn.action.logprobs) for turn in told.turns] == native
-    assert len(told.segments()) == 1
+    recorded, native = played(assembly, by_client), played(assembly, by_hand)
+    assert [(turn.context.ids, turn.action.ids, turn.action.logprobs) for turn in recorded.turns] == native
+    assert len(recorded.segments()) == 1
 
 
 @pytest.mark.parametrize("lines", [["five is it"], ["<think>two and three</think>five"], [called(a=2, b=3)]])
-def test_what_is_streamed_is_what_is_said_at_once(assembly, lines):
+def test_streamed_response_equals_the_complete_one(assembly, lines):
     async def at_once(served):
         return await served.client().chat.completions.create(model="tiny", messages=HI, tools=[TOOL], seed=1)
 
@@ -75,31 +76,31 @@ def test_what_is_streamed_is_what_is_said_at_once(assembly, lines):
         return [piece async for piece in pieces]
 
     written = [line if isinstance(line, Message) else Message("assistant", user(line).content) for line in lines]
-    whole = played(assembly, at_once, engine=Scripted(assembly, *written))
+    complete = played(assembly, at_once, engine=Scripted(assembly, *written))
     pieces = played(assembly, streamed, engine=Scripted(assembly, *written))
     text = "".join(p.choices[0].delta.content or "" for p in pieces if p.choices)
-    assert text.strip() == (whole.choices[0].message.content or "").strip()
+    assert text.strip() == (complete.choices[0].message.content or "").strip()
     calls = [call for p in pieces if p.choices for call in p.choices[0].delta.tool_calls or ()]
-    expected = whole.choices[0].message.tool_calls or []
+    expected = complete.choices[0].message.tool_calls or []
     assert [(c.function.name, c.function.arguments) for c in calls] == [
         (c.function.name, c.function.arguments) for c in expected
     ]
-    assert [p.choices[0].finish_reason for p in pieces if p.choices][-1] == whole.choices[0].finish_reason
-    assert pieces[-1].usage == whole.usage
+    assert [p.choices[0].finish_reason for p in pieces if p.choices][-1] == complete.choices[0].finish_reason
+    assert pieces[-1].usage == complete.usage
     assert "<" not in text
 
 
-def test_a_sign_of_a_call_is_never_shown_in_halves(assembly):
+def test_partial_call_marker_is_never_streamed(assembly):
     async def streamed(served):
         pieces = await served.client().chat.completions.create(model="tiny", messages=HI, tools=[TOOL], stream=True)
         return [p.choices[0].delta.content async for p in pieces if p.choices]
 
-    said = Message("assistant", user("a < b, so: ").content, called(a=1, b=2).tool_calls)
-    told = played(assembly, streamed, engine=Scripted(assembly, said))
-    assert "".join(filter(None, told)).strip() == "a < b, so:"
+    message = Message("assistant", user("a < b, so: ").content, called(a=1, b=2).tool_calls)
+    streamed_text = played(assembly, streamed, engine=Scripted(assembly, message))
+    assert "".join(filter(None, streamed_text)).strip() == "a < b, so:"
 
 
-def test_a_history_that_was_cut_short_opens_a_segment_and_nothing_is_trained_twice(assembly):
+def test_truncated_history_starts_a_segment_and_trains_no_token_twice(assembly):
     async def work(served):
         client = served.client(path="/episodes/e1")
         first = await client.chat.completions.create(model="tiny", messages=HI)
@@ -111,15 +112,15 @@ def test_a_history_that_was_cut_short_opens_a_segment_and_nothing_is_trained_twi
         return episode.trajectory()
 
     lines = [Message("assistant", user(text).content) for text in ("one", "two", "three", "four")]
-    told = played(assembly, work, engine=Scripted(assembly, *lines))
-    assert [turn.message.text for turn in told.turns] == ["one", "two", "four", "three"]
-    assert [turn.opens_segment for turn in told.turns] == [True, False, True, True]
-    drawn = sum(sum(segment.action_mask) for segment in told.segments())
-    assert drawn == sum(len(turn.action) for turn in told.turns)
-    assert all(set(turn.context.authors) == {Author.ENVIRONMENT} for turn in told.turns)
+    trajectory = played(assembly, work, engine=Scripted(assembly, *lines))
+    assert [turn.message.text for turn in trajectory.turns] == ["one", "two", "four", "three"]
+    assert [turn.opens_segment for turn in trajectory.turns] == [True, False, True, True]
+    generated = sum(sum(segment.action_mask) for segment in trajectory.segments())
+    assert generated == sum(len(turn.action) for turn in trajectory.turns)
+    assert all(set(turn.context.authors) == {Author.ENVIRONMENT} for turn in trajectory.turns)
 
 
-def test_without_a_name_an_episode_is_known_by_what_was_said(assembly):
+def test_unnamed_episode_is_identified_by_its_messages(assembly):
     async def work(served):
         client = served.client()
         for _ in range(2):
@@ -129,35 +130,35 @@ def test_without_a_name_an_episode_is_known_by_what_was_said(assembly):
             await client.chat.completions.create(
                 model="tiny", messages=[*HI, answer, {"role": "user", "content": text}]
             )
-        return [[said.message.text for said in each.said] for each in served.episodes]
+        return [[answer.message.text for answer in each.answers] for each in served.episodes]
 
     lines = [Message("assistant", user(text).content) for text in ("one", "one", "two", "three")]
     assert sorted(played(assembly, work, engine=Scripted(assembly, *lines))) == [["one", "three"], ["one", "two"]]
 
 
-def test_answers_of_a_choice_are_siblings_drawn_apart(assembly):
+def test_choices_of_a_response_are_siblings_with_different_seeds(assembly):
     async def work(served):
-        told = await served.client().chat.completions.create(model="tiny", messages=HI, n=3, max_tokens=8, seed=5)
+        response = await served.client().chat.completions.create(model="tiny", messages=HI, n=3, max_tokens=8, seed=5)
         (episode,) = served.episodes
-        return told, episode.trajectory()
+        return response, episode.trajectory()
 
-    told, trajectory = played(assembly, work)
-    assert [choice.index for choice in told.choices] == [0, 1, 2]
+    response, trajectory = played(assembly, work)
+    assert [choice.index for choice in response.choices] == [0, 1, 2]
     assert len({turn.action.ids for turn in trajectory.turns}) == 3
     assert all(turn.opens_segment for turn in trajectory.turns)
-    assert told.usage.completion_tokens == sum(len(turn.action) for turn in trajectory.turns)
+    assert response.usage.completion_tokens == sum(len(turn.action) for turn in trajectory.turns)
 
 
-def test_log_probs_are_those_of_the_drawn_tokens(assembly):
+def test_log_probs_are_those_of_the_sampled_tokens(assembly):
     async def work(served):
-        told = await served.client().chat.completions.create(
+        response = await served.client().chat.completions.create(
             model="tiny", messages=HI, max_tokens=6, logprobs=True, seed=2
         )
         (episode,) = served.episodes
-        return told.choices[0].logprobs.content, episode.said[0].action
+        return response.choices[0].logprobs.content, episode.answers[0].action
 
-    told, action = played(assembly, work)
-    assert [piece.logprob for piece in told] == pytest.approx(list(action.logprobs), abs=1e-5)
+    response, action = played(assembly, work)
+    assert [piece.logprob for piece in response] == pytest.approx(list(action.logprobs), abs=1e-5)
 
 
 def test_required_call_starts_with_tokens_that_are_forced_and_not_trained(assembly):
@@ -167,7 +168,7 @@ def test_required_call_starts_with_tokens_that_are_forced_and_not_trained(assemb
             model="tiny", messages=HI, tools=[TOOL], tool_choice=choice, max_tokens=40
         )
         (episode,) = served.episodes
-        return episode.said[0].action
+        return episode.answers[0].action
 
     action = played(assembly, work)
     forced = [author is Author.INSERTED for author in action.authors]
@@ -177,7 +178,7 @@ def test_required_call_starts_with_tokens_that_are_forced_and_not_trained(assemb
     assert [math.isnan(p) for p in action.logprobs] == forced
 
 
-def test_a_turn_of_one_call_ends_behind_it(assembly):
+def test_turn_of_one_call_ends_after_it(assembly):
     two = Message("assistant", (), (*called(a=1, b=2).tool_calls, *called(a=3, b=4).tool_calls))
 
     async def work(served):
@@ -185,38 +186,38 @@ def test_a_turn_of_one_call_ends_behind_it(assembly):
             model="tiny", messages=HI, tools=[TOOL], parallel_tool_calls=False
         )
 
-    told = played(assembly, work, engine=Scripted(assembly, two))
-    assert [json.loads(call.function.arguments) for call in told.choices[0].message.tool_calls] == [{"a": 1, "b": 2}]
+    result = played(assembly, work, engine=Scripted(assembly, two))
+    assert [json.loads(call.function.arguments) for call in result.choices[0].message.tool_calls] == [{"a": 1, "b": 2}]
 
 
-def test_a_stop_ends_the_answer_in_front_of_it(assembly):
+def test_stop_sequence_ends_the_response_before_it(assembly):
     async def work(served):
-        told = await served.client().chat.completions.create(model="tiny", messages=HI, stop=["three"], stream=True)
-        return "".join([p.choices[0].delta.content or "" async for p in told if p.choices])
+        response = await served.client().chat.completions.create(model="tiny", messages=HI, stop=["three"], stream=True)
+        return "".join([p.choices[0].delta.content or "" async for p in response if p.choices])
 
     line = Message("assistant", user("one two three four").content)
     assert played(assembly, work, engine=Scripted(assembly, line)) == "one two "
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
-        ({"model": "gpt"}, "The model `gpt` does not exist; there is `tiny`"),
-        ({"best_of": 2}, "best_of: answers that are drawn and not returned could not be recorded"),
+        ({"model": "gpt"}, "The model `gpt` does not exist; this server has `tiny`: send it as `model`, or start"),
+        ({"best_of": 2}, "best_of: answers that are sampled and not returned cannot be recorded"),
         ({"n": 0}, "n: from 1 to 128, got 0"),
         ({"temperature": 3}, "temperature: from 0 to 2, got 3"),
         ({"messages": []}, "messages: a list of messages, one or more"),
         (
             {"messages": [{"role": "tool", "tool_call_id": "c", "content": "5"}]},
-            "a result of a call that does not stand",
+            "a result without a preceding call",
         ),
-        ({"messages": [*HI, {"role": "assistant", "content": "5"}]}, "the last one is the assistant's"),
+        ({"messages": [*HI, {"role": "assistant", "content": "5"}]}, "the last one is of the assistant"),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "maximum context length is 768 tokens"),
-        ({"tools": [TOOL, TOOL]}, 'there is a tool "add" already'),
+        ({"tools": [TOOL, TOOL]}, 'duplicate tool "add"'),
         ({"tool_choice": "required"}, "tool_choice: required, and there are no tools"),
         ({"top_logprobs": 5}, "top_logprobs: only with logprobs: true"),
         ({"response_format": {"type": "xml"}}, "no type xml; there are text, json_object, json_schema"),
-        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "not beside tools"),
+        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, "cannot be combined with tools"),
         ({"logit_bias": {"100000": 1}}, "logit_bias: no token 100000; there are"),
         (
             {
@@ -229,13 +230,13 @@ def test_a_stop_ends_the_answer_in_front_of_it(assembly):
                     *HI,
                 ]
             },
-            "messages[1]: the call c has no result behind it",
+            "messages[1]: the call c has no result after it",
         ),
         ({"max_tokens": "many"}, "max_tokens: 1 or more, got many"),
         ({"messages": "hello"}, "messages: a list of messages"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_the_apis_shape(assembly, more, said):
+def test_invalid_request_is_refused_in_the_format_of_the_api(assembly, more, message):
     async def work(served):
         async with served.http() as http:
             answer = await http.post("/v1/chat/completions", json={"model": "tiny", "messages": HI, **more})
@@ -243,72 +244,72 @@ def test_what_cannot_be_answered_is_refused_in_the_apis_shape(assembly, more, sa
 
     status, error = played(assembly, work)
     assert status in (400, 404)
-    assert said in error["message"]
+    assert message in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
 
 
-def test_a_reward_ends_an_episode_once(assembly):
+def test_reward_ends_an_episode_once(assembly):
     async def work(served):
         async with served.http() as http:
             body = {"model": "tiny", "messages": HI, "max_tokens": 4}
             await http.post("/episodes/e1/v1/chat/completions", json=body, headers={"x-whetstone-task": "sum"})
             paid = [
-                await http.post(f"/v1/episodes/{id}/reward", json=given)
-                for id, given in (
+                await http.post(f"/v1/episodes/{id}/reward", json=reward)
+                for id, reward in (
                     ("e1", {"turn": 0, "reward": 0.5}), ("e1", {"turn": 3, "reward": 1}), ("e1", {"reward": "much"}),
                     ("e2", {"reward": 1}), ("e1", {"reward": 1}), ("e1", {"reward": 0}),
                 )
             ]  # fmt: skip
-            again = await http.post("/episodes/e1/v1/chat/completions", json=body)
-        return [answer.status_code for answer in (*paid, again)], served.over
+            repeated = await http.post("/episodes/e1/v1/chat/completions", json=body)
+        return [answer.status_code for answer in (*paid, repeated)], served.over
 
     status, (episode,) = played(assembly, work)
     assert status == [200, 400, 400, 404, 200, 409, 409]
     assert (episode.score.value, episode.turns[0].reward, episode.task_id) == (1.0, 0.5, "sum")
 
 
-def test_no_key_sees_the_episodes_of_another(assembly):
-    keys = Keys({hashed_key(name): Key(name, hashed_key(name), role) for name, role in
+def test_key_cannot_access_episodes_of_another(assembly):
+    keys = Keys({hash_key(name): Key(name, hash_key(name), role) for name, role in
                  (("a", "reward"), ("b", "reward"), ("c", "use"), ("root", "admin"))})  # fmt: skip
 
     async def work(served):
         chat, e1, paid = "/episodes/{}/v1/chat/completions", "/v1/episodes/e1", "/v1/episodes/{}/reward"
-        body, worth = {"model": "tiny", "messages": HI, "max_tokens": 4}, {"reward": 1}
-        asked = (
-            (chat.format("e1"), "a", body), (e1, "b", None), (paid.format("e1"), "b", worth),
-            (chat.format("e1"), "b", body), (paid.format("e1"), "b", worth), (e1, "root", None), (e1, "wrong", None),
+        body, reward = {"model": "tiny", "messages": HI, "max_tokens": 4}, {"reward": 1}
+        requests = (
+            (chat.format("e1"), "a", body), (e1, "b", None), (paid.format("e1"), "b", reward),
+            (chat.format("e1"), "b", body), (paid.format("e1"), "b", reward), (e1, "root", None), (e1, "wrong", None),
             (e1, "", None),
-            (chat.format("e2"), "c", body), (paid.format("e2"), "c", worth),
+            (chat.format("e2"), "c", body), (paid.format("e2"), "c", reward),
         )  # fmt: skip
         async with served.http() as http:
-            found = []
-            for path, key, given in asked:
+            statuses = []
+            for path, key, payload in requests:
                 headers = {"authorization": f"Bearer {key}"} if key else {}
-                asking = http.post(path, json=given, headers=headers) if given else http.get(path, headers=headers)
-                found.append((await asking).status_code)
-        return found
+                asking = http.post(path, json=payload, headers=headers) if payload else http.get(path, headers=headers)
+                statuses.append((await asking).status_code)
+        return statuses
 
     assert played(assembly, work, keys=keys) == [200, 404, 404, 200, 200, 200, 401, 401, 200, 403]
 
 
-def test_who_asks_too_much_is_told_to_wait(assembly):
-    keys = Keys({hashed_key("a"): Key("a", hashed_key("a"), requests_a_minute=2)})
+def test_rate_limited_client_is_told_to_wait(assembly):
+    keys = Keys({hash_key("a"): Key("a", hash_key("a"), requests_a_minute=2)})
 
     async def work(served):
         client = served.client(key="a")
         for _ in range(2):
             await client.chat.completions.create(model="tiny", messages=HI, max_tokens=2)
-        with pytest.raises(openai.RateLimitError, match="2 requests a minute"):
+        with pytest.raises(openai.RateLimitError, match="2 requests per minute"):
             await client.chat.completions.create(model="tiny", messages=HI, max_tokens=2)
 
     played(assembly, work, keys=keys)
 
 
-def test_a_seed_nobody_names_is_another_each_time(assembly):
+def test_unset_seed_differs_in_each_request(assembly):
     async def work(served):
         client = served.client()
-        told = [await client.chat.completions.create(model="tiny", messages=HI, max_tokens=8) for _ in range(2)]
-        return [each.choices[0].message.content for each in told]
+        response = [await client.chat.completions.create(model="tiny", messages=HI, max_tokens=8) for _ in range(2)]
+        return [each.choices[0].message.content for each in response]
 
     one, other = played(assembly, work)
     assert one != other

@@ -1,9 +1,9 @@
-"""An answer that reaches `max_tokens` reports so in every API, also after a complete call."""
+"""A response that reaches `max_tokens` reports so in every API, also after a complete call."""
 
 import pytest
 
-from tests_apis import WAYS, ask
-from tests_served import Scripted, called, made, played
+from support.chat_apis import WAYS, ask
+from support.served_policy import Scripted, build_assembly, called, played
 from whetstone.chat import Message, Text
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -13,8 +13,8 @@ FORMATS = ["hermes", "llama3", "compact", "qwen3_coder", "deepseek_v31", "functi
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_answer_cut_after_a_complete_call_reports_length(format):
-    assembly = made(f"chat.format={format}")
+def test_response_truncated_after_a_complete_call_reports_length(format):
+    assembly = build_assembly(f"chat.format={format}")
     one = Message("assistant", (), TWO.tool_calls[:1])
     length, first = (len(assembly.chat.write(line, ())) for line in (TWO, one))
 
@@ -32,8 +32,8 @@ def test_answer_cut_after_a_complete_call_reports_length(format):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_that_is_cut_reports_length_and_whole_text_does_not(way):
-    assembly = made()
+def test_truncated_text_reports_length_and_complete_text_does_not(way):
+    assembly = build_assembly()
     line = Message("assistant", (Text("one two three"),))
     length = len(assembly.chat.write(line, ()))
 
@@ -41,3 +41,39 @@ def test_text_that_is_cut_reports_length_and_whole_text_does_not(way):
         return [(await ask(served, way, max_tokens=most)).ended for most in (2, length - 1, length)]
 
     assert played(assembly, work, engine=Scripted(assembly, *[line] * 3)) == ["length", "length", "stop"]
+
+
+BROKEN = '<tool_call>{"name": "add", "arguments": {"a": 1</tool_call>'
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_malformed_call_is_returned_as_text_and_logged(way, caplog):
+    assembly = build_assembly()
+    line = Message("assistant", (Text(BROKEN),))
+
+    async def work(served):
+        return await ask(served, way, tools=TOOLS)
+
+    reply = played(assembly, work, engine=Scripted(assembly, line))
+    assert (reply.text.strip(), reply.calls, reply.ended) == (BROKEN, (), "stop")
+    (record,) = [record for record in caplog.records if "malformed tool call" in record.getMessage()]
+    assert record.name == "whetstone.access"
+    assert "sent as text: " in record.getMessage()
+
+
+def test_conversation_continues_after_a_malformed_call_that_the_client_sends_back():
+    assembly = build_assembly()
+    lines = [Message("assistant", (Text(BROKEN),)), Message("assistant", (Text("5"),))]
+
+    async def work(served):
+        client, tools = served.client(), [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+        messages = [{"role": "user", "content": "Compute 2+3"}]
+        for _ in range(2):
+            answer = await client.chat.completions.create(model="tiny", messages=messages, tools=tools)
+            messages += [answer.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "again"}]
+        (episode,) = served.episodes
+        return episode.trajectory()
+
+    trajectory = played(assembly, work, engine=Scripted(assembly, *lines))
+    assert [turn.opens_segment for turn in trajectory.turns] == [True, False]
+    assert trajectory.turns[0].message.malformed

@@ -1,11 +1,11 @@
-"""What the server keeps of a head, in how many pieces it writes, and names and numbers that cannot be."""
+"""Request heads: bounded memory, number of writes, and rejected names and numbers."""
 
 import asyncio
 from contextlib import suppress
 
 import pytest
 
-from tests_served import HI, Scripted, at_a_socket, made, played, request, sent_raw, until
+from support.served_policy import HI, Scripted, at_a_socket, build_assembly, played, request, sent_raw, until
 from whetstone.serving import Episodes, Key
 from whetstone.serving.streaming import EventStream
 
@@ -15,7 +15,7 @@ ASKED = {"model": "tiny", "messages": HI, "max_tokens": 4}
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def at_socket(assembly, work):
@@ -32,11 +32,11 @@ ENDLESS = [
     b"GET /",
     b"POST /health HTTP/1.1\r\n" + HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nx: ",
 ]
-"""A header, an address, a header behind a body."""
+"""A header, an address, a header after a body."""
 
 
 @pytest.mark.parametrize("endless", ENDLESS)
-def test_a_head_without_an_end_is_not_kept(assembly, endless):
+def test_endless_head_is_not_stored(assembly, endless):
     async def work(served, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(endless)
@@ -53,12 +53,12 @@ def test_a_head_without_an_end_is_not_kept(assembly, endless):
     assert at_socket(assembly, work) < 2**23
 
 
-def test_many_requests_on_one_connection_are_no_endless_head(assembly):
+def test_many_requests_on_one_connection_are_not_an_endless_head(assembly):
     async def work(served, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        asked = request("/health", method="GET", x_filler="a" * 900)
+        raw = request("/health", method="GET", x_filler="a" * 900)
         for _ in range(100):
-            writer.write(asked)
+            writer.write(raw)
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
             await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
@@ -78,16 +78,16 @@ def test_many_requests_on_one_connection_are_no_endless_head(assembly):
         b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
-def test_a_head_that_can_be_read_in_two_ways_is_refused(assembly, written):
+def test_ambiguous_head_is_refused(assembly, written):
     async def work(served, port):
         return (await sent_raw(port, written))[0]
 
     assert at_socket(assembly, work) in (0, 400, 403)
 
 
-def test_what_is_there_at_once_goes_out_in_one_piece():
-    """A write is a call of the system; pieces that came together and the end are one."""
-    told = []
+def test_available_output_is_sent_in_one_write():
+    """Combine pieces that are available together and the end into one system call."""
+    writes = []
 
     class Lines:
         def opened(self, count, prompt_tokens):
@@ -103,7 +103,7 @@ def test_what_is_there_at_once_goes_out_in_one_piece():
         begun(3)
         shows[0]("a")
         shows[0]("b")
-        await until(lambda: len(told) == 2)
+        await until(lambda: len(writes) == 2)
         shows[0]("c")
         return []
 
@@ -113,13 +113,13 @@ def test_what_is_there_at_once_goes_out_in_one_piece():
         stream = await EventStream(1, answering, Lines(), over.append, {"x-one": "1"}).begin(waiting)
 
         async def send(message):
-            told.append(message)
+            writes.append(message)
 
         await stream({}, waiting, send)
         assert over == [[]]
 
     asyncio.run(run())
-    head, *body = told
+    head, *body = writes
     assert (b"x-one", b"1") in head["headers"]
     assert [(piece["body"], piece["more_body"]) for piece in body] == [
         (b"open 1 3|a|b|", True),
@@ -127,35 +127,35 @@ def test_what_is_there_at_once_goes_out_in_one_piece():
     ]
 
 
-@pytest.mark.parametrize("worth", [10**400, -(10**400), 1e301])
-def test_a_reward_that_cannot_be_computed_with_is_refused(assembly, worth):
+@pytest.mark.parametrize("reward", [10**400, -(10**400), 1e301])
+def test_reward_that_is_not_a_finite_number_is_refused(assembly, reward):
     async def work(served):
         async with served.http() as http:
             await http.post(f"/episodes/e1{CHAT}", json=ASKED)
             paths = ("/v1/episodes/e1/reward", "/v1/episodes/e1/rate")
-            bodies = ({"reward": worth}, {"rating": worth})
+            bodies = ({"reward": reward}, {"rating": reward})
             return [(await http.post(path, json=body)).status_code for path, body in zip(paths, bodies, strict=True)]
 
     assert played(assembly, work) == [400, 400]
 
 
-def test_an_episode_is_named_by_signs_that_make_no_header(assembly):
+def test_episode_name_has_only_characters_that_form_no_header(assembly):
     async def work(served):
         async with served.http() as http:
-            found = []
+            statuses = []
             for name in ("a\r\nset-cookie: x", "☃", "a/b", 7, ["a"], {"id": "a"}):
-                found.append((await http.post("/v1/episodes", json={"id": name})).status_code)
+                statuses.append((await http.post("/v1/episodes", json={"id": name})).status_code)
             for task in ({"id": "t"}, ["t"], 7, "t\n", "x" * 201):
-                found.append((await http.post("/v1/episodes", json={"task": task})).status_code)
-            found.append((await http.post("/v1/episodes/a%0d%0ax/watch", json={"by": "Ada"})).status_code)
-            return found, list(served.episodes)
+                statuses.append((await http.post("/v1/episodes", json={"task": task})).status_code)
+            statuses.append((await http.post("/v1/episodes/a%0d%0ax/watch", json={"by": "Ada"})).status_code)
+            return statuses, list(served.episodes)
 
-    found, begun = played(assembly, work)
-    assert found == [400] * len(found)
+    statuses, begun = played(assembly, work)
+    assert statuses == [400] * len(statuses)
     assert not begun
 
 
-def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
+def test_disconnect_before_the_first_token_generates_nothing(assembly):
     class Slow(Scripted):
         cancelled = 0
 
@@ -178,11 +178,11 @@ def test_who_hangs_up_before_the_first_word_has_nothing_drawn(assembly):
     played(assembly, work, engine=Slow(assembly))
 
 
-def test_who_begins_ever_more_episodes_ends_his_own():
+def test_client_that_starts_too_many_episodes_ends_its_own():
     over = []
-    episodes = Episodes(over.append, most=4)
+    episodes = Episodes(over.append, max_open=4)
     careful, greedy = Key("careful", ""), Key("greedy", "")
-    episodes.opened(careful, {"id": "kept"})
+    episodes.open_episode(careful, {"id": "kept"})
     for number in range(9):
-        episodes.opened(greedy, {"id": f"g{number}"})
+        episodes.open_episode(greedy, {"id": f"g{number}"})
     assert [episode.id for episode in episodes] == ["kept", "g6", "g7", "g8"]

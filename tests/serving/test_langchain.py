@@ -6,8 +6,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from tests_constrained import engine_for, made_with
-from tests_served import Served, at_a_socket
+from support.constrained_decoding import engine_for, made_with
+from support.served_policy import Served, at_a_socket
 
 pytestmark = pytest.mark.slow
 COMMAND = "pip install langchain-openai langchain-anthropic"

@@ -1,4 +1,4 @@
-"""Sizes that one client can reach, and what other clients notice of it."""
+"""Sizes that one client can reach, and their effect on other clients."""
 
 import asyncio
 import json
@@ -7,23 +7,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests_served import HI, Scripted, at_a_socket, made, played, request, sent_raw
-from whetstone.chat.api.asked import RefusedError
-from whetstone.chat.api.fields import seconds_of, stops_of, whole_number
+from support.served_policy import HI, Scripted, at_a_socket, build_assembly, played, request, sent_raw
+from whetstone.chat.api.request_fields import parse_seconds, parse_stops, whole_number
+from whetstone.chat.api.requests import RefusedError
 from whetstone.serving import Key, Keys
-from whetstone.serving.access import hashed_key
-from whetstone.serving.people import PeopleQueue
+from whetstone.serving.api_keys import hash_key
+from whetstone.serving.human_in_the_loop import PeopleQueue
 
 CHAT, MEBIBYTE = "/v1/chat/completions", 1 << 20
 
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def keys_of(**roles):
-    return Keys({hashed_key(name): Key(name, hashed_key(name), role) for name, role in roles.items()})
+    return Keys({hash_key(name): Key(name, hash_key(name), role) for name, role in roles.items()})
 
 
 class Counting:
@@ -71,13 +71,13 @@ def test_15_mebibytes_are_rejected_before_a_character_is_tokenized(assembly, pat
 
 @pytest.mark.parametrize("path", LONG_BODIES)
 def test_text_that_no_tokens_can_fit_is_rejected_before_it_is_tokenized(assembly, path, monkeypatch):
-    """Below the limit of bytes, which is for JSON, and above that of characters."""
+    """Reject between the limit of bytes, which applies to JSON, and the limit of characters."""
     counting = Counting(assembly.chat.tokenizer)
     monkeypatch.setattr(assembly.chat, "tokenizer", counting)
     body = json.loads(json.dumps(LONG_BODIES[path]).replace(LONG, TEXT * 40_000))
 
     async def work(served):
-        most = served.server.most_characters
+        most = served.server.max_characters
         async with served.http() as http:
             answer = await http.post(path, json={"model": "tiny", **body})
         return most, answer.status_code, answer.json()["error"]
@@ -89,20 +89,20 @@ def test_text_that_no_tokens_can_fit_is_rejected_before_it_is_tokenized(assembly
     assert counting.characters < 1000
 
 
-def test_a_text_that_fits_has_at_most_the_characters_that_are_allowed(assembly):
-    """The bound is one: the longest token, as often as the context has room for it."""
+def test_text_that_fits_has_at_most_the_allowed_characters(assembly):
+    """Compute the bound: the longest token times the context length."""
     tokenizer = assembly.chat.tokenizer
     longest = max(tokenizer.get_vocab(), key=len)
 
     async def work(served):
-        return served.server.most_characters
+        return served.server.max_characters
 
     assert played(assembly, work) == 768 * len(longest)
 
 
-def test_a_long_text_is_tokenized_while_others_are_answered(assembly, monkeypatch):
-    """Requests for health are answered between the start and the end of one tokenization."""
-    monkeypatch.setattr("whetstone.chat.api.fields._LONG", 100)
+def test_other_requests_are_served_during_the_tokenization_of_a_long_text(assembly, monkeypatch):
+    """Send health requests between the start and the end of one tokenization."""
+    monkeypatch.setattr("whetstone.chat.api.request_fields._LONG", 100)
     states = []
 
     async def work(served):
@@ -130,10 +130,10 @@ def test_a_long_text_is_tokenized_while_others_are_answered(assembly, monkeypatc
     assert states == ["start", 200, "end"]
 
 
-def test_a_text_that_ends_an_answer_has_a_bounded_length():
-    assert stops_of(["x" * 1000]) == ("x" * 1000,)
+def test_stop_sequence_has_a_bounded_length():
+    assert parse_stops(["x" * 1000]) == ("x" * 1000,)
     with pytest.raises(RefusedError, match="1 to 1000 characters"):
-        stops_of("x" * 1001)
+        parse_stops("x" * 1001)
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -146,7 +146,7 @@ def test_a_text_that_ends_an_answer_has_a_bounded_length():
 @example(" 1")
 @example("1.0")
 @example("9" * 5000)
-def test_a_whole_number_is_ascii_digits_alone(text):
+def test_integer_is_ascii_digits_only(text):
     if text and set(text) <= set("0123456789") and int(text[:25]) < 2**63 and len(text) < 20:
         assert whole_number(text, "turn") == int(text)
     else:
@@ -155,17 +155,17 @@ def test_a_whole_number_is_ascii_digits_alone(text):
 
 
 @pytest.mark.parametrize("value", [True, False, None, 1.0, 1.5, -1, 2**63, [1], {"a": 1}, b"1"])
-def test_what_is_no_whole_number_of_json_is_rejected(value):
+def test_value_that_is_no_json_integer_is_rejected(value):
     with pytest.raises(RefusedError):
         whole_number(value, "turn")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e3", "-1", "+1", " 1", "1_0", "\u0661", "", "1.", ".5", "9" * 400])
 def test_seconds_are_ascii_digits_with_a_point(text):
-    assert seconds_of("0", "wait") == 0
-    assert seconds_of("2.5", "wait") == 2.5
+    assert parse_seconds("0", "wait") == 0
+    assert parse_seconds("2.5", "wait") == 2.5
     with pytest.raises(RefusedError):
-        seconds_of(text, "wait")
+        parse_seconds(text, "wait")
 
 
 NUMBERS = ["\u0661", "1_0", "+0", " 0", "0 ", "-0", "1.0", "0x0", "9" * 5000, "00000000000000000000"]
@@ -200,7 +200,7 @@ def test_no_route_reads_another_number_from_a_path_query_header_or_body(assembly
     assert rewards == {}
 
 
-def test_an_answer_is_rewarded_once_in_a_request(assembly):
+def test_response_is_rewarded_once_per_request(assembly):
     async def work(served):
         async with served.http() as http:
             await http.post(f"/episodes/e{CHAT}", json={"model": "tiny", "messages": HI, "max_tokens": 1})
@@ -214,7 +214,7 @@ def test_an_answer_is_rewarded_once_in_a_request(assembly):
 # ------------------------------------------------------------------------------------------- seats and notes
 
 
-def test_open_seats_and_notes_of_a_key_have_a_limit_of_bytes_that_no_other_key_notices():
+def test_seats_and_notes_of_a_key_have_a_limit_of_bytes_that_does_not_affect_other_keys():
     queue = PeopleQueue(max_bytes=10_000)
     first = queue.open(about="x" * 4000, seconds=60, owner="a")
     message = {"role": "user", "content": "x" * 4000}
@@ -232,7 +232,7 @@ def test_open_seats_and_notes_of_a_key_have_a_limit_of_bytes_that_no_other_key_n
     queue.open(about="x" * 4000, seconds=60, owner="a")
 
 
-def test_a_turn_of_a_seat_counts(tmp_path):
+def test_turn_of_a_seat_counts(tmp_path):
     queue = PeopleQueue(tmp_path / "people.jsonl", max_bytes=1000)
     seat = queue.open(about="", seconds=60, owner="a")
     with pytest.raises(RefusedError, match="bytes of 1000"):
@@ -240,7 +240,7 @@ def test_a_turn_of_a_seat_counts(tmp_path):
     assert "asked" not in (tmp_path / "people.jsonl").read_text()
 
 
-def test_sizes_are_known_after_a_restart_and_notes_that_are_forgotten_count_no_more(tmp_path):
+def test_sizes_are_restored_after_a_restart_and_deleted_notes_do_not_count(tmp_path):
     queue = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
     queue.note("x" * 1500, episode="e", answer=0, by="a", owner="a")
     reloaded = PeopleQueue(tmp_path / "people.jsonl", max_bytes=2000)
@@ -251,8 +251,8 @@ def test_sizes_are_known_after_a_restart_and_notes_that_are_forgotten_count_no_m
     reloaded.note("x" * 1000, episode="f", answer=0, by="a", owner="a")
 
 
-def test_a_key_has_so_many_seats_and_leaves_room_for_others(monkeypatch):
-    monkeypatch.setattr("whetstone.serving.people.queue._MOST_OF_A_KEY", 3)
+def test_number_of_seats_per_key_is_bounded(monkeypatch):
+    monkeypatch.setattr("whetstone.serving.human_in_the_loop.queue._MOST_OF_A_KEY", 3)
     queue = PeopleQueue()
     seats = [queue.open(about="", seconds=60, owner="a") for _ in range(3)]
     with pytest.raises(RefusedError, match="3 open seats"):
@@ -267,7 +267,7 @@ def test_a_key_has_so_many_seats_and_leaves_room_for_others(monkeypatch):
     assert sum(seat.owner == "a" for seat in queue.seats.values()) <= 6
 
 
-def test_a_note_that_is_too_much_leaves_no_rating(assembly):
+def test_too_large_note_leaves_no_rating(assembly):
     keys = keys_of(Ada="reward")
 
     async def work(served):

@@ -1,17 +1,17 @@
-"""What plain rules make of that which follows an answer."""
+"""Scores of user feedback by plain rules."""
 
 import pytest
 
 from whetstone.chat import assistant, tool_result, user
-from whetstone.serving.live import Followed, by_rules
+from whetstone.serving.online import FollowUp, by_rules
 
 
-def judged(*following, asked="Sort these files by size.", said="Done.", **options):
-    return by_rules(Followed((user(asked),), assistant(said), following), **options)
+def judged(*following, question="Sort these files by size.", message="Done.", **options):
+    return by_rules(FollowUp((user(question),), assistant(message), following), **options)
 
 
 @pytest.mark.parametrize(
-    ("said", "reward"),
+    ("message", "reward"),
     [
         ("No, by date.", -1),
         ("That's not what I meant. By date.", -1),
@@ -21,22 +21,22 @@ def judged(*following, asked="Sort these files by size.", said="Done.", **option
         ("Thanks! Now delete the largest.", 1),
         ("Perfect", 1),
         ("now delete the largest one", 0),
-        ("Now show the notes.", 0),  # a word that holds `no`
-        ("Delete the first. No, keep it.", 0),  # it corrects himself
+        ("Now show the notes.", 0),  # a word that contains `no`
+        ("Delete the first. No, keep it.", 0),  # a self-correction
         ("sort these files by size", -1),
         ("", 0),
     ],
 )
-def test_a_user_corrects_thanks_asks_again_or_goes_on(said, reward):
-    judgement = judged(user(said))
-    assert judgement.reward == reward
-    assert judgement.teaches == (reward != 0)
-    assert bool(judgement.hint) == (judgement.why.startswith("corrected"))
+def test_user_corrects_thanks_repeats_or_continues(message, reward):
+    feedback = judged(user(message))
+    assert feedback.reward == reward
+    assert feedback.is_trainable == (reward != 0)
+    assert bool(feedback.hint) == (feedback.why.startswith("corrected"))
 
 
-@pytest.mark.parametrize(("said", "reward"), [("No", 0), ("Yes please", 0), ("No, that's wrong", -1)])
-def test_yes_and_no_answer_an_answer_that_asks(said, reward):
-    assert judged(user(said), said="Shall I delete them?").reward == reward
+@pytest.mark.parametrize(("message", "reward"), [("No", 0), ("Yes please", 0), ("No, that's wrong", -1)])
+def test_yes_and_no_to_a_question_of_the_policy(message, reward):
+    assert judged(user(message), message="Shall I delete them?").reward == reward
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_yes_and_no_answer_an_answer_that_asks(said, reward):
         ("The capital is Paris.", 0),
     ],
 )
-def test_tools_fail_pass_tests_or_say_something(result, reward):
-    judgement = judged(tool_result(result, call_id="c"))
-    assert judgement.reward == reward
-    assert judgement.hint == (result if reward < 0 else "")
+def test_tools_fail_pass_tests_or_return_text(result, reward):
+    feedback = judged(tool_result(result, call_id="c"))
+    assert feedback.reward == reward
+    assert feedback.hint == (result if reward < 0 else "")
 
 
-def test_a_long_correction_is_a_hint_of_bounded_length():
+def test_long_correction_is_a_hint_of_bounded_length():
     assert len(judged(user("No. " + "x" * 9999)).hint) == 500
 
 
-def test_words_are_the_recipes_to_choose():
+def test_words_are_options_of_the_recipe():
     assert judged(user("Nein, nach Datum."), corrections=["nein"]).reward == -1
     assert judged(user("No, by date."), corrections=["nein"]).reward == 0

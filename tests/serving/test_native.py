@@ -1,7 +1,7 @@
-"""An episode has the same tokens, log-probs and masks whether a client plays it or the native loop does.
+"""An episode has the same tokens, log-probs and masks through a client as in the native loop.
 
-The templates are those of real models. The model is a small one of random weights; what it says in the first turns is
-held to the shape of a call, in which it draws the digits, since such a model would never make one.
+The chat templates are those of real models. The model is small and randomly initialized; its first turns are
+constrained to a call with sampled digits, since such a model would not call a tool otherwise.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests_served import Served
-from tests_slow import mostly_slow
-from tests_templates import real_templates, real_tokenizer
+from support.chat_templates import real_templates, real_tokenizer
+from support.served_policy import Served
+from support.slow import mostly_slow
 from whetstone.assembly import assemble
-from whetstone.chat import Message, ToolCall, fitting_format
+from whetstone.chat import Message, ToolCall, detect_tool_call_format
 from whetstone.policies import Policy
 from whetstone.recipe import load_recipe
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
 from whetstone.tools import Toolset
-from whetstone.tools.arithmetic import pocket_calculator
+from whetstone.tools.arithmetic_tools import pocket_calculator
 from whetstone.trajectory import Author
 
 REAL = real_templates()
@@ -50,14 +50,18 @@ def policy_of(name):
     return Policy(LlamaForCausalLM(config).eval(), tokenizer)
 
 
-def made(name):
+def build_assembly(name):
     policy = policy_of(name)
-    changes = [f"chat.format={fitting_format(policy.tokenizer)}", "ablations=null", f"rollout.max_new_tokens={CONTEXT}"]
+    changes = [
+        f"chat.format={detect_tool_call_format(policy.tokenizer)}",
+        "ablations=null",
+        f"rollout.max_new_tokens={CONTEXT}",
+    ]
     return assemble(load_recipe("demo", [*changes, f"environment.max_turns={CALLS + 1}"]), policy)
 
 
-class InTheShapeOfACall:
-    """A constraint: the tokens of a call, with any digit where there is one."""
+class CallConstraint:
+    """Constrain a response to the tokens of a call with any digits."""
 
     def __init__(self, chat, vocabulary):
         self.chat, self.vocabulary = chat, vocabulary
@@ -65,34 +69,34 @@ class InTheShapeOfACall:
         self.shape = chat.write(call, TOOLS.specs)
         self.digits = [chat.encode(digit)[0] for digit in "123456789"]
 
-    def allowed(self, drawn):
+    def allowed(self, sampled):
         mask = np.zeros(self.vocabulary, dtype=bool)
-        wanted = self.shape[len(drawn)]
+        wanted = self.shape[len(sampled)]
         mask[self.digits if wanted in self.digits else [wanted]] = True
         return mask
 
 
-class Calling:
-    """The engine, whose first answers are calls and whose last is whatever the model draws."""
+class CallingEngine:
+    """An engine whose first responses are calls and whose last is unconstrained."""
 
     def __init__(self, assembly):
         self.engine, self.chat = assembly.engine(), assembly.chat
         self.vocabulary = len(assembly.policy.tokenizer)
-        self.asked = []
+        self.samplings = []
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
     async def generate(self, request):
-        self.asked.append(request.sampling)
-        shape = InTheShapeOfACall(self.chat, self.vocabulary) if len(self.asked) <= CALLS else None
+        self.samplings.append(request.sampling)
+        shape = CallConstraint(self.chat, self.vocabulary) if len(self.samplings) <= CALLS else None
         bounded = replace(request.sampling, constraint=shape, max_new_tokens=len(shape.shape) if shape else FREE)
         return await self.engine.generate(replace(request, sampling=bounded))
 
 
-def natively(assembly, *, greedy=False):
+def play_natively(assembly, *, greedy=False):
     async def run():
-        engine = Calling(assembly)
+        engine = CallingEngine(assembly)
         try:
             actor = assembly.policy_actor(engine, temperature=0.0 if greedy else 1.0)
             return await assembly.collector(actor).sample(Plan(assembly.source.task(0), seed=SEED))
@@ -102,15 +106,15 @@ def natively(assembly, *, greedy=False):
     return asyncio.run(run())
 
 
-def by_a_client(assembly, *, greedy=False, streamed=False):
-    """The loop most people have, that knows of nothing but an address."""
+def play_with_client(assembly, *, greedy=False, streamed=False):
+    """Play the episode in the usual loop of a client that has only an address."""
     task = assembly.source.task(0)
 
-    async def asked(client, said):
-        options = {"model": "tiny", "messages": said, "tools": OFFERED, **({"temperature": 0} if greedy else {})}
+    async def send(client, messages):
+        options = {"model": "tiny", "messages": messages, "tools": OFFERED, **({"temperature": 0} if greedy else {})}
         if not streamed:
-            told = await client.chat.completions.create(**options)
-            return told.choices[0].message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+            response = await client.chat.completions.create(**options)
+            return response.choices[0].message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
         text, calls = "", []
         async for piece in await client.chat.completions.create(**options, stream=True):
             delta = piece.choices[0].delta
@@ -119,18 +123,18 @@ def by_a_client(assembly, *, greedy=False, streamed=False):
         return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
 
     async def run():
-        served = Served(assembly, engine=Calling(assembly))
+        served = Served(assembly, engine=CallingEngine(assembly))
         headers = {"x-whetstone-task": task.id, "x-whetstone-seed": str(derive_seed(SEED, task.id, 0))}
-        said = [{"role": "user", "content": task.prompt}]
+        messages = [{"role": "user", "content": task.prompt}]
         try:
             client = served.client(default_headers=headers)
             for _ in range(CALLS + 1):
-                message = await asked(client, said)
-                said.append(message)
+                message = await send(client, messages)
+                messages.append(message)
                 calls = message.get("tool_calls", ())
                 for call in calls:
                     result = pocket_calculator(**json.loads(call["function"]["arguments"]))
-                    said.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
                 if not calls:
                     break
             (episode,) = served.episodes
@@ -141,27 +145,27 @@ def by_a_client(assembly, *, greedy=False, streamed=False):
     return asyncio.run(run())
 
 
-def in_tokens(trajectory):
-    """All a learner reads of it."""
-    whole = [(s.tokens.ids, s.tokens.logprobs, s.tokens.versions, s.action_mask) for s in trajectory.segments()]
-    return [repr(part) for part in whole], [turn.message for turn in trajectory.turns]  # NaN is written as itself
+def comparable(trajectory):
+    """Return all of a trajectory that a learner uses."""
+    segments = [(s.tokens.ids, s.tokens.logprobs, s.tokens.versions, s.action_mask) for s in trajectory.segments()]
+    return [repr(part) for part in segments], [turn.message for turn in trajectory.turns]  # NaN is written as itself
 
 
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", mostly_slow([pytest.param(n, id=n) for n in EIGHT], quick=["GLM-4.6"]))
-def test_an_episode_through_the_endpoint_is_the_native_one_token_for_token(name, streamed, greedy):
-    assembly = made(name)
-    native = natively(assembly, greedy=greedy)
-    served = by_a_client(assembly, greedy=greedy, streamed=streamed)
+def test_episode_through_the_endpoint_has_the_tokens_of_the_native_loop(name, streamed, greedy):
+    assembly = build_assembly(name)
+    native = play_natively(assembly, greedy=greedy)
+    served = play_with_client(assembly, greedy=greedy, streamed=streamed)
     assert len(native.turns) == CALLS + 1
     assert all(turn.message.tool_calls for turn in native.turns[:CALLS])
-    assert in_tokens(served) == in_tokens(native)
+    assert comparable(served) == comparable(native)
     assert served.task_id == native.task_id
 
 
-def test_the_calls_that_are_compared_were_drawn():
-    native = natively(made("GLM-4.6"))
+def test_compared_calls_were_sampled():
+    native = play_natively(build_assembly("GLM-4.6"))
     digits = [sign for turn in native.turns[:CALLS] for sign in turn.message.tool_calls[0].arguments if sign.isdigit()]
     assert len(set(digits)) > 2
     assert all(author is Author.POLICY for turn in native.turns for author in turn.action.authors)

@@ -1,10 +1,10 @@
-"""Ids of episodes belong to a key: another key learns nothing of them, and can use the same ones."""
+"""Ids of episodes belong to a key: another key cannot access them and can use the same ids."""
 
 import pytest
 
-from tests_served import HI, Scripted, made, played
+from support.served_policy import HI, Scripted, build_assembly, played
 from whetstone.serving import Episodes, Key, Keys
-from whetstone.serving.access import hashed_key
+from whetstone.serving.api_keys import hash_key
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": HI, "max_tokens": 4}
@@ -13,11 +13,11 @@ STATES = ("open", "rewarded", "deleted", "empty", "unknown")
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def keys_of(**roles):
-    return Keys({hashed_key(name): Key(name, hashed_key(name), role) for name, role in roles.items()})
+    return Keys({hash_key(name): Key(name, hash_key(name), role) for name, role in roles.items()})
 
 
 def requests_for(id):
@@ -35,7 +35,7 @@ def requests_for(id):
 
 
 def in_general(answer, id):
-    """A response without what differs between two requests of the same kind."""
+    """Return a response without fields that differ between equal requests."""
     headers = {name: value for name, value in answer.headers.items() if "request-id" not in name}
     text = answer.text.replace(id, "ID")
     if "choices" in text:
@@ -44,7 +44,7 @@ def in_general(answer, id):
 
 
 @pytest.mark.parametrize("number", range(len(list(requests_for("x")))))
-def test_an_episode_of_another_key_is_as_one_that_never_was(assembly, number):
+def test_episode_of_another_key_is_as_a_missing_one(assembly, number):
     async def work(served):
         results = {}
         async with served.http() as http:
@@ -64,7 +64,7 @@ def test_an_episode_of_another_key_is_as_one_that_never_was(assembly, number):
                     await ask("owner", "DELETE", f"/v1/episodes/{id}", None)
                 method, path, body = list(requests_for(id))[number]
                 results[state] = in_general(await ask("other", method, path, body), id)
-            own = {each.id.rstrip("-"): len(each.said) for each in served.episodes if each.owner == "owner"}
+            own = {each.id.rstrip("-"): len(each.answers) for each in served.episodes if each.owner == "owner"}
         return results, own
 
     lines = ["a"] * 20
@@ -75,7 +75,7 @@ def test_an_episode_of_another_key_is_as_one_that_never_was(assembly, number):
     assert own == {"open": 1, "empty": 0}
 
 
-def test_two_keys_use_one_id_and_each_is_recorded_for_itself(assembly):
+def test_two_keys_can_use_one_id_and_are_recorded_separately(assembly):
     async def work(served):
         async with served.http() as http:
             for key in "ab":
@@ -94,31 +94,31 @@ def test_two_keys_use_one_id_and_each_is_recorded_for_itself(assembly):
     assert results == [("a:e/a:e", "a:e", 0.25), ("b:e/b:e", "b:e", 0.75)]
 
 
-def test_an_administrator_sees_episodes_of_any_key_and_its_own_first():
+def test_administrator_sees_episodes_of_any_key_with_own_ones_first():
     episodes, admin, user = Episodes(), Key("root", "", "admin"), Key("agent", "")
-    other = episodes.opened(user, {"id": "e"})
+    other = episodes.open_episode(user, {"id": "e"})
     assert episodes.get(admin, "e") is other
-    own = episodes._begun("e", admin, "")
+    own = episodes._open_new("e", admin, "")
     assert episodes.get(admin, "e") is own
     episodes.end(own)
     assert episodes.get(user, "e") is other
 
 
-def test_names_in_records_are_distinct_whatever_keys_and_ids_contain():
+def test_names_in_records_are_distinct_for_any_keys_and_ids():
     pairs = [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("a", "b")]
     episodes = Episodes()
-    names = [episodes.opened(Key(owner, "", "use"), {"id": id}).record_id for owner, id in pairs]
+    names = [episodes.open_episode(Key(owner, "", "use"), {"id": id}).record_id for owner, id in pairs]
     assert len(set(names)) == len(names)
-    assert episodes.opened(Key("", "", "use"), {"id": "e"}).record_id == "e"
+    assert episodes.open_episode(Key("", "", "use"), {"id": "e"}).record_id == "e"
 
 
-def test_ended_episodes_of_a_key_are_remembered_however_many_another_ends(monkeypatch):
-    monkeypatch.setattr("whetstone.serving.episodes._REMEMBERED", 2)
+def test_ended_episodes_of_a_key_are_kept_independently_of_others(monkeypatch):
+    monkeypatch.setattr("whetstone.serving.episodes._MAX_ENDED", 2)
     episodes, careful, greedy = Episodes(), Key("careful", ""), Key("greedy", "")
-    episodes.end(episodes.opened(careful, {"id": "e"}))
+    episodes.end(episodes.open_episode(careful, {"id": "e"}))
     for number in range(9):
-        episodes.end(episodes.opened(greedy, {"id": f"g{number}"}))
-    with pytest.raises(Exception, match="is over"):
+        episodes.end(episodes.open_episode(greedy, {"id": f"g{number}"}))
+    with pytest.raises(Exception, match="has ended"):
         episodes.get(careful, "e")
     with pytest.raises(Exception, match="there is no episode"):
         episodes.get(greedy, "g0")

@@ -1,4 +1,4 @@
-"""The page of people, in a real browser: talk, take over, rate, sit in a user's seat; what is written never runs."""
+"""The page for people in a real browser: chat, take over, rate, act as the user; text is never executed."""
 
 import asyncio
 from html.parser import HTMLParser
@@ -7,15 +7,15 @@ from importlib import resources
 import httpx2
 import pytest
 
-from tests_chromium import browsing, needs_chromium, served_at_a_port
-from tests_live import LiveServed, live_recipe
+from support.chromium import browsing, needs_chromium, served_at_a_port
+from support.live_serving import LiveServed, live_recipe
 
-PAGE = resources.files("whetstone.serving.people") / "page"
+PAGE = resources.files("whetstone.serving.human_in_the_loop") / "page"
 EVIL = "<img src=x onerror='window.evil = 1'><script>window.evil = 2</script>"
 
 
-def browsed(folder, work, *overrides, path="/", **how):
-    """What `work` comes to of (service, page, address)."""
+def with_browser(folder, work, *overrides, path="/", **how):
+    """Return the result of `work`, called with service, page and address."""
 
     async def run():
         live = LiveServed(folder / "run", live_recipe("live.turns_per_update=50", *overrides))
@@ -32,7 +32,7 @@ def browsed(folder, work, *overrides, path="/", **how):
 
 @needs_chromium
 @pytest.mark.slow
-def test_a_person_talks_takes_over_with_the_keyboard_and_rates(tmp_path):
+def test_person_chats_takes_over_by_keyboard_and_rates(tmp_path):
     async def work(served, page, address):
         await page.write("#name", "Ada")
         await page.run("document.getElementById('name').dispatchEvent(new Event('change'))")
@@ -40,23 +40,23 @@ def test_a_person_talks_takes_over_with_the_keyboard_and_rates(tmp_path):
         await page.key("Enter", 13)
         await page.until("document.querySelectorAll('li.assistant .row').length === 1")
         (episode,) = served.episodes
-        assert episode.watched == "Ada"
+        assert episode.reviewer == "Ada"
         await page.click("Take over")
-        await page.write("form textarea[aria-label='What is said instead']", f"It is B. {EVIL}")
-        await page.click("Say this instead")
+        await page.write("form textarea[aria-label='Replacement']", f"It is B. {EVIL}")
+        await page.click("Replace")
         await page.until("document.querySelectorAll('li.by-person').length === 1")
-        assert episode.said[0].replaced.message.text == f"It is B. {EVIL}"
-        assert episode.said[1].by == "Ada"
+        assert episode.answers[0].replaced.message.text == f"It is B. {EVIL}"
+        assert episode.answers[1].by == "Ada"
         await page.write("#words", "And then?")
         await page.key("Enter", 13)
         await page.until(
             "document.querySelectorAll('li.assistant').length === 3 && !document.querySelector('.drawing')"
         )
-        assert episode.said[2].before is episode.said[1]
+        assert episode.answers[2].before is episode.answers[1]
         await page.click("Bad")
         await page.until("document.querySelector('.note')?.textContent.includes('Ada')")
-        kept = [(turn.answer, turn.judgement.reward) for turn in served.live.turns.turns([0, 1])]
-        assert kept == [(0, 1.0), (2, -1.0)]
+        stored = [(turn.answer, turn.feedback.reward) for turn in served.live.turns.turns([0, 1])]
+        assert stored == [(0, 1.0), (2, -1.0)]
         assert await page.run("typeof window.evil") == "undefined"
         assert await page.run("document.querySelectorAll('main img, main script').length") == 0
         assert "<script>" in await page.run("document.querySelector('li.user .words').textContent")
@@ -64,12 +64,12 @@ def test_a_person_talks_takes_over_with_the_keyboard_and_rates(tmp_path):
             each for each in page.told if "exceptionDetails" in each or "content-security" in str(each).lower()
         ] == []
 
-    browsed(tmp_path, work)
+    with_browser(tmp_path, work)
 
 
 @needs_chromium
 @pytest.mark.slow
-def test_a_person_answers_as_the_user_on_a_phone_in_the_dark(tmp_path):
+def test_person_answers_as_the_user_on_a_phone_in_dark_mode(tmp_path):
     async def work(served, page, address):
         seat = served.people.open(about="You want to cancel order 7.", seconds=600)
         served.people.ask(seat.id, 0, [{"role": "assistant", "content": "How can I help?"}])
@@ -77,24 +77,24 @@ def test_a_person_answers_as_the_user_on_a_phone_in_the_dark(tmp_path):
         await page.click("Take the next")
         await page.until("document.querySelector('.about')?.textContent === 'You want to cancel order 7.'")
         await page.write("#seat textarea", "Cancel it, please.")
-        await page.click("Say")
+        await page.click("Send")
         await page.until("document.querySelectorAll('li.user').length === 1")
         assert (await served.people.words(seat.id, 0))["message"]["content"] == "Cancel it, please."
         served.people.ask(seat.id, 1, [{"role": "assistant", "content": "Done. Anything else?"}])
         await page.until("document.querySelectorAll('li.assistant').length === 2")
         await page.write("#seat textarea", "No, thanks.")
-        await page.click("Say, and end")
-        await page.until("document.getElementById('status').textContent.includes('over')")
+        await page.click("Send, and end")
+        await page.until("document.getElementById('status').textContent.includes('ended')")
         assert served.people.get(seat.id).over == "said to be over"
         assert await page.run("document.documentElement.scrollWidth <= window.innerWidth")
         assert await page.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 26)"
 
-    browsed(tmp_path, work, width=375, height=700, dark=True)
+    with_browser(tmp_path, work, width=375, height=700, dark=True)
 
 
 @needs_chromium
 @pytest.mark.slow
-def test_an_answer_that_is_held_is_changed_on_the_page_before_its_agent_hears_it(tmp_path):
+def test_held_response_is_edited_on_the_page_before_it_is_sent(tmp_path):
     async def work(served, page, address):
         async with httpx2.AsyncClient(base_url=address, timeout=90) as http:
             await http.post("/v1/episodes/agent/watch", json={"by": "Ada", "seconds": 80})
@@ -104,34 +104,34 @@ def test_an_answer_that_is_held_is_changed_on_the_page_before_its_agent_hears_it
             await page.click("Take the next")
             await page.until("document.querySelector('#seat textarea')")
             await page.write("#seat textarea", "It is B.")
-            await page.click("Say this instead")
+            await page.click("Replace")
             assert (await asking).json()["choices"][0]["message"]["content"] == "It is B."
             await page.click("Episodes")
             await page.click("Open")
             await page.until("document.querySelectorAll('li.by-person').length === 1")
 
-    browsed(tmp_path, work)
+    with_browser(tmp_path, work)
 
 
 @needs_chromium
 @pytest.mark.slow
-def test_another_page_in_the_same_browser_cannot_ask_in_its_users_name(tmp_path):
+def test_page_of_another_origin_cannot_send_requests_as_the_user(tmp_path):
     async def work(served, page, address):
         port = address.rpartition(":")[2]
         await page.command("Page.navigate", url=f"http://localhost:{port}/")  # another origin of the same server
         await page.until("document.getElementById('model')?.textContent === 'tiny'")
         how = "{method: 'POST', body: '{}', mode: 'no-cors'}"
         script = f"fetch('{address}/v1/people/claim', {how}).then(String, String)"
-        assert "TypeError" in await page.run(script)  # refused by the page's own policy already
+        assert "TypeError" in await page.run(script)  # already refused by the policy of the page
         async with httpx2.AsyncClient(base_url=address) as http:
             for origin, status in ((address, 200), (f"http://localhost:{port}", 403), ("null", 403)):
                 answer = await http.post("/v1/people/claim", json={}, headers={"origin": origin})
                 assert answer.status_code == status
 
-    browsed(tmp_path, work)
+    with_browser(tmp_path, work)
 
 
-def test_the_page_asks_nothing_of_the_network_and_has_no_script_or_style_inside(tmp_path):
+def test_page_loads_nothing_from_the_network_and_has_no_inline_script_or_style(tmp_path):
     class Tags(HTMLParser):
         def handle_starttag(self, tag, attributes):
             attributes = dict(attributes)

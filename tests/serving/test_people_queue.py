@@ -1,27 +1,27 @@
-"""Several people and one queue: who holds which seat, until when, and what a kill leaves of it."""
+"""Several people and one queue: claims of seats, deadlines, and recovery after a kill."""
 
 import asyncio
 
 import pytest
 
-from tests_chromium import served_at_a_port
-from tests_served import made, played
+from support.chromium import served_at_a_port
+from support.served_policy import build_assembly, played
 from whetstone.chat import assistant
-from whetstone.chat.api.asked import RefusedError
+from whetstone.chat.api.requests import RefusedError
 from whetstone.environments import USERS
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import InfrastructureError, RunDirectoryError
 from whetstone.plugins import OptionError
 from whetstone.serving import Key, Keys
-from whetstone.serving.access import hashed_key
-from whetstone.serving.people import PeopleQueue
+from whetstone.serving.api_keys import hash_key
+from whetstone.serving.human_in_the_loop import PeopleQueue
 from whetstone.trajectory import EndReason, Task
 
 HELLO = [{"role": "assistant", "content": "How can I help?"}]
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test advances."""
 
     now = 1000.0
 
@@ -29,8 +29,8 @@ class Clock:
         return self.now
 
 
-def queue_of(path=None, *, waiting=0, claim_seconds=60.0):
-    """(a queue, its clock, ids of seats that wait)"""
+def make_queue(path=None, *, waiting=0, claim_seconds=60.0):
+    """Return (a queue, its clock, ids of waiting seats)."""
     clock = Clock()
     queue = PeopleQueue(path, claim_seconds=claim_seconds, clock=clock)
     ids = []
@@ -41,19 +41,19 @@ def queue_of(path=None, *, waiting=0, claim_seconds=60.0):
     return queue, clock, ids
 
 
-def test_nobody_is_given_what_another_holds_and_who_waits_the_longest_comes_first():
-    queue, _, ids = queue_of(waiting=3)
+def test_claimed_seats_are_exclusive_and_the_longest_waiting_is_first():
+    queue, _, ids = make_queue(waiting=3)
     assert [queue.claim(who).id for who in ("Ada", "Bo", "Cy")] == ids
     assert queue.claim("Di") is None
-    assert queue.claim("Ada").id == ids[0]  # his own, again
+    assert queue.claim("Ada").id == ids[0]  # the claimed seat again
     with pytest.raises(RefusedError, match="Bo has claimed it"):
         queue.claim("Ada", ids[1])
     with pytest.raises(RefusedError, match="Bo has claimed it"):
         queue.say(ids[1], "Ada", {"role": "user", "content": "Hi"})
 
 
-def test_what_somebody_gave_back_goes_to_others_and_never_to_him_again():
-    queue, _, (id,) = queue_of(waiting=1)
+def test_returned_seat_goes_to_other_people_only():
+    queue, _, (id,) = make_queue(waiting=1)
     queue.claim("Ada")
     queue.release(id, "Ada")
     assert queue.claim("Ada") is None
@@ -62,8 +62,8 @@ def test_what_somebody_gave_back_goes_to_others_and_never_to_him_again():
         queue.release(id, "Ada")
 
 
-def test_a_claim_ends_at_its_deadline_and_a_seat_at_that_of_its_turn():
-    queue, clock, (id,) = queue_of(waiting=1)
+def test_claim_ends_at_its_deadline_and_a_seat_at_that_of_its_turn():
+    queue, clock, (id,) = make_queue(waiting=1)
     queue.claim("Ada")
     clock.now += 59
     assert queue.claim("Bo") is None
@@ -79,17 +79,17 @@ def test_a_claim_ends_at_its_deadline_and_a_seat_at_that_of_its_turn():
         queue.say(id, "Bo", {"role": "user", "content": "too late"})
 
 
-def test_who_speaks_keeps_the_seat_while_the_agent_is_at_work():
-    queue, clock, (id,) = queue_of(waiting=1)
+def test_speaker_keeps_the_seat_while_the_agent_works():
+    queue, clock, (id,) = make_queue(waiting=1)
     queue.claim("Ada")
     queue.say(id, "Ada", {"role": "user", "content": "Hi"})
     clock.now += 500
-    with pytest.raises(RefusedError, match="nothing is waited for"):
+    with pytest.raises(RefusedError, match="no message is requested"):
         queue.say(id, "Ada", {"role": "user", "content": "Hello?"})
     queue.ask(id, 1, [{"role": "assistant", "content": "Well?"}])
     assert (
-        queue.ask(id, 1, [{"role": "assistant", "content": "Well?"}]).asked == 2
-    )  # asked once more, as after a failure
+        queue.ask(id, 1, [{"role": "assistant", "content": "Well?"}]).num_requested == 2
+    )  # requested again, as after a failure
     queue.say(id, "Ada", {"role": "user", "content": "Bye"}, ended=True)
     assert [message["content"] for message in queue.get(id).messages] == ["How can I help?", "Hi", "Well?", "Bye"]
     with pytest.raises(RefusedError, match="the seat is over"):
@@ -97,9 +97,9 @@ def test_who_speaks_keeps_the_seat_while_the_agent_is_at_work():
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"said": "'])
-def test_a_queue_that_was_killed_goes_on_with_all_anybody_was_told(tmp_path, torn):
+def test_killed_queue_restores_all_confirmed_changes(tmp_path, torn):
     path = tmp_path / "people.jsonl"
-    queue, clock, ids = queue_of(path, waiting=3)
+    queue, clock, ids = make_queue(path, waiting=3)
     queue.claim("Ada")
     queue.say(ids[0], "Ada", {"role": "user", "content": "Hi"})
     queue.claim("Bo")
@@ -107,14 +107,14 @@ def test_a_queue_that_was_killed_goes_on_with_all_anybody_was_told(tmp_path, tor
     queue.note("unclear", episode="e", answer=0, by="Ada")
     with path.open("ab") as file:
         file.write(torn)
-    again = PeopleQueue(path, claim_seconds=60.0, clock=clock)
-    assert again.seats == queue.seats
-    assert again.notes == queue.notes
-    assert again.claim("Bo").id == ids[2]
-    assert PeopleQueue(path, clock=clock).seats == again.seats
-    again.ask(again.open(about="held", seconds=60, kind="policy", episode="e").id, 0, HELLO)
-    again.forget("e")
-    assert PeopleQueue(path, clock=clock).seats.keys() == again.seats.keys() == set(ids)
+    reopened = PeopleQueue(path, claim_seconds=60.0, clock=clock)
+    assert reopened.seats == queue.seats
+    assert reopened.notes == queue.notes
+    assert reopened.claim("Bo").id == ids[2]
+    assert PeopleQueue(path, clock=clock).seats == reopened.seats
+    reopened.ask(reopened.open(about="held", seconds=60, kind="policy", episode="e").id, 0, HELLO)
+    reopened.forget("e")
+    assert PeopleQueue(path, clock=clock).seats.keys() == reopened.seats.keys() == set(ids)
     assert b"unclear" not in path.read_bytes()
     assert b"held" not in path.read_bytes()
     path.write_bytes(b"{]\n" + path.read_bytes())
@@ -122,103 +122,103 @@ def test_a_queue_that_was_killed_goes_on_with_all_anybody_was_told(tmp_path, tor
         PeopleQueue(path)
 
 
-def test_many_people_at_once_share_out_the_queue_without_a_double(tmp_path):
+def test_concurrent_people_share_the_queue_without_duplicates(tmp_path):
     async def work(served):
         for number in range(12):
             seat = served.people.open(about=str(number), seconds=600)
             served.people.ask(seat.id, 0, HELLO)
-        http, given = served.http(), []
+        http, claimed = served.http(), []
 
         async def person(name):
-            while (told := (await http.post("/v1/people/claim", json={"by": name})).json()["seat"]) is not None:
-                given.append(told["id"])
-                said = {"by": name, "content": "Thanks.", "ended": True}
-                assert (await http.post(f"/v1/people/seats/{told['id']}/say", json=said)).status_code == 200
+            while (seat := (await http.post("/v1/people/claim", json={"by": name})).json()["seat"]) is not None:
+                claimed.append(seat["id"])
+                reply = {"by": name, "content": "Thanks.", "ended": True}
+                assert (await http.post(f"/v1/people/seats/{seat['id']}/say", json=reply)).status_code == 200
 
         await asyncio.gather(*(person(f"p{number}") for number in range(5)))
-        assert len(given) == len(set(given)) == 12
+        assert len(claimed) == len(set(claimed)) == 12
 
-    played(made(), work)
+    played(build_assembly(), work)
 
 
-class Person:
-    """Who sits at the page, by script."""
+class ScriptedPerson:
+    """A person at the page, by script."""
 
     def __init__(self, served, *words, ends=True):
         self.served, self.words, self.heard, self.ends = served, list(words), [], ends
 
     async def sit(self):
-        """Take the next seat and say all one has to."""
+        """Claim the next seat and send all words."""
         http = self.served.http()
         while self.words:
-            told = (await http.post("/v1/people/claim", json={"by": "Ada"})).json()["seat"]
-            if told is None:
+            seat = (await http.post("/v1/people/claim", json={"by": "Ada"})).json()["seat"]
+            if seat is None:
                 await asyncio.sleep(0.01)
                 continue
-            self.heard.append((told["about"], told["messages"][-1]["content"] if told["messages"] else ""))
-            said = {"by": "Ada", "content": self.words.pop(0), "ended": self.ends and not self.words}
-            await http.post(f"/v1/people/seats/{told['id']}/say", json=said)
+            self.heard.append((seat["about"], seat["messages"][-1]["content"] if seat["messages"] else ""))
+            reply = {"by": "Ada", "content": self.words.pop(0), "ended": self.ends and not self.words}
+            await http.post(f"/v1/people/seats/{seat['id']}/say", json=reply)
 
 
-def episode_at(address, answers, *, seconds=30.0):
-    """How an episode ends in which a person is the user, and what became of him."""
+def play_with_person(address, answers, *, seconds=30.0):
+    """Play an episode with a person as the user; return messages, end reason and verdict."""
 
     async def play():
         user = USERS["human"]
         world = ToolEnvironment(user=lambda: user(url=address, seconds=seconds))
         try:
             seen = await world.reset(Task("t", "Cancel order 7."), seed=0)
-            heard = [seen.messages[-1].text]
+            received = [seen.messages[-1].text]
             for answer in answers:
                 result = await world.step(assistant(answer))
-                heard += [message.text for message in result.observation.messages]
+                received += [message.text for message in result.observation.messages]
                 if result.ended is not None:
-                    return heard, result.ended, await world.verdict()
-            return heard, None, await world.verdict()
+                    return received, result.ended, await world.verdict()
+            return received, None, await world.verdict()
         finally:
             await world.close()
 
     return play()
 
 
-def test_a_person_takes_the_users_seat_in_a_test_of_an_agent():
+def test_person_is_the_user_in_an_evaluation_of_an_agent():
     async def work(served):
-        person = Person(served, "Cancel order 7, please.", "Yes.", "Thank you.")
+        person = ScriptedPerson(served, "Cancel order 7, please.", "Yes.", "Thank you.")
         async with served_at_a_port(served.app) as address:
-            found, _ = await asyncio.gather(episode_at(address, ["Really?", "Done."]), person.sit())
-        assert found == (
+            result, _ = await asyncio.gather(play_with_person(address, ["Really?", "Done."]), person.sit())
+        assert result == (
             ["Cancel order 7, please.", "Yes.", "Thank you."],
             EndReason.TERMINATED,
             {"user_ended": True, "user_answers": 3, "user_left": "ended"},
         )
         assert person.heard == [("Cancel order 7.", ""), ("Cancel order 7.", "Really?"), ("Cancel order 7.", "Done.")]
 
-    played(made(), work)
+    played(build_assembly(), work)
 
 
-def test_a_person_who_says_nothing_in_time_ends_the_episode_as_data_and_one_who_never_came_as_no_episode():
+def test_silent_person_ends_the_episode_and_an_absent_one_is_an_infrastructure_failure():
     async def work(served):
-        person = Person(served, "Cancel order 7, please.", ends=False)
+        person = ScriptedPerson(served, "Cancel order 7, please.", ends=False)
         async with served_at_a_port(served.app) as address:
-            playing = episode_at(address, ["Really?", "Done."], seconds=2.0)
-            (heard, ended, verdict), _ = await asyncio.gather(playing, person.sit())
-            assert (heard, ended) == (["Cancel order 7, please."], EndReason.TIMEOUT)
+            playing = play_with_person(address, ["Really?", "Done."], seconds=2.0)
+            (received, ended, verdict), _ = await asyncio.gather(playing, person.sit())
+            assert (received, ended) == (["Cancel order 7, please."], EndReason.TIMEOUT)
             assert (ended.valid, ended.cut_short) == (True, True)
             assert verdict == {"user_ended": False, "user_answers": 1, "user_left": "deadline"}
-            with pytest.raises(InfrastructureError, match=r"nobody at http.* took the user's seat within 0\.2 s"):
-                await episode_at(address, [], seconds=0.2)
+            with pytest.raises(InfrastructureError, match=r"no person at http.* took the user's seat within 0\.2 s"):
+                await play_with_person(address, [], seconds=0.2)
 
-    played(made(), work)
+    played(build_assembly(), work)
 
 
 @pytest.mark.slow
-def test_where_no_server_answers_there_is_no_episode():
-    with pytest.raises(InfrastructureError, match="asked"):
-        asyncio.run(episode_at("http://127.0.0.1:9", []))
+def test_unreachable_server_is_an_infrastructure_failure():
+    with pytest.raises(InfrastructureError, match="failed after"):
+        asyncio.run(play_with_person("http://127.0.0.1:9", []))
 
 
-def test_a_seat_is_seen_by_its_own_key_and_by_whoever_may_sit():
-    keys = Keys({hashed_key(name): Key(name, hashed_key(name), role) for name, role in (
+def test_seat_is_visible_to_its_key_and_to_allowed_people():
+    keys = Keys({hash_key(name): Key(name, hash_key(name), role) for name, role in (
         ("tester", "use"), ("other", "use"), ("Ada", "reward"))})  # fmt: skip
 
     async def work(served):
@@ -232,7 +232,7 @@ def test_a_seat_is_seen_by_its_own_key_and_by_whoever_may_sit():
         assert (await ask("other", "GET", f"/seats/{id}/turns/0"))[0] == 404
         assert (await ask("tester", "POST", "/claim", by="Ada"))[0] == 403
         assert (await ask("tester", "GET", "/seats"))[0] == 403
-        assert (await ask("Ada", "POST", "/claim", by="somebody else"))[1]["seat"]["by"] == "Ada"
+        assert (await ask("Ada", "POST", "/claim", by="another person"))[1]["seat"]["by"] == "Ada"
         assert (await ask("Ada", "POST", f"/seats/{id}/say", content=""))[0] == 400
         assert (await ask("Ada", "POST", f"/seats/{id}/say", content="Hi"))[0] == 200
         assert (await ask("tester", "GET", f"/seats/{id}/turns/0"))[1]["said"]["message"]["content"] == "Hi"
@@ -243,9 +243,9 @@ def test_a_seat_is_seen_by_its_own_key_and_by_whoever_may_sit():
             assert (await ask("tester", "POST", "/seats", seconds=seconds))[0] == 400
         assert (await ask("tester", "DELETE", f"/seats/{id}"))[1]["over"] == "closed"
 
-    played(made(), work, keys=keys)
+    played(build_assembly(), work, keys=keys)
 
 
-def test_a_user_who_is_a_person_says_what_is_wrong_with_his_options():
+def test_user_component_for_people_reports_invalid_options():
     with pytest.raises(OptionError, match="above 0, and a day at most"):
         USERS["human"](url="http://127.0.0.1:1", seconds=0)

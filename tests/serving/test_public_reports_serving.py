@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests_served import HI, TOOL, Scripted, called, made, played
+from support.served_policy import HI, TOOL, Scripted, build_assembly, called, played
 from whetstone.chat import Message, Text
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -20,7 +20,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def line(text, message=None):
@@ -45,7 +45,7 @@ def events_of(text):
     [({}, False), (None, False), ({"include_usage": False}, False), ({"include_usage": True}, True)],
 )
 def test_a_stream_reports_usage_only_if_requested(assembly, options, is_reported):
-    """Report 31."""
+    """Check report 31."""
     body = {**BODIES[CHAT], "stream": True, "stream_options": options}
     status, text = post(assembly, CHAT, body, engine=Scripted(assembly, line("five")))
     assert status == 200, text
@@ -53,7 +53,7 @@ def test_a_stream_reports_usage_only_if_requested(assembly, options, is_reported
 
 
 def test_streamed_items_have_the_ids_of_the_completed_response(assembly):
-    """Report 32: two calls and text."""
+    """Check report 32: two calls and text."""
     calls = (*called(a=1, b=2).tool_calls, *called(a=3, b=4).tool_calls)
     message = Message("assistant", (Text("both: "),), calls)
     body = {"model": "tiny", "input": HI, "tools": [FLAT], "stream": True}
@@ -77,7 +77,7 @@ def test_streamed_items_have_the_ids_of_the_completed_response(assembly):
 
 
 def test_alternatives_that_are_parts_of_a_character_have_bytes(assembly):
-    """Report 33: the tokenizer is byte-level, so most alternatives are parts of characters."""
+    """Check report 33: the tokenizer is byte-level, so most alternatives are parts of characters."""
     body = {**BODIES[CHAT], "max_tokens": 12, "logprobs": True, "top_logprobs": 20, "temperature": 1.0}
     status, text = post(assembly, CHAT, body)
     if status == 400:
@@ -110,7 +110,7 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "5"}
     ],
 )  # fmt: skip
 def test_histories_of_other_clients_are_accepted(assembly, middle):
-    """Reports 34 and 35."""
+    """Check reports 34 and 35."""
     history = [*HI, *middle, {"role": "user", "content": "and now?"}]
     body = {**BODIES[CHAT], "messages": history, "tools": [TOOL]}
     status, text = post(assembly, CHAT, body, engine=Scripted(assembly, line("six")))
@@ -134,7 +134,7 @@ def test_histories_of_other_clients_are_accepted(assembly, middle):
     ],
 )
 def test_a_malformed_response_format_is_the_clients_error(assembly, value):
-    """Report 36."""
+    """Check report 36."""
     status, text = post(assembly, CHAT, {**BODIES[CHAT], "response_format": value})
     if status == 200:  # a schema that is none may be accepted only if it constrains nothing
         assert value == {}
@@ -160,20 +160,20 @@ MALFORMED = [
 @pytest.mark.parametrize("path", list(BODIES))
 @pytest.mark.parametrize("tools", MALFORMED, ids=[str(number) for number in range(len(MALFORMED))])
 def test_malformed_tools_are_the_clients_error(assembly, path, tools):
-    """Report 37."""
+    """Check report 37."""
     status, text = post(assembly, path, {**BODIES[path], "tools": tools})
     assert 400 <= status < 500, text
     assert "\n" not in json.loads(text)["error"]["message"]
 
 
 @pytest.mark.parametrize("counts", [[1], [3, 4]])
-def test_a_stream_that_was_left_changes_nothing_for_the_next_request(assembly, counts):
-    """Report 38: the same request again in the same episode, then the next turn."""
+def test_abandoned_stream_changes_nothing_for_the_next_request(assembly, counts):
+    """Check report 38: the same request again in the same episode, then the next turn."""
     body = {"model": "tiny", "messages": HI, "max_tokens": 30, "stream": True, "seed": 3}
 
     async def work(served):
         async def leave(count):
-            """Read this many messages of the stream, then hang up."""
+            """Read this many messages of the stream, then disconnect."""
             parts, left = [], asyncio.Event()
 
             async def receive():
@@ -213,7 +213,7 @@ def test_a_stream_that_was_left_changes_nothing_for_the_next_request(assembly, c
 
 
 async def ask_two_turns(served):
-    """Two turns of one episode: (texts, tokens of the last prompt, ids of each turn)."""
+    """Play two turns of one episode; return (texts, tokens of the last prompt, ids of each turn)."""
     texts, history = [], list(HI)
     client = served.client(path="/episodes/e1")
     for turn in range(2):
@@ -225,8 +225,8 @@ async def ask_two_turns(served):
 
 
 @pytest.mark.parametrize("text", ["", "Let me see. "])
-def test_an_answer_cut_anywhere_is_the_same_streamed_and_at_once(assembly, text):
-    """Report 39: every length up to the whole call."""
+def test_response_truncated_anywhere_is_the_same_streamed_and_complete(assembly, text):
+    """Check report 39: every length up to the complete call."""
     message = line(text, called(a=12, b=3))
     count = len(assembly.chat.write(message, ()))
 
@@ -274,7 +274,7 @@ PARTS = [
 
 @pytest.mark.parametrize("content", PARTS, ids=[str(number) for number in range(len(PARTS))])
 def test_an_unknown_part_of_a_tool_result_is_read_or_refused_with_its_place(assembly, content):
-    """Report 40."""
+    """Check report 40."""
     history = [
         *HI,
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 2, "b": 3}}]},

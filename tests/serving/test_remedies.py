@@ -1,14 +1,14 @@
-"""A path that no route answers is rejected in the shape of the API, with the remedy."""
+"""An unknown path is rejected in the format of the API, with the remedy."""
 
 import pytest
 
-from tests_served import made, played
-from whetstone.chat.api.routes import ROUTES, find_remedy
+from support.served_policy import build_assembly, played
+from whetstone.chat.api.completion_routes import ROUTES, find_remedy
 
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def assembly():
         ("PATCH", "/v1/episodes", 405, "not allowed; use"),
     ],
 )
-def test_a_wrong_path_or_method_is_answered_with_the_remedy(assembly, method, path, status, remedy):
+def test_wrong_path_or_method_is_rejected_with_the_remedy(assembly, method, path, status, remedy):
     async def work(served):
         async with served.http() as http:
             headers = {"anthropic-version": "2023-06-01"}

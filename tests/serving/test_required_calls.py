@@ -2,11 +2,19 @@
 
 import pytest
 
-from tests_apis import REFUSED, WAYS, ask
-from tests_constrained import JSON_FORMATS, OTHER_FORMATS, TAG_FORMATS, TOOLS, engine_for, made_with, validate
-from tests_served import HI, Scripted, called, played
+from support.chat_apis import REFUSED, WAYS, ask
+from support.constrained_decoding import (
+    JSON_FORMATS,
+    OTHER_FORMATS,
+    TAG_FORMATS,
+    TOOLS,
+    engine_for,
+    made_with,
+    validate,
+)
+from support.served_policy import HI, Scripted, called, played
 from whetstone.chat import Message, Text
-from whetstone.inference.protocol import EngineAbilities
+from whetstone.inference.protocol import EngineCapabilities
 from whetstone.trajectory import Author
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'whetstone-rl[serve]'")
@@ -20,7 +28,7 @@ def test_required_call_has_valid_arguments_in_every_api(format, choice):
 
     async def work(served):
         replies = [await ask(served, way, tools=TOOLS, choice=choice, max_tokens=2000) for way in WAYS]
-        return replies, [episode.said[0] for episode in served.episodes]
+        return replies, [episode.answers[0] for episode in served.episodes]
 
     replies, records = played(assembly, work, engine=engine_for(assembly.chat))
     assert [reply.ended for reply in replies] == ["tool_calls"] * len(WAYS)
@@ -40,7 +48,7 @@ def test_required_call_of_a_model_is_recorded_with_the_log_probs_of_the_masked_d
     async def work(served):
         reply = await ask(served, ("chat", False), tools=TOOLS[:1], choice="required", single=True, max_tokens=500)
         (episode,) = served.episodes
-        return reply, episode.said[0].action
+        return reply, episode.answers[0].action
 
     reply, action = played(assembly, work)
     assert reply.ended == "tool_calls"
@@ -88,7 +96,7 @@ def test_forbidden_call_is_text_in_every_api(format, tools, choice):
     assert {reply.calls for reply in replies} == {()}
     assert {reply.ended for reply in replies} == {"stop"}
     assert {reply.text.strip() for reply in replies} == {written.strip()}
-    assert not any(one.message.tool_calls or one.message.malformed for episode in episodes for one in episode.said)
+    assert not any(one.message.tool_calls or one.message.malformed for episode in episodes for one in episode.answers)
 
 
 @pytest.mark.parametrize("format", ["hermes", "mistral", "qwen3_coder", "harmony"])
@@ -121,7 +129,7 @@ def test_format_without_a_grammar_is_refused_by_name(format):
     played(assembly, work, engine=engine_for(assembly.chat))
 
 
-def test_what_a_grammar_cannot_guarantee_is_refused_with_the_remedy():
+def test_unsupported_schema_is_refused_with_the_remedy():
     assembly = made_with("hermes")
     engine = engine_for(assembly.chat)
     unsupported = [("pick", {"type": "object", "properties": {"a": {"not": {"type": "string"}}}, "required": ["a"]})]
@@ -138,7 +146,7 @@ def test_what_a_grammar_cannot_guarantee_is_refused_with_the_remedy():
         for more, words in cases:
             with pytest.raises(REFUSED, match=words):
                 await ask(served, ("chat", False), choice="required", **more)
-        served.engine.abilities = EngineAbilities(constraints=False)
+        served.engine.capabilities = EngineCapabilities(constraints=False)
         with pytest.raises(REFUSED, match="tool_choice: this engine cannot constrain sampling; use tool_choice auto"):
             await ask(served, ("chat", False), choice="required", tools=TOOLS)
 

@@ -1,22 +1,23 @@
-"""`live.reward_range`: every way in which a reward reaches live learning rejects one that is outside, or no number."""
+"""`live.reward_range`: every source of rewards for live learning rejects values outside of the range and values that
+are not numbers."""
 
 import asyncio
 import math
 
 import pytest
 
-from tests_live import LiveServed, corrected, live_recipe
-from tests_served import HI
+from support.live_serving import LiveServed, corrected, live_recipe
+from support.served_policy import HI
 from whetstone.errors import RecipeError
 from whetstone.serving.client import ServedEpisode
-from whetstone.serving.live.scorers import Judgement
+from whetstone.serving.online.scorers import Feedback
 
 CHAT = "/v1/chat/completions"
 BAD = ["1e9", "-1e9", "10.5", "1e400", "NaN", "Infinity", "-Infinity", "true", "false", '"1"', "[1]", "1" + "0" * 400]
 
 
 def body(**fields):
-    """A request whose numbers are written verbatim."""
+    """Return a request whose numbers are written verbatim."""
     return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
 
 
@@ -55,12 +56,12 @@ def test_a_reward_outside_of_the_range_is_rejected_and_changes_nothing(tmp_path,
 @pytest.mark.parametrize("bad", [1e9, -10.5, math.nan, math.inf, True, "1", None])
 def test_a_scorer_that_returns_no_such_reward_has_failed(tmp_path, bad):
     def scorer(followed):
-        return Judgement(bad, "a hint", "")
+        return Feedback(bad, "a hint", "")
 
     async def run():
         async with LiveServed(tmp_path, live_recipe().with_changes({"live.scorer": scorer})) as served:
             await corrected(served, "e0")
-            return (await served.asked("GET", ""))[1], served.lines, served.live.turns.next
+            return (await served.admin_request("GET", ""))[1], served.lines, served.live.turns.next
 
     state, lines, stored = asyncio.run(run())
     assert (state["failed_scorings"], stored) == (1, 0)
@@ -82,7 +83,7 @@ def test_the_range_is_a_key_of_the_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["[1, 0]", "[0, 0]", "[0]", "[0, 1, 2]", "[0, .nan]", "[-.inf, .inf]", "5"])
-def test_a_range_that_is_none_is_rejected_with_its_key(value):
+def test_invalid_range_is_rejected_with_its_key(value):
     with pytest.raises(RecipeError, match="reward_range"):
         live_recipe(f"live.reward_range={value}")
 

@@ -1,10 +1,11 @@
-"""Log-probs list each sampled token with its bytes: parts of characters, special tokens, and the likeliest others."""
+"""Log-probs list each sampled token with its bytes: parts of characters, special tokens, and the most likely
+alternatives."""
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests_served import HI, Scripted, made, played
+from support.served_policy import HI, Scripted, build_assembly, played
 from whetstone.chat import Message, Text
 
 TEXTS = ["naïve café", "🙂👍🏽", "日本語", "<tool_call> as text", "a\u0301b \n\t", "𝔘𝔫𝔦"]
@@ -12,7 +13,7 @@ TEXTS = ["naïve café", "🙂👍🏽", "日本語", "<tool_call> as text", "a\
 
 @pytest.fixture(scope="module")
 def assembly():
-    return made()
+    return build_assembly()
 
 
 def joined(entries):
@@ -22,7 +23,7 @@ def joined(entries):
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("text", TEXTS)
 def test_bytes_of_tokens_are_those_of_the_text(assembly, text, streamed):
-    """The tokenizer of 300 tokens splits each of these characters; every token has one entry, the last one included."""
+    """Split each character into tokens of a vocabulary of 300; every token has one entry, including the last one."""
     tokenizer = assembly.chat.tokenizer
     ids = assembly.chat.write(Message("assistant", (Text(text),)), ())
     end = tokenizer.decode([ids[-1]], skip_special_tokens=False)
@@ -58,7 +59,7 @@ def test_bytes_of_tokens_are_those_of_the_text(assembly, text, streamed):
 
 
 def bytes_named(token):
-    """Bytes of a token of `/v1/completions`."""
+    """Return the bytes of a token of `/v1/completions`."""
     if not token.startswith("bytes:"):
         return token.encode()
     return bytes(int(pair, 16) for pair in token.removeprefix("bytes:").split("\\x")[1:])
@@ -78,8 +79,8 @@ def test_half_a_character_has_its_own_bytes(assembly, most):
     assert joined(choice.logprobs.content).decode(errors="replace") == choice.message.content
 
 
-def test_likeliest_tokens_have_bytes_of_their_own_and_none_is_dropped(assembly):
-    """All tokens of a random model are about as likely, so halves of characters are among the twenty likeliest."""
+def test_most_likely_tokens_have_their_own_bytes_and_none_is_dropped(assembly):
+    """Use a random model, whose tokens are about equally likely, so parts of characters are among the top twenty."""
 
     async def work(served):
         client = served.client()
@@ -103,7 +104,7 @@ def test_likeliest_tokens_have_bytes_of_their_own_and_none_is_dropped(assembly):
 
 
 def sentencepiece_tokenizer():
-    """A vocabulary in the style of Llama 2: U+2581 for a space, bytes for characters that it does not have."""
+    """Return a tokenizer in the style of Llama 2: U+2581 for a space, bytes for unknown characters."""
     pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "H", "e", "l", "o", "▁H", "él", "ö"]
     vocabulary = Tokenizer(models.BPE({piece: id for id, piece in enumerate(pieces)}, [("▁", "H")], byte_fallback=True))
     vocabulary.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)

@@ -1,11 +1,13 @@
 import asyncio
 import functools
+import itertools
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_slow import examples
+from support.slow import examples
 from whetstone.chat import tool_result
 from whetstone.errors import RecipeError
 from whetstone.tasks import Arithmetic
@@ -24,12 +26,12 @@ def test_no_training_task_is_held_out_whatever_the_seed(seed, index):
     assert Arithmetic(seed=seed, digits=1).task(index).id not in held_out_of_one_digit()
 
 
-def test_the_same_index_is_the_same_task_and_another_seed_gives_others():
+def test_same_index_is_the_same_task_and_another_seed_gives_others():
     assert Arithmetic(seed=1).task(5) == Arithmetic(seed=1).task(5)
     assert Arithmetic(seed=1).task(5) != Arithmetic(seed=2).task(5)
 
 
-def test_held_out_tasks_are_distinct_and_go_round_the_kinds():
+def test_held_out_tasks_are_distinct_and_cover_all_kinds():
     tasks = Arithmetic(seed=3).held_out(500)
     assert len({task.id for task in tasks}) == 500
     kinds = [task.tags["kind"] for task in tasks]
@@ -38,7 +40,7 @@ def test_held_out_tasks_are_distinct_and_go_round_the_kinds():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_chain_of_single_operations_reaches_the_value_of_the_expression(kind):
+def test_single_operations_compute_the_value_of_the_expression(kind):
     source = Arithmetic(kinds={kind: 1})
     toolset = Toolset([pocket_calculator])
     for index in range(20):
@@ -53,18 +55,39 @@ def test_the_chain_of_single_operations_reaches_the_value_of_the_expression(kind
         assert task.tags == {"kind": kind, "difficulty": str(len(task.private["steps"]))}
 
 
-def test_every_kind_needs_a_product_of_numbers_with_all_their_digits():
+@pytest.mark.parametrize("recheck", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cautious_expert_repeats_calls_and_answers_with_the_last_result(kind, recheck):
+    source, plain = Arithmetic(kinds={kind: 1}, recheck=recheck), Arithmetic(kinds={kind: 1})
+    toolset = Toolset([pocket_calculator])
+    repeated = 0
+    for index in range(20):
+        task, conversation, calls = source.task(index), [], []
+        while (message := source.demonstrate(task, conversation, toolset.specs)).tool_calls:
+            calls.append(message.tool_calls[0].arguments)
+            conversation += [message, tool_result(asyncio.run(toolset.call(message.tool_calls[0])).text)]
+        expected = [json.dumps(call["arguments"]) for call in plain.task(index).private["calls"]]
+        assert [call for call, _ in itertools.groupby(calls)] == [call for call, _ in itertools.groupby(expected)]
+        assert message.text == task.private["answer"]
+        assert len(calls) + 1 == task.private["expert_turns"]
+        repeated += len(calls) - len(expected)
+    steps = 20 * len(expected)
+    assert repeated == {0.0: 0, 1.0: steps}.get(recheck, repeated)
+    assert recheck != 0.5 or 0 < repeated < steps
+
+
+def test_every_kind_needs_a_product_of_all_digits():
     for kind in KINDS:
         assert all("*" in Arithmetic(kinds={kind: 1}).task(i).prompt for i in range(10))
 
 
-def test_without_a_tool_the_expert_answers_at_once():
+def test_expert_answers_immediately_without_a_tool():
     source = Arithmetic()
     task = source.task(0)
     assert source.demonstrate(task, [], []).text == task.private["answer"]
 
 
-def test_weights_decide_how_often_a_kind_is_drawn():
+def test_weights_are_the_frequencies_of_kinds():
     source = Arithmetic(kinds={"product": 1, "sum_of_products": 3})
     kinds = [source.task(index).tags["kind"] for index in range(800)]
     assert 0.19 < kinds.count("product") / 800 < 0.31
@@ -72,14 +95,15 @@ def test_weights_decide_how_often_a_kind_is_drawn():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"kinds": {"products": 1}}, 'no kind of arithmetic named "products"; did you mean "product"'),
         ({"kinds": {"product": -1}}, "zero or more"),
-        ({"kinds": {"product": 0}}, "nothing to draw"),
+        ({"kinds": {"product": 0}}, "every weight is zero"),
         ({"digits": 9}, "1 to 6"),
+        ({"recheck": 1.5}, "a probability from 0 to 1"),
     ],
 )
-def test_bad_options_are_one_clear_line(options, said):
-    with pytest.raises(RecipeError, match=said):
+def test_invalid_options_are_one_line(options, message):
+    with pytest.raises(RecipeError, match=message):
         Arithmetic(**options)

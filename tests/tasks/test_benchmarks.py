@@ -1,4 +1,4 @@
-"""The field's benchmarks as tasks: HumanEval, and calls as the function-calling leaderboard writes them."""
+"""Published benchmarks as tasks: HumanEval, and calls in the format of the Berkeley Function-Calling Leaderboard."""
 
 import asyncio
 import json
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests_rewards import score
-from tests_sandbox import needs_isolation
-from whetstone.assembly import judged_parts
+from support.rewards import score
+from support.sandbox import needs_isolation
+from whetstone.assembly import scoring_components
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.function_calls import FunctionCalls as World
-from whetstone.environments.function_calls import offered
+from whetstone.environments.function_calls import function_spec
 from whetstone.errors import TaskError
 from whetstone.evaluation.audit import Audit
-from whetstone.evaluation.contract.playing import play
+from whetstone.evaluation.environment_checks.play_episode import play_with_policy
 from whetstone.recipe import load_recipe
 from whetstone.tasks import FunctionCalls, HumanEval
 
@@ -35,7 +35,7 @@ WEATHER = {
 }
 
 
-def written(folder, more=(), told=()):
+def written(folder, more=(), answers=()):
     questions = [
         {"id": "simple_0", "question": [[{"role": "user", "content": "Paris?"}]], "function": [WEATHER]},
         {"id": "irrelevance_0", "question": [[{"role": "user", "content": "A poem."}]], "function": [WEATHER]},
@@ -43,7 +43,7 @@ def written(folder, more=(), told=()):
     ]
     truths = [
         {"id": "simple_0", "ground_truth": [{"weather.now": {"city": ["Paris", "paris"], "days": [1, ""]}}]},
-        *told,
+        *answers,
     ]
     for name, rows in (("questions", questions), ("answers", truths)):
         (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -55,39 +55,39 @@ def files(tmp_path):
     return written(tmp_path)
 
 
-def test_functions_are_offered_as_models_know_them():
-    spec = offered(WEATHER)
+def test_function_names_are_valid_for_models():
+    spec = function_spec(WEATHER)
     assert spec.name == "weather_now"
     assert spec.parameters["properties"]["at"] == {"type": "array", "items": {"type": "number"}}
     assert spec.parameters["type"] == "object"
 
 
-def test_requests_are_asked_once_and_judged_by_what_was_called(files):
+def test_requests_are_sent_once_and_scored_by_their_calls(files):
     source = FunctionCalls(**files)
     tasks = source.held_out(10)
     assert [task.tags["kind"] for task in tasks] == ["simple", "irrelevance"]
     for task in tasks:
         expert = lambda conversation, tools, admissible, task=task: source.demonstrate(task, conversation, tools)  # noqa: E731
-        found = asyncio.run(play(World, task, expert, seed=1))
-        assert len(found.trajectory.turns) == 1
-        assert score("bfcl", found.trajectory, task).success
+        played = asyncio.run(play_with_policy(World, task, expert, seed=1))
+        assert len(played.trajectory.turns) == 1
+        assert score("bfcl", played.trajectory, task).success
         other = source.demonstrate(tasks[1 - tasks.index(task)], (), ())
-        wrong = asyncio.run(play(World, task, lambda *_, other=other: other, seed=1))
+        wrong = asyncio.run(play_with_policy(World, task, lambda *_, other=other: other, seed=1))
         assert not score("bfcl", wrong.trajectory, task).success
 
 
 def row(id, function, *messages):
-    said = [{"role": role, "content": content} for role, content in messages or [("user", "?")]]
-    return {"id": id, "question": [said], "function": [function]}
+    conversation = [{"role": role, "content": content} for role, content in messages or [("user", "?")]]
+    return {"id": id, "question": [conversation], "function": [function]}
 
 
 SPEAKERS = [("system", "You are brief."), ("user", "Hello"), ("user", "you"), ("assistant", "Yes?"), ("user", "Rome?")]
 
 
-def test_what_was_said_before_is_said_in_its_roles(tmp_path):
-    told = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
-    task = FunctionCalls(**written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], told)).held_out(3)[2]
-    opening = asyncio.run(play(World, task, lambda *_: assistant("no"), seed=1)).trajectory.opening
+def test_earlier_messages_keep_their_roles(tmp_path):
+    answers = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
+    task = FunctionCalls(**written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], answers)).held_out(3)[2]
+    opening = asyncio.run(play_with_policy(World, task, lambda *_: assistant("no"), seed=1)).trajectory.opening
     assert [(message.role, message.text) for message in opening] == [
         ("system", "You are brief."),
         ("user", "Hello\nyou"),
@@ -96,19 +96,19 @@ def test_what_was_said_before_is_said_in_its_roles(tmp_path):
     ]
 
 
-def test_questions_without_an_answer_are_what_their_category_says(tmp_path):
+def test_questions_without_an_answer_are_scored_by_their_category(tmp_path):
     relevant = row("live_relevance_3-3-0", WEATHER)
     source = FunctionCalls(**written(tmp_path, [relevant]))
     task = source.held_out(3)[2]
     calls = {name: assistant("", ToolCall(name, '{"city": "Bonn"}')) for name in ("weather_now", "wether")}
-    for said, fine in ((assistant("No."), False), (calls["weather_now"], True), (calls["wether"], False)):
-        played = asyncio.run(play(World, task, lambda *_, said=said: said, seed=1)).trajectory
+    for message, fine in ((assistant("No."), False), (calls["weather_now"], True), (calls["wether"], False)):
+        played = asyncio.run(play_with_policy(World, task, lambda *_, message=message: message, seed=1)).trajectory
         assert score("bfcl", played, task).success is fine
-    with pytest.raises(TaskError, match="has no answer of its own to show"):
+    with pytest.raises(TaskError, match="no expert answer"):
         source.demonstrate(task, (), ())
-    with pytest.raises(TaskError, match=r"questions.json:3  simple_7 has no line among the possible answers"):
+    with pytest.raises(TaskError, match=r"questions.json:3  simple_7: no line in the file of possible answers"):
         FunctionCalls(**written(tmp_path, [row("simple_7", WEATHER)]))
-    with pytest.raises(TaskError, match="a message is of system, user or assistant, got tool"):
+    with pytest.raises(TaskError, match="the role of a message is system, user or assistant, got tool"):
         FunctionCalls(**written(tmp_path, [row("irrelevance_7", WEATHER, ("tool", "x"))]))
 
 
@@ -139,12 +139,12 @@ ACCEPTED = {
 }
 
 
-def test_the_expert_writes_what_is_accepted_whatever_its_shape(tmp_path):
-    told = [{"id": "live_simple_1", "ground_truth": [{"order": ACCEPTED}]}]
-    source = FunctionCalls(**written(tmp_path, [row("live_simple_1", ORDER)], told))
+def test_expert_writes_accepted_arguments_of_any_shape(tmp_path):
+    answers = [{"id": "live_simple_1", "ground_truth": [{"order": ACCEPTED}]}]
+    source = FunctionCalls(**written(tmp_path, [row("live_simple_1", ORDER)], answers))
     task = source.held_out(3)[2]
-    shown = source.demonstrate(task, (), ())
-    assert json.loads(shown.tool_calls[0].arguments) == {
+    demonstration = source.demonstrate(task, (), ())
+    assert json.loads(demonstration.tool_calls[0].arguments) == {
         "items": [{"item": "tea", "count": 2}, {"item": "rice"}],
         "place": {"position": {"x": 10.5, "y": 50}, "angle": 30},
         "port": 5432,
@@ -152,24 +152,28 @@ def test_the_expert_writes_what_is_accepted_whatever_its_shape(tmp_path):
         "since": None,
         "meta": {"format": "epoch"},
     }
-    assert score("bfcl", asyncio.run(play(World, task, lambda *_: shown, seed=1)).trajectory, task).success
+    assert score(
+        "bfcl", asyncio.run(play_with_policy(World, task, lambda *_: demonstration, seed=1)).trajectory, task
+    ).success
 
 
-def test_types_that_json_schema_has_not_are_told_as_it_has_them():
+def test_types_that_json_schema_lacks_are_translated():
     kinds = {"HashMap": "object", "ArrayList": "array", "long": "integer", "char": "string", "Boolean": "boolean"}
     properties = {name: {"type": name} for name in (*kinds, "", "Widget")}
-    told = offered({"name": "f", "parameters": {"type": "dict", "properties": properties}}).parameters["properties"]
-    assert {name: told[name].get("type") for name in kinds} == kinds
-    assert told[""] == told["Widget"] == {}
+    schemas = function_spec({"name": "f", "parameters": {"type": "dict", "properties": properties}}).parameters[
+        "properties"
+    ]
+    assert {name: schemas[name].get("type") for name in kinds} == kinds
+    assert schemas[""] == schemas["Widget"] == {}
 
 
 @pytest.mark.parametrize(
     ("arguments", "outcome"), [("{}", "ok"), ("[[[", "invalid_arguments"), ("", "invalid_arguments")]
 )
-def test_a_call_that_cannot_be_read_is_recorded_as_one(files, arguments, outcome):
+def test_malformed_call_is_recorded(files, arguments, outcome):
     task = FunctionCalls(**files).held_out(1)[0]
-    said = assistant("", ToolCall("weather_now", arguments))
-    played = asyncio.run(play(World, task, lambda *_: said, seed=1)).trajectory
+    message = assistant("", ToolCall("weather_now", arguments))
+    played = asyncio.run(play_with_policy(World, task, lambda *_: message, seed=1)).trajectory
     assert played.turns[0].calls[0].outcome == outcome
 
 
@@ -177,7 +181,7 @@ def test_a_call_that_cannot_be_read_is_recorded_as_one(files, arguments, outcome
     not BFCL.is_dir(),
     reason=f"the leaderboard's files are missing: put BFCL_v4_*.json and possible_answer/ into {BFCL}",
 )
-def test_the_expert_solves_all_of_the_leaderboard_that_can_be_solved():
+def test_expert_solves_all_solvable_tasks_of_the_leaderboard():
     unsolved = []
     for path in sorted(BFCL.glob("BFCL_v4_*.json")):
         answers = BFCL / "possible_answer" / path.name
@@ -185,8 +189,10 @@ def test_the_expert_solves_all_of_the_leaderboard_that_can_be_solved():
         for task in source.held_out(10_000):
             if task.private["possible_answer"] is None:
                 continue
-            shown = source.demonstrate(task, (), ())
-            played = asyncio.run(play(World, task, lambda *_, shown=shown: shown, seed=1)).trajectory
+            demonstration = source.demonstrate(task, (), ())
+            played = asyncio.run(
+                play_with_policy(World, task, lambda *_, demonstration=demonstration: demonstration, seed=1)
+            ).trajectory
             if not score("bfcl", played, task).success:
                 unsolved.append(task.id)
     contradictory = {
@@ -198,16 +204,16 @@ def test_the_expert_solves_all_of_the_leaderboard_that_can_be_solved():
     assert set(unsolved) <= contradictory
 
 
-def test_a_recipe_with_them_is_sound(tmp_path):
-    told = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
-    files = written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], told)
-    given = [
+def test_recipe_with_them_passes_the_checks(tmp_path):
+    answers = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
+    files = written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], answers)
+    overrides = [
         f"tasks={{source: function_calls, path: {files['path']}, answers: {files['answers']}}}",
         "environment={name: function_calls}",
         "reward=bfcl",
         "supervised=null",
     ]
-    source, make, reward = judged_parts(load_recipe("demo", [*given, "ablations=null"]))
+    source, make, reward = scoring_components(load_recipe("demo", [*overrides, "ablations=null"]))
 
     async def main():
         return [check async for check in Audit(make, source, reward, tasks=3).checks()]
@@ -215,7 +221,7 @@ def test_a_recipe_with_them_is_sound(tmp_path):
     assert [check for check in asyncio.run(main()) if check.verdict.value == "fail"] == []
 
 
-def test_bad_files_are_named(tmp_path, files):
+def test_invalid_files_are_named(tmp_path, files):
     with pytest.raises(TaskError, match="no such file of possible answers"):
         FunctionCalls(path=files["path"], answers=str(tmp_path / "none.json"))
     (tmp_path / "answers.json").write_text('{"id": "x"}\n')
@@ -240,14 +246,14 @@ def test_humaneval():
     smaller = HumanEval(path=str(HUMANEVAL), held_out_fraction=0.25)
     training_ids = {smaller.task(k).id for k in range(164)}
     assert not training_ids & {task.id for task in smaller.held_out(164)}
-    given = [
+    overrides = [
         f"tasks={{source: humaneval, path: {HUMANEVAL}}}",
         "environment={tools: []}",
         "reward=unit_tests",
         "supervised=null",
         "ablations=null",
     ]
-    source, make, reward = judged_parts(load_recipe("demo", given))
+    source, make, reward = scoring_components(load_recipe("demo", overrides))
 
     async def main():
         return {

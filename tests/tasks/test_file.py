@@ -1,4 +1,4 @@
-"""Files of tasks: every published shape, columns by what they are, and what a bad row is told."""
+"""Task files: every published format, columns by their content, and reports of invalid rows."""
 
 import asyncio
 import base64
@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from tests_rewards import episode, score
-from tests_sandbox import needs_isolation
+from support.rewards import episode, score
+from support.sandbox import needs_isolation
 from whetstone.errors import TaskError
 from whetstone.plugins import OptionError
 from whetstone.rewards import make_reward
@@ -19,7 +19,7 @@ from whetstone.tasks import FORMATS, File
 CANARY = "guid"
 
 
-def hidden(text):
+def encrypt(text):
     key = hashlib.sha256(CANARY.encode()).digest()
     return base64.b64encode(bytes(b ^ key[i % 32] for i, b in enumerate(text.encode()))).decode()
 
@@ -44,7 +44,7 @@ ROWS = {
         "FAIL_TO_PASS": '["t1"]', "PASS_TO_PASS": "[]",
     },
     "gaia": {"task_id": "g", "Question": "Who?", "Final answer": "Ada", "Level": 2, "file_name": ""},
-    "browsecomp": {"problem": hidden("Which?"), "answer": hidden("That"), "canary": CANARY, "problem_topic": "art"},
+    "browsecomp": {"problem": encrypt("Which?"), "answer": encrypt("That"), "canary": CANARY, "problem_topic": "art"},
     "verl": {"prompt": [{"role": "user", "content": "2 + 3?"}], "reward_model": {"ground_truth": "5"}},
     "webshop": {"instruction": "A red lamp", "asin": "B1", "instruction_attributes": ["red"], "price_upper": 30.0},
     "alfworld": {"game_file": "x/game.tw-pddl", "task_desc": "Put an apple.", "task_type": "pick"},
@@ -70,16 +70,16 @@ def source(tmp_path, rows, **options):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_published_row_is_asked_and_keeps_what_the_verifier_needs(tmp_path, name):
+def test_published_row_becomes_a_task_with_the_data_of_its_verifier(tmp_path, name):
     (task,) = source(tmp_path, [ROWS[name]], format=name).held_out(9)
     prompt, private = READ[name]
     assert task.prompt.startswith(prompt)
     assert {key: task.private[key] for key in private} == private
 
 
-def test_every_format_has_a_row_here_and_a_reward_that_there_is():
+def test_every_format_has_a_row_and_an_existing_reward():
     assert ROWS.keys() == FORMATS.keys()
-    assert {one.reward for one in FORMATS.values()} - {"of your own"} <= REWARDS.keys()
+    assert {one.reward for one in FORMATS.values()} - {"custom"} <= REWARDS.keys()
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_code_of_a_format_is_run_against_its_tests(tmp_path, name):
     (task,) = source(tmp_path, [ROWS[name]], format=name).held_out(9)
     method = "class Solution:\n    def add(self, a, b):\n        return a + b\n"
     for code, right in ((method if name == "livecodebench" else ADD, True), (ADD.replace("+", "-"), False)):
-        said = episode(f"```python\n{code}\n```")
-        assert asyncio.run(make_reward("unit_tests", REWARDS)(said, task)).success is right
+        trajectory = episode(f"```python\n{code}\n```")
+        assert asyncio.run(make_reward("unit_tests", REWARDS)(trajectory, task)).success is right
 
 
 CONTEST = {
@@ -100,16 +100,16 @@ CONTEST = {
 }  # fmt: skip
 
 
-def test_a_problem_over_standard_input_asks_for_a_program(tmp_path):
+def test_problem_over_standard_input_requests_a_program(tmp_path):
     (task,) = source(tmp_path, [CONTEST], format="livecodebench").held_out(9)
     assert task.private == {"runs": [["1 2\n", "3\n"], ["1 0.5\n", "1.5"]]}
     assert "reads standard input" in task.prompt
     mixed = {**CONTEST, "private_test_cases": [{"input": "1", "output": "1", "testtype": "functional"}]}
-    with pytest.raises(TaskError, match="the same of all tests; got functional, stdin"):
+    with pytest.raises(TaskError, match="the same for all tests; got functional, stdin"):
         source(tmp_path, [mixed], format="livecodebench")
 
 
-def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
+def test_columns_are_recognized_in_lines_lists_and_tables(tmp_path):
     rows = [{"q": f"What is {k}?", "a": str(k), "topic": "sums", "n": f"id{k}"} for k in range(3)]
     columns = {"prompt": "q", "answer": "a", "id": "n", "tags": ["topic"]}
     lines = source(tmp_path, rows, columns=columns).held_out(9)
@@ -125,7 +125,7 @@ def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("gsm8k", {"answer": "2"}, "does not end with `#### answer`"),
         ("math", {"solution": "half"}, "no `answer`, and no"),
@@ -140,23 +140,23 @@ def test_columns_by_what_they_are_from_lines_a_list_and_a_table(tmp_path):
         ("gaia", {"Question": None}, "'Question' is missing"),
     ],
 )
-def test_a_bad_row_is_named_or_left_out(tmp_path, name, change, said):
+def test_invalid_row_is_named_or_skipped(tmp_path, name, change, message):
     bad = {**ROWS[name], **change}
-    with pytest.raises(TaskError, match=r"tasks\.jsonl:2 .*" + said):
+    with pytest.raises(TaskError, match=r"tasks\.jsonl:2 .*" + message):
         source(tmp_path, [ROWS[name], bad], format=name)
     assert source(tmp_path, [ROWS[name], bad], format=name, on_bad_row="skip").skipped == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({}, "say `format`, or `columns`"),
+        ({}, "set `format` or `columns`"),
         ({"format": "math", "columns": {"prompt": "q"}}, "not both"),
         ({"format": "humanval"}, "no format humanval.*humaneval"),
         ({"columns": {"promt": "q"}}, "columns.promt: a task has"),
-        ({"columns": {"answer": "q"}}, "which is the `prompt`"),
+        ({"columns": {"answer": "q"}}, "the column of the `prompt` is missing"),
     ],
 )
-def test_how_a_file_is_read_is_said_once(tmp_path, options, said):
-    with pytest.raises(OptionError, match=said):
+def test_reading_of_a_file_is_reported_once(tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
         source(tmp_path, [{"q": "?"}], **options)

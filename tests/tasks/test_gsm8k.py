@@ -18,31 +18,31 @@ def folder_with(tmp_path, train, test):
     return str(tmp_path)
 
 
-def test_marks_are_calls_and_the_last_line_is_the_answer(tmp_path):
+def test_calculator_marks_are_calls_and_the_last_line_is_the_answer(tmp_path):
     source = GSM8K(path=folder_with(tmp_path, [ROW], [ROW]))
     task = source.task(0)
     assert task.private == {"answer": "1024", "calls": ("48/2", "1000 + 24")}
-    said = []
+    messages = []
     for result in ("24", "1024"):
-        said.append(source.demonstrate(task, [tool_result("x")] * len(said), [TOOL]).tool_calls[0].arguments)
-        assert calculator(json.loads(said[-1])["expression"]) == result
+        messages.append(source.demonstrate(task, [tool_result("x")] * len(messages), [TOOL]).tool_calls[0].arguments)
+        assert calculator(json.loads(messages[-1])["expression"]) == result
     assert source.demonstrate(task, [tool_result("x")] * 2, [TOOL]).text == "1024"
     assert source.demonstrate(task, [], []).text == "1024"
 
 
-def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path):
+def test_invalid_line_is_named_or_skipped_and_counted(tmp_path):
     folder = folder_with(tmp_path, [ROW, {"question": "?", "answer": "none"}], [ROW, "{"])
     with pytest.raises(TaskError, match=r"train\.jsonl:2  the solution does not end with"):
         GSM8K(path=folder)
     assert GSM8K(path=folder, on_bad_row="skip").skipped == 2
 
 
-def test_a_missing_folder_says_what_belongs_there(tmp_path):
+def test_missing_folder_names_the_expected_files(tmp_path):
     with pytest.raises(TaskError, match=r"no such folder; GSM8K is a folder with train\.jsonl and test\.jsonl"):
         GSM8K(path=str(tmp_path / "none"))
 
 
-def test_the_published_files_are_read_whole_and_nearly_all_marks_hold(gsm8k_folder):
+def test_published_files_are_complete_and_nearly_all_marks_hold(gsm8k_folder):
     source = GSM8K(path=str(gsm8k_folder))
     tasks = [source.task(i) for i in range(7473)]
     assert len({task.id for task in tasks}) == 7473

@@ -15,7 +15,7 @@ def rows(n):
     return [{"prompt": f"question {i}", "answer": i} for i in range(n)]
 
 
-def test_each_training_task_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
+def test_each_training_task_occurs_once_per_epoch_in_a_new_order(tmp_path):
     source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(40)), held_out_fraction=0.25)
     held_out = source.held_out(1000)
     n = 40 - len(held_out)
@@ -25,20 +25,20 @@ def test_each_training_task_comes_once_an_epoch_in_an_order_of_its_own(tmp_path)
     assert not set(first) & {task.id for task in held_out}
 
 
-def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
+def test_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
     path = write(tmp_path / "tasks.jsonl", rows(1)[0], "{oops", *rows(3))
     with pytest.raises(TaskError, match=r"tasks\.jsonl:2  not JSON"):
         Jsonl(path=path)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
-        ({"promt": "x", "answer": 1}, '"promt" is no key of a task; did you mean "prompt"'),
+        ({"promt": "x", "answer": 1}, '"promt" is not a key of a task; did you mean "prompt"'),
         ([1], "a row is a JSON object, got list"),
         ({"prompt": 3, "answer": 1}, "`prompt` is a text or a list of messages"),
-        ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is no key of a task; did you mean "tags"'),
-        ({"prompt": "x", "anwser": 1}, '"anwser" is no key of a task; did you mean "answer"'),
+        ({"prompt": "x", "answer": 1, "tag": {}}, '"tag" is not a key of a task; did you mean "tags"'),
+        ({"prompt": "x", "anwser": 1}, '"anwser" is not a key of a task; did you mean "answer"'),
         ({"prompt": "x"}, "the key 'answer' is missing"),
         ({"prompt": "x", "answer": None}, "`answer` has no value"),
         ({"prompt": "x", "answer": 1, "private": 3}, "`private` are objects"),
@@ -49,28 +49,28 @@ def test_a_line_that_does_not_parse_is_named_by_file_and_line(tmp_path):
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_line_that_is_no_task_says_why(tmp_path, row, said):
-    with pytest.raises(TaskError, match=said):
+def test_line_that_is_no_task_reports_why(tmp_path, row, message):
+    with pytest.raises(TaskError, match=message):
         Jsonl(path=write(tmp_path / "tasks.jsonl", row))
 
 
-def test_every_other_column_is_there_for_the_verifier(tmp_path):
+def test_other_columns_are_kept_for_the_verifier(tmp_path):
     row = {"prompt": "p", "answer": 1, "hint": "h", "private": {"cases": [1]}, "id": "a", "tags": {"level": 2}}
     rest = [{"id": str(k), "prompt": f"other {k}", "rubric": ["r"]} for k in range(3)]
     source = Jsonl(path=write(tmp_path / "tasks.jsonl", row, *rest), held_out_fraction=0.1)
-    found = {task.id: task for task in [*source.held_out(9), *map(source.task, range(9))]}
-    assert found["a"].private == {"answer": 1, "hint": "h", "cases": [1]}
-    assert found["a"].tags == {"level": "2"}
-    assert found["0"].private == {"rubric": ["r"]}
+    tasks_by_id = {task.id: task for task in [*source.held_out(9), *map(source.task, range(9))]}
+    assert tasks_by_id["a"].private == {"answer": 1, "hint": "h", "cases": [1]}
+    assert tasks_by_id["a"].tags == {"level": "2"}
+    assert tasks_by_id["0"].private == {"rubric": ["r"]}
 
 
-def test_bad_lines_can_be_skipped_and_are_counted(tmp_path):
+def test_invalid_lines_can_be_skipped_and_are_counted(tmp_path):
     path = write(tmp_path / "tasks.jsonl", *rows(30), "{oops", "", "[]")
     source = Jsonl(path=path, on_bad_row="skip")
     assert source.skipped == 2
 
 
-def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_path):
+def test_empty_file_file_of_invalid_lines_and_no_file_are_one_line_each(tmp_path):
     with pytest.raises(TaskError, match=r"empty\.jsonl: no tasks in it"):
         Jsonl(path=write(tmp_path / "empty.jsonl"))
     with pytest.raises(TaskError, match=r"no tasks in it \(1 bad rows skipped\)"):
@@ -79,23 +79,23 @@ def test_an_empty_file_a_file_of_bad_lines_and_no_file_are_one_line_each(tmp_pat
         Jsonl(path=str(tmp_path / "emty.jsonl"))
 
 
-def test_both_sides_of_the_split_have_tasks_however_few_there_are(tmp_path):
+def test_both_splits_have_tasks_even_if_there_are_few(tmp_path):
     for share in (0.01, 0.99):
         source = Jsonl(path=write(tmp_path / "tasks.jsonl", *rows(2)), held_out_fraction=share)
         assert {source.task(0).id} ^ {task.id for task in source.held_out(9)} == {"1", "2"}
 
 
-def test_what_cannot_be_split_is_refused(tmp_path):
+def test_unsplittable_file_is_refused(tmp_path):
     with pytest.raises(TaskError, match="one task cannot be both"):
         Jsonl(path=write(tmp_path / "one.jsonl", *rows(1)))
     with pytest.raises(RecipeError, match="held_out_fraction: between 0 and 1, got 1"):
         Jsonl(path=write(tmp_path / "two.jsonl", *rows(2)), held_out_fraction=1.0)
-    with pytest.raises(TaskError, match="3 tasks share 1 ids"):
+    with pytest.raises(TaskError, match="3 tasks have 1 distinct ids"):
         Jsonl(path=write(tmp_path / "same.jsonl", *[{"id": "a", **row} for row in rows(3)]))
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"prompt": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
         ('{"prompt": "?", "answer": ' + "9" * 100_000 + "}", "digits"),
@@ -104,10 +104,10 @@ def test_what_cannot_be_split_is_refused(tmp_path):
     ],
     ids=["brackets", "a number", "a key twice", "a line"],
 )
-def test_a_line_that_is_too_much_is_refused_in_a_line(tmp_path, monkeypatch, line, said):
+def test_excessive_line_is_refused_in_one_line(tmp_path, monkeypatch, line, message):
     monkeypatch.setattr("whetstone.tasks.readers.MAX_LINE_BYTES", 1_900_000)
     (tmp_path / "tasks.jsonl").write_text(line + "\n" + '{"prompt": "1", "answer": 1}\n')
-    with pytest.raises(TaskError, match=said) as raised:
+    with pytest.raises(TaskError, match=message) as raised:
         Jsonl(path=str(tmp_path / "tasks.jsonl"))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400

@@ -7,7 +7,7 @@ import pytest
 
 from whetstone.chat import system, user
 from whetstone.environments import ToolEnvironment
-from whetstone.environments.remote.wire import task_from_wire, task_to_wire
+from whetstone.environments.remote.serialization import task_from_wire, task_to_wire
 from whetstone.errors import TaskError
 from whetstone.tasks import SOURCES
 from whetstone.trajectory import Task
@@ -37,10 +37,10 @@ def test_task_with_messages_survives_json_and_the_wire(task):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "ends with one of the user"),
-        ([*MESSAGES, {"role": "assistant", "content": "5"}], "ends with one of the user"),
+        ([], "must end with a user message"),
+        ([*MESSAGES, {"role": "assistant", "content": "5"}], "must end with a user message"),
         ([{"role": "robot", "content": "x"}], "a message has a role of"),
-        (3, "the prompt of a task is a text or a list of messages, got int"),
+        (3, "the prompt of a task must be a text or a list of messages, got int"),
     ],
 )
 def test_prompt_that_is_neither_is_refused(prompt, message):

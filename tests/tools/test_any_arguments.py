@@ -1,4 +1,4 @@
-"""Whatever a model says to a tool, something comes back that it can read, and the episode still counts."""
+"""Any arguments of a model get a readable result, and the episode counts."""
 
 import asyncio
 import json
@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image as Pictures
 
-from tests_sandbox import needs_isolation
-from tests_slow import examples
+from support.sandbox import needs_isolation
+from support.slow import examples
 from whetstone.chat import Image, Text, ToolCall
 from whetstone.sandbox import Limits
 from whetstone.tools import (
     Budget,
-    Catalogue,
     Files,
     Http,
     ImageTools,
@@ -24,6 +23,7 @@ from whetstone.tools import (
     Search,
     Shell,
     Simulated,
+    ToolCatalog,
     Toolset,
     calculator,
     pocket_calculator,
@@ -75,7 +75,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module", params=["on the host", pytest.param("in a sandbox", marks=needs_isolation)])
 def toolsets(request, tmp_path_factory):
-    """Every tool that needs no server, one per toolset, so that most arguments are for that tool."""
+    """Return all tools that need no server, one per toolset, so that most arguments are for that tool."""
     if request.param == "in a sandbox":
         return Task("t", "?"), [Toolset([kind(limits=LIMITS)]) for kind in (Python, Shell, Files)]
     folder = tmp_path_factory.mktemp("tools")
@@ -94,7 +94,7 @@ def toolsets(request, tmp_path_factory):
         Http(allow=["localhost"]),
         OpenApi(file=str(folder / "service.yaml"), url="http://localhost:9"),
         Simulated(**table),
-        Catalogue(**table),
+        ToolCatalog(**table),
     ]
     return task, [Toolset([part]) for part in parts] + [
         Toolset([calculator, pocket_calculator, submit, Budget(total=1e9)])
@@ -113,7 +113,7 @@ def answered(toolset, task, calls):
 
 
 def arguments_for(draw, spec):
-    """Values of any kind, often under the names a tool knows."""
+    """Sample values of any type, often under the names of parameters."""
     if draw(st.booleans()):
         return draw(VALUES)
     known = list(spec.parameters.get("properties", {})) or ["x"]
@@ -131,7 +131,7 @@ def test_any_value_as_arguments_of_any_tool_is_answered(toolsets, data):
         ]
         for answer in answered(toolset, task, calls):
             assert all(isinstance(part, Text | Image) for part in answer.content)
-            answer.text.encode()  # what cannot be written to disk has no place in an episode
-            # nothing listens behind the specification: there, and there alone, a plain question goes unanswered, too
+            answer.text.encode()  # values that cannot be stored do not belong into an episode
+            # the specification has no server: only there a valid request fails, too
             assert answer.failure is None or answer.record.name == "put_item"
             assert answer.record.outcome != "tool_failed" or answer.failure is not None, answer.text

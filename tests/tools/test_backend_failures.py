@@ -22,8 +22,9 @@ import whetstone
 from whetstone.chat import ToolCall, assistant
 from whetstone.environments.tool_environment import ToolEnvironment
 from whetstone.errors import RecipeError, ToolError
+from whetstone.tool_calls import describe_failing_tools, tool_statistics
 from whetstone.tools import Toolset, backend_failures
-from whetstone.tools.backend_failures import find_backend_error, pace_of, parse_retry_after
+from whetstone.tools.backend_failures import find_backend_error, get_pace, parse_retry_after
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.search import HttpSearch
 from whetstone.trajectory import Task
@@ -35,7 +36,7 @@ def short_pauses(monkeypatch):
 
 
 class Server:
-    """A local server that answers with the given (status, headers), the last for ever, and counts requests."""
+    """A local server that returns the given (status, headers), the last one repeatedly, and counts requests."""
 
     def __init__(self, *answers):
         self.answers, self.requests = list(answers), []
@@ -72,7 +73,7 @@ class Server:
 
 
 def closed_port():
-    """A port of this machine that nothing listens on."""
+    """Return a port of this machine without a server."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -177,7 +178,7 @@ def test_a_tool_that_raises_a_value_error_is_answered_once_and_the_model_reads_i
 
     answer = call(lookup, id="7")
     assert (answer.failure, answer.record.outcome, calls) == (None, "tool_failed", ["7"])
-    place = f"test_backend_failures.py:{lookup.__code__.co_firstlineno + 3} (lookup)"  # people read it, not the model
+    place = f"test_backend_failures.py:{lookup.__code__.co_firstlineno + 3} (lookup)"  # for people
     assert (answer.text, answer.record.error) == (
         "error: ValueError: no order 7",
         f"{place}: ValueError: no order 7",
@@ -195,7 +196,7 @@ class Unsafe(Exception):
 
 
 class Throttled(Exception):
-    """As botocore raises it."""
+    """Imitate the exception of botocore."""
 
     def __init__(self, status):
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": {"Retry-After": "1"}}
@@ -297,7 +298,7 @@ def test_retry_after_holds_back_all_calls_of_the_tool():
     async def run():
         toolset, began = Toolset([lookup]), asyncio.get_running_loop().time()
         first = asyncio.create_task(toolset.call(ToolCall("lookup", "{}")))
-        while pace_of("lookup")._next < began + 1:  # noqa: ASYNC110 - until the first has failed
+        while get_pace("lookup")._next < began + 1:  # noqa: ASYNC110 - until the first has failed
             await asyncio.sleep(0)
         return began, [await toolset.call(ToolCall("lookup", "{}")), await first]
 
@@ -332,6 +333,20 @@ def test_an_operation_of_openapi_and_a_search_take_the_same_path(status, tmp_pat
         toolset = Toolset([OpenApi(file=str(file), url=server.url)])
         answer = asyncio.run(toolset.call(ToolCall("order", "{}")))
         assert (answer.record.outcome, len(server.requests)) == ("unavailable", 3)
+
+
+def test_a_backend_that_limits_the_rate_is_answered_with_the_key_that_limits_calls():
+    with Server((429, {"retry-after": "0"})) as server:
+        answer = call(with_requests(server.url))
+    assert answer.record.outcome == "unavailable"
+    assert answer.record.error.startswith("set environment.max_calls_per_second={lookup: N} below the limit")
+    (line,) = describe_failing_tools(tool_statistics([answer.record] * 5))
+    assert line.endswith("; its backend limits the rate of calls; a run that stopped continues with --resume")
+    with Server((503, {})) as server:
+        answer = call(with_requests(server.url))
+    assert "max_calls_per_second" not in answer.record.error
+    (line,) = describe_failing_tools(tool_statistics([answer.record] * 5))
+    assert line.endswith("; start its backend, no call of it succeeds; a run that stopped continues with --resume")
 
 
 def test_a_class_whose_backend_is_down_at_its_start_is_infrastructure():
@@ -431,7 +446,7 @@ def test_a_toolset_in_one_thread_uses_sqlite_in_every_stage_and_episode():
     assert threading.get_ident() not in threads
 
 
-def test_calls_in_one_thread_do_not_overlap_and_have_their_whole_time():
+def test_calls_in_one_thread_do_not_overlap_and_have_their_full_time():
     running, most = [], []
 
     def slow() -> str:

@@ -1,4 +1,4 @@
-"""Tools that come from elsewhere: MCP servers, specifications, tables, catalogues, the network."""
+"""Third-party tools: MCP servers, OpenAPI specifications, tables of results, catalogs, the network."""
 
 import asyncio
 import json
@@ -12,19 +12,19 @@ import anyio
 import httpx2
 import pytest
 
-from tests_tools import played
+from support.tool_episodes import played
 from whetstone.chat import Image, ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
-from whetstone.tools import Catalogue, Http, Mcp, OpenApi, Simulated, Toolset, calculator
-from whetstone.tools.catalogue import Finder, recall_at_k, specs_in, sufficiency_at_k
-from whetstone.tools.http import permits
-from whetstone.tools.mcp import server_of
-from whetstone.tools.mcp_connections import Connection, connections
+from whetstone.tools import Http, Mcp, OpenApi, Simulated, ToolCatalog, Toolset, calculator
+from whetstone.tools.http import is_allowed_host
+from whetstone.tools.mcp_connections import Connection, get_connections
+from whetstone.tools.mcp_tools import create_mcp_server
 from whetstone.tools.notes import Notes
 from whetstone.tools.side_effects import CALLS_ALL
+from whetstone.tools.tool_retrieval import Finder, specs_in, sufficiency_at_k
 from whetstone.trajectory import Task
 
-SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, without the rest of it
+SERVE = [sys.executable, "-c", "from whetstone.cli.mcp import mcp; mcp()"]  # `whetstone mcp`, only its server
 SERVER = [*SERVE, "calculator", "notes", "image"]
 
 
@@ -32,9 +32,9 @@ SERVER = [*SERVE, "calculator", "notes", "image"]
 
 
 @pytest.mark.slow
-def test_our_tools_over_mcp_are_the_same_tools():
+def test_built_in_tools_over_mcp_are_the_same_tools():
     toolset = Toolset([Mcp(command=SERVER)])
-    assert toolset.specs == ()  # nobody has asked yet
+    assert toolset.specs == ()  # not connected yet
     answers = played(
         toolset,
         ("calculator", {"expression": "6*7"}),
@@ -51,11 +51,11 @@ def test_our_tools_over_mcp_are_the_same_tools():
     assert answers[2].record.outcome == "invalid_arguments"
     assert answers[4].text == "1: kept"
     assert answers[5].record.outcome == "unknown_tool"
-    assert played(toolset, ("read_notes", {}))[0].text == "there are no such notes"  # a connection of its own
+    assert played(toolset, ("read_notes", {}))[0].text == "there are no such notes"  # a separate connection
 
 
 @pytest.mark.slow
-def test_a_shared_connection_is_one_for_all_episodes():
+def test_shared_connection_is_used_by_all_episodes():
     async def two_episodes():
         texts = []
         for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_shared_connection_is_one_for_all_episodes():
 
 
 @pytest.mark.slow
-def test_several_calls_run_side_by_side_over_one_connection():
+def test_concurrent_calls_share_one_connection():
     async def many():
         toolset = Toolset([Mcp(command=SERVER)])
         await toolset.open(Task("t", "?"), seed=0)
@@ -85,8 +85,8 @@ def test_several_calls_run_side_by_side_over_one_connection():
     assert asyncio.run(many()) == [str(i + 1) for i in range(40)]
 
 
-def test_a_server_that_is_not_there_or_dies_is_infrastructure():
-    with pytest.raises(RecipeError, match="mcp: there is no program no-such-program"):
+def test_missing_or_dying_server_is_an_infrastructure_failure():
+    with pytest.raises(RecipeError, match="mcp: no program no-such-program"):
         Mcp(command=["no-such-program"])
     with pytest.raises(InfrastructureError):
         played(Toolset([Mcp(command=[sys.executable, "-c", "pass"], timeout_seconds=10)]))
@@ -95,60 +95,60 @@ def test_a_server_that_is_not_there_or_dies_is_infrastructure():
 
 
 class InMemory(Mcp):
-    """A server in this process, over the SDK's own streams."""
+    """A server in this process, with the in-memory streams of the SDK."""
 
     def __init__(self, *tools, **options):
         super().__init__(command=[sys.executable, *map(str, tools)], **options)
         self.serving = tools
 
     def _server(self):
-        self.server, toolset = server_of(self.serving)
+        self.server, toolset = create_mcp_server(self.serving)
         toolset.specs  # noqa: B018
         return self.server
 
 
-def episodes_of(count, make, *calls, side_by_side=False):
-    """(the texts of each episode's answers, connections that were made, those that were found ready)"""
+def play_episodes(count, make, *calls, side_by_side=False):
+    """Return (texts of each episode's results, number of connections, number of reused ones)."""
 
     async def one():
         toolset = Toolset([make()])
         await toolset.open(Task("t", "?"), seed=0)
-        said = [(await toolset.call(ToolCall(name, json.dumps(given)))).text for name, given in calls]
+        texts = [(await toolset.call(ToolCall(name, json.dumps(arguments)))).text for name, arguments in calls]
         await toolset.close()
-        return said
+        return texts
 
     async def all_of_them():
         if side_by_side:
-            said = await asyncio.gather(*(one() for _ in range(count)))
+            texts = await asyncio.gather(*(one() for _ in range(count)))
         else:
-            said = [await one() for _ in range(count)]
-        here = connections()
-        for waiting in here._ahead.values():  # in one process the SDK does not like to be stopped while it starts
+            texts = [await one() for _ in range(count)]
+        new_connection = get_connections()
+        for waiting in new_connection._ahead.values():  # within one process the SDK must not be stopped while it starts
             for connection in waiting:
                 await connection.listed()
                 await connection.end()
-        return said, here.started, here.found_ready
+        return texts, new_connection.started, new_connection.found_ready
 
     return asyncio.run(all_of_them())
 
 
-def test_a_server_whose_tools_only_read_is_one_for_all_episodes_and_another_is_not():
+def test_read_only_server_is_shared_by_all_episodes_and_another_is_not():
     ask = ("calculator", {"expression": "6*7"})
     for side_by_side in (False, True):
-        said, started, _ = episodes_of(6, lambda: InMemory(calculator), ask, side_by_side=side_by_side)
-        assert (said, started) == ([["42"]] * 6, 1)
-    assert episodes_of(3, lambda: InMemory(calculator, connection="episode", prewarm=0), ask)[1] == 3
+        texts, started, _ = play_episodes(6, lambda: InMemory(calculator), ask, side_by_side=side_by_side)
+        assert (texts, started) == ([["42"]] * 6, 1)
+    assert play_episodes(3, lambda: InMemory(calculator, connection="episode", prewarm=0), ask)[1] == 3
 
 
-def test_servers_that_remember_are_started_ahead_and_none_serves_two_episodes():
+def test_stateful_servers_are_started_ahead_and_serve_one_episode_each():
     calls = (("write_note", {"text": "x"}), ("read_notes", {}))
-    outputs, started, ready = episodes_of(6, lambda: InMemory(Notes, prewarm=2), *calls)
+    outputs, started, ready = play_episodes(6, lambda: InMemory(Notes, prewarm=2), *calls)
     assert outputs == [[outputs[0][0], "1: x"]] * 6
-    assert (started, ready) == (7, 4)  # from the second episode's end on, one waits for the next
-    assert episodes_of(6, lambda: InMemory(Notes, prewarm=0), *calls)[1:] == (6, 0)
+    assert (started, ready) == (7, 4)  # after the end of the second episode, one server is ready for the next
+    assert play_episodes(6, lambda: InMemory(Notes, prewarm=0), *calls)[1:] == (6, 0)
 
 
-def test_a_server_is_named_in_a_line_and_briefly():
+def test_server_is_named_in_one_short_line():
     command = [sys.executable, "-c", "import sys\nsys.exit(3)  # " + "x" * 999]
     with pytest.raises(InfrastructureError) as caught:
         played(Toolset([Mcp(command=command, timeout_seconds=10)]))
@@ -156,9 +156,9 @@ def test_a_server_is_named_in_a_line_and_briefly():
     assert len(str(caught.value)) < 300
 
 
-def test_what_goes_wrong_in_a_group_is_its_one_cause():
-    async def asked():
-        connection = Connection(server_of([calculator])[0], turn=asyncio.Semaphore(1), seconds=5)
+def test_exception_group_is_reported_by_its_single_cause():
+    async def connect():
+        connection = Connection(create_mcp_server([calculator])[0], turn=asyncio.Semaphore(1), seconds=5)
         await connection.listed()
 
         async def failing():
@@ -166,16 +166,16 @@ def test_what_goes_wrong_in_a_group_is_its_one_cause():
             raise ExceptionGroup("unhandled errors in a TaskGroup (1 sub-exception)", [inner])
 
         try:
-            await connection._asked(failing())
+            await connection._request(failing())
         finally:
             await connection.end()
 
     with pytest.raises(InfrastructureError, match=r"^MCP: ConnectError: All attempts failed$"):
-        asyncio.run(asked())
+        asyncio.run(connect())
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(tmp_path):
+def test_server_that_crashes_in_a_call_and_restarts_is_a_failure_of_the_call(tmp_path):
     (tmp_path / "dying.py").write_text(
         "import os\n"
         "def die() -> str:\n    '''Die.'''\n    os._exit(1)\n"
@@ -192,8 +192,8 @@ def test_a_server_that_dies_of_a_call_and_comes_again_is_the_calls_own_failure(t
 
 
 @pytest.mark.slow
-def test_what_mcp_needs_is_said():
-    with pytest.raises(RecipeError, match="either a `command` or a `url`"):
+def test_missing_mcp_package_is_reported():
+    with pytest.raises(RecipeError, match="set either `command` or `url`"):
         Mcp()
     with pytest.raises(RecipeError, match="has no tool fly"):
         played(Toolset([Mcp(command=SERVER, include=["fly"])]))
@@ -205,8 +205,9 @@ def test_what_mcp_needs_is_said():
 def test_over_streamable_http(tmp_path):
     script = tmp_path / "served.py"
     script.write_text(
-        "import sys, uvicorn\nfrom whetstone.tools import calculator\nfrom whetstone.tools.mcp import server_of\n"
-        "server, toolset = server_of([calculator])\n"
+        "import sys, uvicorn\nfrom whetstone.tools import calculator\n"
+        "from whetstone.tools.mcp_tools import create_mcp_server\n"
+        "server, toolset = create_mcp_server([calculator])\n"
         "uvicorn.run(server.streamable_http_app(), port=int(sys.argv[1]), log_level='error')\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -230,14 +231,14 @@ def test_over_streamable_http(tmp_path):
 
 
 class Shop(BaseHTTPRequestHandler):
-    """A service to be described; what it was asked is what it answers."""
+    """A service with a specification, which returns the request as its response."""
 
     def answer(self):
         length = int(self.headers.get("Content-Length") or 0)
-        asked = {"method": self.command, "path": self.path, "body": self.rfile.read(length).decode()}
-        asked["key"] = self.headers.get("X-Key")
-        asked["type"], asked["cookie"] = self.headers.get("Content-Type"), self.headers.get("Cookie")
-        status, headers, text = 200, {}, json.dumps(asked)
+        request = {"method": self.command, "path": self.path, "body": self.rfile.read(length).decode()}
+        request["key"] = self.headers.get("X-Key")
+        request["type"], request["cookie"] = self.headers.get("Content-Type"), self.headers.get("Cookie")
+        status, headers, text = 200, {}, json.dumps(request)
         if self.path.startswith("/missing"):
             status, text = 404, "no such thing"
         elif self.path.startswith("/broken"):
@@ -306,7 +307,7 @@ components:
 """
 
 
-def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
+def test_specification_becomes_one_tool_per_operation(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(SPECIFICATION)
     service = OpenApi(file=str(tmp_path / "shop.yaml"), url=shop, headers={"X-Key": "secret"})
     toolset = Toolset([service], calls=CALLS_ALL)
@@ -332,15 +333,15 @@ def test_a_specification_is_a_tool_for_each_operation(shop, tmp_path):
     assert "'fr' is not one of ['de', 'en']" in answers[2].text
     assert "'name' is a required property" in answers[3].text
     assert answers[4].text == "error: status 404: no such thing"
-    # one operation that fails is not a service that is down
+    # one failing operation is not a failing service
     assert played(toolset, ("broken", {}))[0].text.startswith("error: status 500")
-    gone = OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1:9")
+    offline = OpenApi(file=str(tmp_path / "shop.yaml"), url="http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match="ConnectError"):
-        played(Toolset([gone], calls=CALLS_ALL), ("broken", {}))
+        played(Toolset([offline], calls=CALLS_ALL), ("broken", {}))
 
 
 @pytest.mark.parametrize("language", ["de\r\nX-Evil: 1", "de\0", "dé", "\n", "d" * 10**6])
-def test_a_header_that_cannot_be_sent_is_the_models(shop, tmp_path, language):
+def test_invalid_header_is_an_error_of_the_model(shop, tmp_path, language):
     (tmp_path / "shop.yaml").write_text(
         "openapi: 3.0.1\npaths:\n  /items/{item}:\n    get:\n      operationId: show\n      parameters:\n"
         "      - {name: item, in: path, schema: {}}\n"
@@ -396,7 +397,7 @@ paths:
 
 
 @pytest.mark.parametrize("item", ["..", ".", "", "../broken", "%2e%2e", "..\\\\..", "a/../../broken", "x?y#z"])
-def test_an_argument_in_a_path_leads_to_no_other_operation(shop, tmp_path, item):
+def test_argument_in_a_path_reaches_no_other_operation(shop, tmp_path, item):
     (tmp_path / "shop.yaml").write_text(SPECIFICATION)
     toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     (answer,) = played(toolset, ("get_item", {"item": item}))
@@ -407,7 +408,7 @@ def test_an_argument_in_a_path_leads_to_no_other_operation(shop, tmp_path, item)
         assert json.loads(answer.text)["path"].count("/") == 2
 
 
-def test_a_body_of_any_kind_arrives_as_the_specification_says(shop, tmp_path):
+def test_body_of_any_type_is_sent_as_specified(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(BODIES)
     toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     specs = {spec.name: spec.parameters for spec in toolset.specs}
@@ -464,7 +465,7 @@ paths:
 """
 
 
-def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(shop, tmp_path):
+def test_forms_and_multipart_bodies_are_sent_field_by_field(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(PIECES)
     toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     specs = {spec.name: spec.parameters for spec in toolset.specs}
@@ -476,14 +477,14 @@ def test_forms_and_parts_are_sent_field_by_field_however_they_are_put_together(s
         ("form", {"tags": ["x", "y"], "n": 2}),
     )
     parts, anything, form = (json.loads(answer.text) for answer in answers)
-    said = [part.strip("-\r\n").split("\r\n\r\n") for part in parts["body"].split(parts["type"][30:])[1:-1]]
-    assert [text for _, text in said] == ["t", "one", "two"]
-    assert [head.count('filename="files"') for head, _ in said] == [0, 1, 1]
+    fields = [part.strip("-\r\n").split("\r\n\r\n") for part in parts["body"].split(parts["type"][30:])[1:-1]]
+    assert [text for _, text in fields] == ["t", "one", "two"]
+    assert [head.count('filename="files"') for head, _ in fields] == [0, 1, 1]
     assert ('name="a"' in anything["body"], anything["type"][:19]) == (True, "multipart/form-data")
     assert (form["body"], form["type"]) == ("tags=x&tags=y&n=2", "application/x-www-form-urlencoded")
 
 
-def test_arguments_that_make_a_way_out_of_a_path_only_together_are_refused(shop, tmp_path):
+def test_arguments_that_escape_a_path_together_are_refused(shop, tmp_path):
     (tmp_path / "shop.yaml").write_text(PIECES)
     toolset = Toolset([OpenApi(file=str(tmp_path / "shop.yaml"), url=shop)], calls=CALLS_ALL)
     refused, fine = played(toolset, ("show", {"name": ".", "ending": "."}), ("show", {"name": "a", "ending": ".."}))
@@ -500,32 +501,32 @@ s: {{allOf: [{", ".join(["{$ref: '#/s'}"] * 40)}]}}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: [", "shop.yaml"),
-        ("swagger: 2", "no specification"),
-        ("openapi: 3.0.0\npaths: {}", "no address"),
-        ("openapi: 3.0.0\nservers: 5", "no address"),
-        ("openapi: 3.0.0\nservers: [5]", "no address"),
-        (f"{SERVED}paths: 5", "keys and values were to be here, got '5'"),
-        (f"{SERVED}paths: {{/a: 5}}", "keys and values were to be here, got '5'"),
-        (f"{SERVED}paths: {{/a: {{get: x}}}}", "get /a is not declared as OpenAPI 3 has it"),
-        (f"{SERVED}paths: {{/a: {{get: {{parameters: 5}}}}}}", "get /a is not declared"),
+        ("swagger: 2", "not an OpenAPI 3 specification"),
+        ("openapi: 3.0.0\npaths: {}", "no server address"),
+        ("openapi: 3.0.0\nservers: 5", "no server address"),
+        ("openapi: 3.0.0\nservers: [5]", "no server address"),
+        (f"{SERVED}paths: 5", "a mapping is expected, got '5'"),
+        (f"{SERVED}paths: {{/a: 5}}", "a mapping is expected, got '5'"),
+        (f"{SERVED}paths: {{/a: {{get: x}}}}", "get /a is not valid in OpenAPI 3"),
+        (f"{SERVED}paths: {{/a: {{get: {{parameters: 5}}}}}}", "get /a is not valid"),
         (
             f"{SERVED}paths: {{/a: {{get: {{parameters: [{{name: b, in: query, schema: true}}]}}}}}}",
-            "get /a is not declared",
+            "get /a is not valid",
         ),
-        (f"{SERVED}paths: {{/a: {{get: {{requestBody: [x]}}}}}}", "get /a is not declared"),
-        (f"{SERVED}{MANY}", "references written out"),
+        (f"{SERVED}paths: {{/a: {{get: {{requestBody: [x]}}}}}}", "get /a is not valid"),
+        (f"{SERVED}{MANY}", "references expanded"),
     ],
 )
-def test_a_specification_that_is_none_is_said(tmp_path, text, said):
+def test_invalid_specification_is_reported(tmp_path, text, message):
     (tmp_path / "shop.yaml").write_text(text)
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError, match=message):
         OpenApi(file=str(tmp_path / "shop.yaml"))
 
 
-def test_only_hosts_on_the_list_are_asked(shop):
+def test_only_listed_hosts_are_reached(shop):
     host = shop.removeprefix("http://")
     http = Http(allow=[host], max_bytes=100)
     answers = played(
@@ -566,11 +567,11 @@ def test_only_hosts_on_the_list_are_asked(shop):
         ("example.org", "//example.org/", False),
     ],
 )
-def test_what_a_list_of_hosts_permits(allowed, url, permitted):
-    assert permits([allowed], url) is permitted
+def test_host_lists(allowed, url, permitted):
+    assert is_allowed_host([allowed], url) is permitted
 
 
-def test_a_list_of_hosts_that_is_none_is_said():
+def test_invalid_host_list_is_reported():
     for allow in ([], ["http://example.org"], ["*"], ["a*b"]):
         with pytest.raises(RecipeError, match="http"):
             Http(allow=allow)
@@ -595,28 +596,28 @@ def files(tmp_path):
     return str(tools), str(answers)
 
 
-def test_a_table_answers_in_a_tools_place(files):
+def test_table_replaces_a_tool(files):
     tools, answers = files
-    said = played(
+    texts = played(
         Toolset([Simulated(file=tools, answers=answers)]),
         ("get_weather", {"of": "Bern"}),
         ("get_weather", {"of": "Rome"}),
         ("get_weather", {"of": 5}),
     )
-    assert [(a.text, a.record.outcome) for a in said[:2]] == [
+    assert [(a.text, a.record.outcome) for a in texts[:2]] == [
         ("rain", "ok"),
         ('error: get_weather knows nothing of {"of": "Rome"}', "tool_error"),
     ]
-    assert said[2].record.outcome == "invalid_arguments"
-    with pytest.raises(RecipeError, match="who answers"):
+    assert texts[2].record.outcome == "invalid_arguments"
+    with pytest.raises(RecipeError, match="set `answers` or `url`"):
         Simulated(file=tools)
 
 
-def test_a_model_answers_what_the_table_does_not_know(files):
+def test_model_answers_calls_that_are_not_in_the_table(files):
     class Model(BaseHTTPRequestHandler):
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            call = json.loads(asked["messages"][1]["content"])
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            call = json.loads(request["messages"][1]["content"])
             text = json.dumps({"choices": [{"message": {"content": f"sun in {call['arguments']['of']}"}}]}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(text)))
@@ -630,8 +631,8 @@ def test_a_model_answers_what_the_table_does_not_know(files):
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     tools, answers = files
     simulated = Simulated(file=tools, answers=answers, url=f"http://127.0.0.1:{server.server_port}/v1")
-    said = played(Toolset([simulated]), ("get_weather", {"of": "Bern"}), ("get_weather", {"of": "Rome"}))
-    assert [answer.text for answer in said] == ["rain", "sun in Rome"]
+    texts = played(Toolset([simulated]), ("get_weather", {"of": "Bern"}), ("get_weather", {"of": "Rome"}))
+    assert [answer.text for answer in texts] == ["rain", "sun in Rome"]
     assert not simulated.replayable
     server.shutdown()
     server.server_close()
@@ -639,13 +640,13 @@ def test_a_model_answers_what_the_table_does_not_know(files):
         played(Toolset([simulated]), ("get_weather", {"of": "Rome"}))
 
 
-def test_tools_are_found_called_and_put_away(files):
+def test_tools_are_found_called_and_removed(files):
     tools, answers = files
-    catalogue = Catalogue(
+    catalogue = ToolCatalog(
         file=tools, answers=answers, functions=["whetstone.tools:calculator"], max_visible=2, results_per_search=1
     )
     toolset = Toolset([catalogue])
-    said = played(
+    texts = played(
         toolset,
         ("get_weather", {"of": "Bern"}),
         ("find_tools", {"query": "is it raining, what weather"}),
@@ -657,50 +658,51 @@ def test_tools_are_found_called_and_put_away(files):
         ("remove_tools", {"names": ["fly"]}),
         ("find_tools", {"query": "!!"}),
     )
-    assert said[0].record.outcome == "unknown_tool"
-    assert json.loads(said[1].text)["name"] == "get_weather"
-    assert [said[2].text, said[4].text] == ["rain", "4"]
-    assert said[5].text == "1 removed, 1 in view"
-    assert said[6].record.outcome == "unknown_tool"
-    assert "in view are: calculator" in said[7].text
-    assert said[8].text == "no tool found"
+    assert texts[0].record.outcome == "unknown_tool"
+    assert json.loads(texts[1].text)["name"] == "get_weather"
+    assert [texts[2].text, texts[4].text] == ["rain", "4"]
+    assert texts[5].text == "1 removed, 1 in view"
+    assert texts[6].record.outcome == "unknown_tool"
+    assert "in view are: calculator" in texts[7].text
+    assert texts[8].text == "no tool found"
 
 
-def test_no_more_tools_are_in_view_than_may_be(files):
-    catalogue = Catalogue(file=files[0], max_visible=2, results_per_search=1)
+def test_number_of_visible_tools_is_bounded(files):
+    catalogue = ToolCatalog(file=files[0], max_visible=2, results_per_search=1)
     toolset = Toolset([catalogue])
     queries = ("weather", "flight", "hotel")
     played(toolset, *(("find_tools", {"query": query}) for query in queries))
     assert list(catalogue.live) == ["get_flight", "get_hotel"]
 
 
-def test_a_task_can_choose_its_tools(files):
-    catalogue = Catalogue(file=files[0], answers=files[1], selected_by="task", results_per_search=2)
-    said = played(Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?"))
-    assert said[0].text == "rain"
-    with pytest.raises(RecipeError, match="neither"):
-        Catalogue()
+def test_task_selects_its_tools(files):
+    catalogue = ToolCatalog(file=files[0], answers=files[1], selected_by="task", results_per_search=2)
+    texts = played(
+        Toolset([catalogue]), ("get_weather", {"of": "Bern"}), task=Task("t", "What is the weather in Bern?")
+    )
+    assert texts[0].text == "rain"
+    with pytest.raises(RecipeError, match="no tool in `file` or `functions`"):
+        ToolCatalog()
 
 
-def test_how_well_tools_are_found_is_measured(files):
+def test_search_quality_is_measured(files):
     finder = Finder(specs_in(files[0]))
-    found = finder.found("price of a stock in another currency: exchange rate", 3)
-    assert sufficiency_at_k(found, ["get_stock_price", "get_exchange_rate"], 3) == 1.0
-    assert sufficiency_at_k(found, ["get_stock_price", "get_hotel"], 3) == 0.0
-    assert recall_at_k(found, ["get_stock_price", "get_hotel"], 3) == 0.5  # one of two
-    assert sufficiency_at_k([], [], 3) == recall_at_k([], [], 3) == 1.0
+    results = finder.search("price of a stock in another currency: exchange rate", 3)
+    assert sufficiency_at_k(results, ["get_stock_price", "get_exchange_rate"], 3) == 1.0
+    assert sufficiency_at_k(results, ["get_stock_price", "get_hotel"], 3) == 0.0
+    assert sufficiency_at_k([], [], 3) == 1.0
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"description": "x"}'])
-def test_a_line_that_is_no_tool_is_said(tmp_path, line):
+def test_line_that_is_no_tool_is_reported(tmp_path, line):
     (tmp_path / "tools.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
     with pytest.raises(TaskError, match=r"tools.jsonl:2"):
-        Catalogue(file=str(tmp_path / "tools.jsonl"))
+        ToolCatalog(file=str(tmp_path / "tools.jsonl"))
 
 
 @pytest.mark.slow
-def test_images_come_through_mcp():
+def test_images_are_returned_through_mcp():
     toolset = Toolset([Mcp(command=SERVER)])
     answers = played(toolset, ("crop", {"image": 1, "left": 0, "top": 0, "right": 1, "bottom": 1}))
-    assert "there is no picture 1" in answers[0].text  # its server has a task without pictures
+    assert "there is no picture 1" in answers[0].text  # its server has a task without images
     assert not any(isinstance(part, Image) for part in answers[0].content)

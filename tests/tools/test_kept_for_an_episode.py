@@ -1,16 +1,16 @@
-"""Notes, a budget and pictures: tools that hold something for an episode and begin anew with the next."""
+"""Notes, budgets and images: tools with state for one episode."""
 
 import asyncio
 
 import pytest
 from PIL import Image as Pictures
 
-from tests_tools import played
+from support.tool_episodes import played
 from whetstone.chat import Image
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import InfrastructureError, RecipeError
 from whetstone.tools import Budget, ImageTools, Notes, Toolset, calculator
-from whetstone.tools.image import as_url, loaded
+from whetstone.tools.image import as_url, load_image
 from whetstone.trajectory import Task
 
 
@@ -48,23 +48,23 @@ def texts(*args, **options):
     return [answer.text for answer in played(*args, **options)]
 
 
-def test_the_public_methods_of_a_class_are_tools_in_their_order():
+def test_public_methods_of_a_class_are_tools_in_their_order():
     toolset = Toolset([Basket])
     assert [spec.name for spec in toolset.specs] == ["add", "count"]
     assert toolset.specs[0].parameters["properties"]["thing"]["description"] == "What."
     assert texts(toolset, ("add", {"thing": "tea"}), ("count", {})) == ['["tea"]', "1"]
-    assert texts(toolset, ("count", {})) == ["0"]  # an episode later
+    assert texts(toolset, ("count", {})) == ["0"]  # in the next episode
     assert not toolset.stateless
     assert toolset.declared == {"basket": "kept"}
 
 
-def test_environments_do_not_share_what_a_class_holds():
+def test_environments_do_not_share_objects_of_a_class():
     first, second = (ToolEnvironment(tools=[Basket, calculator]) for _ in range(2))
     assert first.toolset.holders[0] is not second.toolset.holders[0]
     assert ToolEnvironment(tools=[calculator]).stateless
 
 
-def test_a_failure_to_close_one_closes_the_others():
+def test_failure_to_close_one_closes_the_others():
     closed = []
 
     class Bad(Basket):
@@ -82,8 +82,8 @@ def test_a_failure_to_close_one_closes_the_others():
     assert len(closed) == 1
 
 
-def test_notes_are_found_by_words_and_thrown_away():
-    said = texts(
+def test_notes_are_found_by_words_and_deleted():
+    texts_ = texts(
         Toolset([Notes(max_notes=2)]),
         ("write_note", {"text": "Tea is 4 coins."}),
         ("write_note", {"text": "Rice is 7 coins."}),
@@ -94,33 +94,33 @@ def test_notes_are_found_by_words_and_thrown_away():
         ("read_notes", {}),
         ("read_notes", {"words": "gold"}),
     )
-    assert said[3] == "1: Tea is 4 coins."
-    assert "delete some first" in said[2]
-    assert "there is no note 1; there are: 2" in said[5]
-    assert said[6:] == ["2: Rice is 7 coins.", "there are no such notes"]
+    assert texts_[3] == "1: Tea is 4 coins."
+    assert "delete some first" in texts_[2]
+    assert "there is no note 1; there are: 2" in texts_[5]
+    assert texts_[6:] == ["2: Rice is 7 coins.", "there are no such notes"]
 
 
-def test_calls_are_paid_for_until_the_sum_is_spent():
+def test_calls_are_charged_until_the_budget_is_spent():
     toolset = Toolset([calculator, Budget(total=2.5, prices={"calculator": 1.0})])
     call = ("calculator", {"expression": "1+1"})
     answers = played(toolset, call, ("budget", {}), call, call, ("calculator", {"expression": 5}), ("budget", {}))
     assert [a.record.outcome for a in answers] == ["ok", "ok", "ok", "budget_exhausted", "invalid_arguments", "ok"]
     assert [a.record.cost for a in answers] == [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     assert "calculator costs 1, and 0.5 of 2.5 are left" in answers[3].text
-    assert [spec.name for spec in toolset.specs] == ["calculator", "budget"]  # nobody can be charged by being asked
+    assert [spec.name for spec in toolset.specs] == ["calculator", "budget"]  # calls of a user are not charged
     assert answers[5].text == "0.5 of 2.5 left; prices: calculator 1, others 1"
-    with pytest.raises(RecipeError, match="less than nothing"):
+    with pytest.raises(RecipeError, match="must be 0 or more"):
         Budget(total=1, price=-1)
 
 
 @pytest.fixture
 def picture():
-    made = Pictures.new("RGB", (40, 20), "white")
-    made.putpixel((30, 10), (255, 0, 0))
-    return Task("t", "?", private={"images": [as_url(made)]})
+    drawing = Pictures.new("RGB", (40, 20), "white")
+    drawing.putpixel((30, 10), (255, 0, 0))
+    return Task("t", "?", private={"images": [as_url(drawing)]})
 
 
-def test_looking_closer_at_a_picture(picture):
+def test_zoom_into_an_image(picture):
     answers = played(
         Toolset([ImageTools]),
         ("measure", {"image": 1}),
@@ -134,17 +134,17 @@ def test_looking_closer_at_a_picture(picture):
         ("measure", {"image": 5, "x1": 2, "y1": 5}),
         task=picture,
     )
-    said = [answer.text for answer in answers]
-    assert said[:3] == ["40×20 pixels", "#ff0000", "5.0 pixels"]
-    assert said[3:7] == ["picture 2: 3×3 pixels", "#ff0000", "picture 3: 80×80 pixels", "picture 4: 20×40 pixels"]
-    assert said[8] == "#0000ff"
-    (shown,) = (part for part in answers[3].content if isinstance(part, Image))
-    assert loaded(shown.url).size == (3, 3)
-    assert loaded(shown.url).getpixel((1, 1)) == (255, 0, 0)
+    texts_ = [answer.text for answer in answers]
+    assert texts_[:3] == ["40×20 pixels", "#ff0000", "5.0 pixels"]
+    assert texts_[3:7] == ["picture 2: 3×3 pixels", "#ff0000", "picture 3: 80×80 pixels", "picture 4: 20×40 pixels"]
+    assert texts_[8] == "#0000ff"
+    (cropped,) = (part for part in answers[3].content if isinstance(part, Image))
+    assert load_image(cropped.url).size == (3, 3)
+    assert load_image(cropped.url).getpixel((1, 1)) == (255, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("crop", {"image": 2, "left": 0, "top": 0, "right": 1, "bottom": 1}, "there is no picture 2; there are 1"),
         ("crop", {"image": 1, "left": 50, "top": 0, "right": 60, "bottom": 1}, "nothing of the picture"),
@@ -153,43 +153,43 @@ def test_looking_closer_at_a_picture(picture):
         ("draw", {"image": 1, "shape": "star", "x1": 0, "y1": 0}, "argument shape"),
     ],
 )
-def test_what_cannot_be_done_with_a_picture_is_said(picture, name, arguments, said):
-    assert said in texts(Toolset([ImageTools]), (name, arguments), task=picture)[0]
+def test_impossible_image_operation_is_reported(picture, name, arguments, message):
+    assert message in texts(Toolset([ImageTools]), (name, arguments), task=picture)[0]
 
 
-def test_a_picture_that_unfolds_too_far_is_not_unfolded():
+def test_image_that_decompresses_too_far_is_not_decoded():
     huge = Pictures.new("1", (5000, 5000))
     with pytest.raises(InfrastructureError, match="too many"):
         played(Toolset([ImageTools]), task=Task("t", "?", private={"images": [as_url(huge)]}))
     with pytest.raises(ValueError, match="base64"):
-        loaded("data:image/png;base64,%%%")
+        load_image("data:image/png;base64,%%%")
 
 
 @pytest.mark.slow
-def test_pictures_grow_no_further_than_they_may_however_often_they_are_turned():
+def test_image_size_is_bounded_despite_repeated_rotation():
     task = Task("t", "?", private={"images": [as_url(Pictures.new("RGB", (3000, 3000)))]})
     turns = [("rotate", {"image": 1 + n, "degrees": 45.0}) for n in range(3)]
     answers = played(Toolset([ImageTools]), *turns, task=task)
     assert "would be 4243×4243 pixels" in answers[0].text
     odd = [("rotate", {"image": 1, "degrees": degrees}) for degrees in (1e308, -1e308, 720.5)]
     assert {a.record.outcome for a in played(Toolset([ImageTools]), *odd, task=task)} <= {"ok", "tool_error"}
-    whole = {"image": 1, "left": 0, "top": 0, "right": 3000, "bottom": 3000}
-    wide = played(Toolset([ImageTools]), ("zoom", {**whole, "factor": 1.36}), task=task)  # 4080 a side, 16.6 million
+    region = {"image": 1, "left": 0, "top": 0, "right": 3000, "bottom": 3000}
+    wide = played(Toolset([ImageTools]), ("zoom", {**region, "factor": 1.36}), task=task)  # 4080 per side, 16.6 million
     assert "are possible" in wide[0].text
-    many = played(Toolset([ImageTools]), *[("crop", whole)] * 16, task=task)
+    many = played(Toolset([ImageTools]), *[("crop", region)] * 16, task=task)
     assert [a.record.outcome for a in many] == ["ok"] * 13 + ["tool_error"] * 3
     assert "all pictures together" in many[-1].text
 
 
 @pytest.mark.parametrize("name", ["draw", "measure"])
-def test_points_without_end_are_refused(picture, name):
-    given = {"image": 1, "x1": 10**400, "y1": 1, "x2": 5, "y2": -(10**30)}
-    given |= {"shape": "line"} if name == "draw" else {}
-    assert "pixels away" in texts(Toolset([ImageTools]), (name, given), task=picture)[0]
+def test_huge_coordinates_are_refused(picture, name):
+    arguments = {"image": 1, "x1": 10**400, "y1": 1, "x2": 5, "y2": -(10**30)}
+    arguments |= {"shape": "line"} if name == "draw" else {}
+    assert "pixels away" in texts(Toolset([ImageTools]), (name, arguments), task=picture)[0]
 
 
-def test_a_file_that_only_begins_like_a_picture_is_refused():
-    whole = as_url(Pictures.new("RGB", (300, 300), "red"))
-    for damaged in (whole[:80], whole[: len(whole) * 3 // 4 // 4 * 4], "data:image/png;base64,iVBORw0KGgo="):
+def test_truncated_image_file_is_refused():
+    complete = as_url(Pictures.new("RGB", (300, 300), "red"))
+    for damaged in (complete[:80], complete[: len(complete) * 3 // 4 // 4 * 4], "data:image/png;base64,iVBORw0KGgo="):
         with pytest.raises((ValueError, OSError)):
-            loaded(damaged)
+            load_image(damaged)

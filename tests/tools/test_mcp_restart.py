@@ -99,7 +99,7 @@ class Site:
         version = dict(scope["headers"]).get(b"mcp-protocol-version", b"")
         if self.status:
             await respond(send, self.status, b"<html>Bad Gateway</html>")
-        elif version > b"2026":  # a server of the time of sessions
+        elif version > b"2026":  # a server with sessions
             error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Unsupported protocol version"}}
             await respond(send, 400, json.dumps(error).encode(), b"application/json")
         else:
@@ -137,7 +137,7 @@ def call(toolset, name="price", **arguments):
 
 @pytest.mark.parametrize("connection", ["shared", "auto", "episode"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_restart_costs_the_episodes_under_way_and_no_later_one(shape, connection):
+def test_restart_costs_only_episodes_in_flight(shape, connection):
     async def run():
         async with Site(shape) as site:
             async with episode(site.url, connection) as first, episode(site.url, connection) as second:

@@ -1,11 +1,11 @@
-"""A tool is one Python definition, and works and trains as it is in recipes of different worlds."""
+"""A tool is one Python definition, which works and trains unchanged in recipes of different environments."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.chat import ToolCall, assistant
 from whetstone.recipe import load_recipe
@@ -20,12 +20,12 @@ def roman(number: int) -> str:
 
 
 @pytest.mark.parametrize("recipe", ["demo", "multi-hop-search"])
-def test_a_new_tool_trains_unchanged_in_two_recipes(recipe, tmp_path, monkeypatch):
+def test_new_tool_trains_unchanged_in_two_recipes(recipe, tmp_path, monkeypatch):
     (tmp_path / "roman_tools.py").write_text(DEFINITION)
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ["environment.name=tools", "environment.tools=[roman_tools:roman]", "supervised=null", "ablations=null"]
     small = [change for change in SMALL if not change.startswith("supervised")]
-    resolved = load_recipe(recipe, [*small, *own, "reward=tests_small:parity", "reinforcement.steps=1"])
+    resolved = load_recipe(recipe, [*small, *own, "reward=support.small:parity", "reinforcement.steps=1"])
 
     assembly = assemble(resolved)
 

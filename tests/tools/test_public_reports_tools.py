@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from pydantic import BaseModel
 
-from tests_sandbox import PATIENT, needs_isolation
-from tests_tools import played
+from support.sandbox import PATIENT, needs_isolation
+from support.tool_episodes import played
 from whetstone.chat import Image
 from whetstone.errors import InfrastructureError
 from whetstone.sandbox import Limits
 from whetstone.tools import Mcp, OpenApi, Python, Shell, Toolset
-from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools.mcp_sdk import load_sdk
 from whetstone.tools.schema import tool_from_function
 from whetstone.tools.side_effects import CALLS_ALL
 from whetstone.trajectory import Task
@@ -32,7 +32,7 @@ class Pages(Mcp):
         self.pages, self.answer, self.num_requests = pages, answer, 0
 
     def _server(self):
-        types = sdk().types
+        types = load_sdk().types
 
         async def listed(_, request):
             self.num_requests += 1
@@ -43,12 +43,12 @@ class Pages(Mcp):
         async def called(_, __):
             return self.answer
 
-        return sdk().Server("pages", version="1", on_list_tools=listed, on_call_tool=called)
+        return load_sdk().Server("pages", version="1", on_list_tools=listed, on_call_tool=called)
 
 
 @pytest.mark.parametrize("names", [["a", "b"], []])
 def test_a_cursor_that_never_advances_is_an_error_after_two_pages(names):
-    """Report 10; with an empty page no count of tools ever ends the listing."""
+    """Check report 10; with an empty page no count of tools ever ends the listing."""
     server = Pages({None: (names, "x"), "x": (names, "x")})
 
     async def opened():
@@ -63,15 +63,15 @@ def test_a_cursor_that_never_advances_is_an_error_after_two_pages(names):
 
 
 def test_tools_of_every_page_are_tools():
-    """Report 11."""
-    answer = sdk().types.CallToolResult(content=[sdk().types.TextContent(type="text", text="yes")])
+    """Check report 11."""
+    answer = load_sdk().types.CallToolResult(content=[load_sdk().types.TextContent(type="text", text="yes")])
     pages = {None: (["a", "b"], "1"), "1": ([], "2"), "2": (["c"], None)}
     assert played(Toolset([Pages(pages, answer)]), ("c", {}))[0].text == "yes"
 
 
-def test_an_image_beside_structured_content_is_kept():
-    """Report 19."""
-    types, data = sdk().types, base64.b64encode(b"\x89PNG").decode()
+def test_image_next_to_structured_content_is_kept():
+    """Check report 19."""
+    types, data = load_sdk().types, base64.b64encode(b"\x89PNG").decode()
     content = [
         types.TextContent(type="text", text="a plot"),
         types.ImageContent(type="image", data=data, mimeType="image/png"),
@@ -88,7 +88,7 @@ SERVED = "from whetstone.cli.mcp import mcp; mcp()"
 @pytest.mark.slow
 @pytest.mark.parametrize("banner", ["", "print('Server started 🖥️'); print('[INFO] ready')"])
 def test_text_on_standard_output_does_not_break_the_protocol(tmp_path, banner):
-    """Report 18: a tool that prints, also through a child process, and a server that prints a banner."""
+    """Check report 18: a tool that prints, also through a child process, and a server that prints a banner."""
     (tmp_path / "printing.py").write_text(
         "import subprocess, sys\n"
         "def add(a: int, b: int) -> int:\n    '''Add.'''\n    print('adding', a, b)\n"
@@ -109,7 +109,7 @@ class Node(BaseModel):
 
 
 def test_a_union_keeps_the_item_types_of_its_members():
-    """Report 12."""
+    """Check report 12."""
 
     def show(value: list[int] | dict[str, float]) -> str:
         """Show it."""
@@ -125,7 +125,7 @@ def test_a_union_keeps_the_item_types_of_its_members():
 
 
 def test_a_recursive_parameter_is_declared_checked_and_passed():
-    """Report 13."""
+    """Check report 13."""
 
     def total(tree: Node) -> int:
         """Add up a tree."""
@@ -144,8 +144,8 @@ def test_a_recursive_parameter_is_declared_checked_and_passed():
 
 
 @needs_isolation
-def test_output_above_the_limit_is_marked_as_cut():
-    """Report 14."""
+def test_output_above_the_limit_is_marked_as_truncated():
+    """Check report 14."""
     python, shell = played(
         Toolset([Python(limits=PATIENT), Shell(limits=PATIENT)], max_result_characters=1000),
         ("python", {"code": "print('x' * 10**6)"}),
@@ -168,7 +168,7 @@ def test_output_above_the_limit_is_marked_as_cut():
     ],
 )
 def test_output_before_a_timeout_is_kept(tool, name, arguments):
-    """Report 15."""
+    """Check report 15."""
     (answer,) = played(Toolset([tool(limits=Limits(wall_seconds=2))]), (name, arguments))
     assert answer.record.outcome == "timeout"
     assert "before" in answer.text
@@ -210,7 +210,7 @@ def in_json(schema):
 
 
 def test_names_that_path_query_and_body_share_are_all_sent(echo, tmp_path):
-    """Report 16: each of them is a separate argument."""
+    """Check report 16: each of them is a separate argument."""
     fields = {"type": "object", "properties": {"id": {"type": "integer"}, "n": {"type": "integer"}}, "required": ["id"]}
     numbers = {"type": "array", "items": {"type": "integer"}}
     places = [parameter("id", "path"), parameter("id", "query"), parameter("id", "header")]

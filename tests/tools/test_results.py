@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_returned import ADDRESSES, VALUES, give, give_later
-from tests_slow import examples
+from support.returned_values import ADDRESSES, VALUES, give, give_later
+from support.slow import examples
 from whetstone.chat import Image, Text, ToolCall
-from whetstone.plain_json import plain
+from whetstone.strict_json import to_plain_values
 from whetstone.tools import Toolset
 
 
@@ -49,7 +49,7 @@ def test_an_address_in_memory_is_an_error_of_the_tool(name):
 @pytest.mark.slow
 def test_every_value_has_the_same_text_in_every_process():
     code = (
-        "import asyncio, json; from tests_returned import VALUES, give\n"
+        "import asyncio, json; from support.returned_values import VALUES, give\n"
         "from whetstone.chat import ToolCall; from whetstone.tools import Toolset\n"
         "toolset = Toolset([give])\n"
         "calls = [ToolCall('give', json.dumps({'name': name})) for name in VALUES]\n"
@@ -87,7 +87,7 @@ def test_a_generator_is_read_to_its_end_or_to_a_limit(tool):
     assert (result.record.outcome, "yields more than 100000 values" in result.text) == ("tool_failed", True)
 
 
-def test_texts_beside_images_are_content():
+def test_texts_next_to_images_are_content():
     def look() -> list:
         """Look."""
         return ["left", Image("data:,"), {"size": 3}]
@@ -122,10 +122,10 @@ ANYTHING = st.recursive(
 
 @examples(100)
 @given(value=ANYTHING)
-def test_any_nesting_is_strict_json_and_reads_the_same_again(value):
-    once = plain(value)
+def test_any_nesting_is_strict_json_and_equal_when_read(value):
+    once = to_plain_values(value)
     assert strict(json.dumps(once, allow_nan=False)) == once
-    assert plain(once) == once
+    assert to_plain_values(once) == once
 
 
 @examples(60)
@@ -137,4 +137,4 @@ def test_the_order_in_which_a_set_is_filled_does_not_matter(values, data):
         def __iter__(self):
             return iter(shuffled)
 
-    assert json.dumps(plain(Ordered(values))) == json.dumps(plain(set(values)))
+    assert json.dumps(to_plain_values(Ordered(values))) == json.dumps(to_plain_values(set(values)))

@@ -1,4 +1,4 @@
-"""Python, a shell and files of an episode share one folder in a sandbox, and say how long variables last."""
+"""Python, shell and files of an episode share one sandbox folder, and report the lifetime of variables."""
 
 import asyncio
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests_sandbox import PATIENT, needs_isolation
-from tests_tools import played
+from support.sandbox import PATIENT, needs_isolation
+from support.tool_episodes import played
 from whetstone.chat import Image, ToolCall
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import RecipeError
@@ -19,7 +19,7 @@ HUMANEVAL = Path(__file__).parents[3] / "shared" / "data" / "humaneval" / "Human
 pytestmark = needs_isolation
 
 
-def test_the_three_share_a_folder():
+def test_python_shell_and_files_share_a_folder():
     answers = played(
         Toolset([Python(limits=PATIENT), Shell(limits=PATIENT), Files(limits=PATIENT)], timeout_seconds=120),
         ("create", {"path": "a/b.txt", "text": "one\ntwo\nthree\n"}),
@@ -43,7 +43,7 @@ def test_the_three_share_a_folder():
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("view", {"path": "no"}, "there is no no"),
         ("view", {"path": "f", "first": 9}, "f has 3 lines"),
@@ -57,19 +57,19 @@ def test_the_three_share_a_folder():
         ("create", {"path": "/usr/x", "text": ""}, "error:"),
     ],
 )
-def test_files_says_what_is_wrong(name, arguments, said):
+def test_file_errors_are_reported(name, arguments, message):
     task = Task("t", "?", private={"files": {"f": "x\ny\nx"}})
-    assert said in played(Toolset([Files]), (name, arguments), task=task)[0].text
+    assert message in played(Toolset([Files]), (name, arguments), task=task)[0].text
 
 
-def test_a_tasks_files_are_there_from_the_start():
+def test_files_of_a_task_exist_from_the_start():
     task = Task("t", "?", private={"files": {"data.csv": "a\n1\n"}})
     toolset = Toolset([Python(files={"given": "x"})])
     code = "open('data.csv').read() + open('given').read()"
     assert played(toolset, ("python", {"code": code}), task=task)[0].text == "'a\\n1\\nx'"
 
 
-def test_files_are_there_again_where_each_call_is_fresh():
+def test_files_remain_if_each_call_is_fresh():
     task = Task("t", "?", private={"files": {"data.csv": "a"}})
     code = "text = open('data.csv').read(); open('data.csv', 'a').write('b'); text"
     answers = played(Toolset([Python(persistence="reset")]), *[("python", {"code": code})] * 2, task=task)
@@ -78,15 +78,15 @@ def test_files_are_there_again_where_each_call_is_fresh():
     assert [answer.text for answer in answers] == ["'a'", "'ab'"]
 
 
-def test_how_long_variables_last_is_said_chosen_and_recorded():
-    for persistence, said in (("persistent", "2"), ("reset", "NameError: name 'x' is not defined")):
+def test_lifetime_of_variables_is_described_selected_and_recorded():
+    for persistence, text in (("persistent", "2"), ("reset", "NameError: name 'x' is not defined")):
         python = Python(persistence=persistence)
         toolset = Toolset([python])
         assert "last" in toolset.specs[0].description or "begins with nothing" in toolset.specs[0].description
         first = asyncio.run(opened(ToolEnvironment(tools=[python])))
         assert first.declared == (("python", persistence),)
         answers = played(toolset, ("python", {"code": "x = 1"}), ("python", {"code": "x + 1"}))
-        assert said in answers[1].text
+        assert text in answers[1].text
 
 
 async def opened(environment):
@@ -95,14 +95,16 @@ async def opened(environment):
     return observation
 
 
-def test_tools_that_share_a_sandbox_are_given_it_alike():
-    with pytest.raises(RecipeError, match="python and shell share a sandbox and differ in `persistence`: reset"):
+def test_tools_that_share_a_sandbox_have_equal_settings():
+    with pytest.raises(
+        RecipeError, match="python and shell share a sandbox and must have the same `persistence`, got reset"
+    ):
         Toolset([Python(persistence="reset"), Shell()])
     with pytest.raises(RecipeError, match="limits"):
         Toolset([Python(limits=Limits(wall_seconds=1)), Files()])
 
 
-def test_each_ending_has_its_outcome_and_words():
+def test_each_ending_has_its_outcome_and_text():
     toolset = Toolset([Python(limits=Limits(wall_seconds=0.5, memory_mb=100))])
     answers = played(
         toolset,
@@ -133,7 +135,7 @@ def test_submitting_ends_the_episode():
     assert (answer.text, answer.record.outcome) == ("42", "stopped")
 
 
-def test_forks_of_an_episode_with_a_sandbox_are_led_back_by_its_calls():
+def test_forks_of_an_episode_with_a_sandbox_replay_its_calls():
     environment = ToolEnvironment(tools=[Python])
     assert not environment.stateless
     assert environment.replayable

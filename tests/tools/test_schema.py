@@ -32,7 +32,7 @@ def test_signature_and_docstring_are_the_schema():
     assert spec.parameters["additionalProperties"] is False
 
 
-def test_good_arguments_are_bound_with_defaults():
+def test_valid_arguments_are_bound_with_defaults():
     assert tool_from_function(convert_weight).bind('{"amount": 2, "unit": "kg"}') == {
         "amount": 2.0,
         "unit": "kg",
@@ -41,7 +41,7 @@ def test_good_arguments_are_bound_with_defaults():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"unit": "kg"}, "argument amount is missing"),
         ({"amount": "2", "unit": "kg"}, 'argument amount: input should be a valid number, got "2"'),
@@ -50,19 +50,19 @@ def test_good_arguments_are_bound_with_defaults():
         ([], "must be a JSON object"),
     ],
 )
-def test_wrong_arguments_say_which_and_why_in_one_line(arguments, said):
+def test_wrong_arguments_are_reported_in_one_line(arguments, message):
     with pytest.raises(ToolError) as caught:
         tool_from_function(convert_weight).bind(json.dumps(arguments))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_broken_json_is_an_error_the_model_can_read():
+def test_broken_json_is_an_error_that_the_model_can_read():
     with pytest.raises(ToolError, match="not valid JSON"):
         tool_from_function(convert_weight).bind("{")
 
 
-def test_a_function_that_cannot_be_described_is_refused_at_once():
+def test_function_without_a_schema_is_refused_immediately():
     def untyped(x):
         return x
 
@@ -70,7 +70,7 @@ def test_a_function_that_cannot_be_described_is_refused_at_once():
         tool_from_function(untyped)
 
 
-def test_a_callable_object_and_a_tool_without_arguments_work():
+def test_callable_object_and_tool_without_arguments_work():
     class Clock:
         """Tell the time."""
 
@@ -85,7 +85,7 @@ def test_a_callable_object_and_a_tool_without_arguments_work():
     assert tool.bind("{}") == {}
 
 
-def test_a_partial_takes_the_name_it_is_given():
+def test_partial_has_the_given_name():
     bound = functools.partial(convert_weight, precise=True)
     bound.__name__ = "weigh"
     assert tool_from_function(bound).spec.name == "weigh"
@@ -118,14 +118,14 @@ def test_annotated_optional_nested_and_lists_are_in_the_schema_and_checked():
     bound = tool.bind('{"to": "Ada", "address": {"town": "Bern", "code": 3000}, "copies": 2, "tags": ["a"]}')
     assert bound["address"] == Address(town="Bern", code=3000)
     assert (bound["copies"], bound["tags"], bound["how"]) == (2, ["a"], "post")
-    for wrong, said in (
+    for wrong, message in (
         ('{"to": "Ada", "address": {"town": 5}}', "argument address.town"),
         ('{"to": "Ada", "address": {"code": 1}}', "argument address.town is missing"),
         ('{"to": "Ada", "address": {"town": "Bern"}, "how": "fly"}', "argument how"),
         ('{"to": "Ada", "address": {"town": "Bern"}, "copies": "2"}', "argument copies"),
         ('{"to": "Ada", "address": {"town": "Bern"}, "tags": "a"}', "argument tags"),
     ):
-        with pytest.raises(ToolError, match=said):
+        with pytest.raises(ToolError, match=message):
             tool.bind(wrong)
 
 
@@ -141,7 +141,7 @@ def test_objects_of_a_class_share_one_schema():
     assert list(first.spec.parameters["properties"]) == ["by"]
 
 
-def test_a_type_nobody_knows_is_said():
+def test_unsupported_type_is_reported():
     def f(a: "Nowhere") -> str:  # noqa: F821
         return "x"
 
@@ -149,8 +149,8 @@ def test_a_type_nobody_knows_is_said():
         tool_from_function(f)
 
 
-def test_what_is_wrong_with_arguments_is_told_in_a_few_words():
-    said = json.dumps({f"{i}{'x' * 500}": 1 for i in range(50)})
+def test_wrong_arguments_are_reported_briefly():
+    arguments = json.dumps({f"{i}{'x' * 500}": 1 for i in range(50)})
     with pytest.raises(ToolError, match=r"; and 47 more$") as caught:
-        tool_from_function(convert_weight).bind(said)
+        tool_from_function(convert_weight).bind(arguments)
     assert len(str(caught.value)) < 1000

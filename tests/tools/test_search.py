@@ -1,4 +1,4 @@
-"""A folder becomes passages, passages an index, and the index answers from disk."""
+"""A folder is split into passages and indexed; searches read the index on disk."""
 
 import asyncio
 import json
@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_tools import played
+from support.tool_episodes import played
 from whetstone.chat import ToolCall
 from whetstone.errors import InfrastructureError, RecipeError, TaskError
 from whetstone.policies import build_tiny
 from whetstone.tools import HttpSearch, Search, Toolset
-from whetstone.tools.corpus import pieces
+from whetstone.tools.corpus import split_paragraphs
+from whetstone.tools.corpus_index import build_index
 from whetstone.tools.embedding import Encoder
-from whetstone.tools.index import built_index
 
 
 def letters(texts):
-    """Vectors of how often each letter is there."""
+    """Return vectors of letter counts."""
     counted = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
     return np.asarray(counted, dtype=np.float32) + 1e-3
 
@@ -46,7 +46,7 @@ def called(search, *calls):
     return [asyncio.run(toolset.call(ToolCall(name, json.dumps(arguments)))).text for name, arguments in calls]
 
 
-def test_words_find_passages_and_open_shows_them_whole(corpus, tmp_path):
+def test_words_find_passages_and_open_shows_the_page(corpus, tmp_path):
     search = Search(corpus=str(corpus), words=4, index=str(tmp_path / "indexes"))
     first, second, opened, missing, nothing = called(
         search,
@@ -63,26 +63,26 @@ def test_words_find_passages_and_open_shows_them_whole(corpus, tmp_path):
     assert nothing == "nothing found"
 
 
-def test_pages_are_read_without_their_markup(corpus, tmp_path):
+def test_pages_are_read_without_markup(corpus, tmp_path):
     search = Search(corpus=str(corpus), index=str(tmp_path / "indexes"))
-    (found,) = called(search, ("search", {"query": "arborio"}))
-    assert found == "[rice.html#0] Rice\nBasmati & jasmine smell. Risotto needs arborio."
+    (result,) = called(search, ("search", {"query": "arborio"}))
+    assert result == "[rice.html#0] Rice\nBasmati & jasmine smell. Risotto needs arborio."
     assert called(search, ("search", {"query": "steal"})) == ["nothing found"]
 
 
 @pytest.mark.parametrize("query", ['title:"', "a AND (", "+++", "id:*", "\\", "^2", "x" * 5000, "NOT", "[a TO b]"])
-def test_a_query_has_no_syntax_to_get_wrong(corpus, tmp_path, query):
+def test_query_has_no_syntax(corpus, tmp_path, query):
     search = Search(corpus=str(corpus), index=str(tmp_path / "indexes"))
     toolset = Toolset([search])
     answer = asyncio.run(toolset.call(ToolCall("search", json.dumps({"query": query}))))
     assert answer.record.outcome == "ok", answer
 
 
-def test_an_index_is_built_once_and_again_when_the_corpus_changes(corpus, tmp_path):
+def test_index_is_built_once_and_rebuilt_if_the_corpus_changes(corpus, tmp_path):
     folder = tmp_path / "indexes"
 
     def index():
-        return built_index(corpus, words=50, embedding=None, name="", folder=folder)
+        return build_index(corpus, words=50, embedding=None, name="", folder=folder)
 
     first = index()
     assert index() is first
@@ -93,7 +93,7 @@ def test_an_index_is_built_once_and_again_when_the_corpus_changes(corpus, tmp_pa
     assert second.by_words("pepper", 1)[0].passage.id == "new.txt#0"
 
 
-def test_vectors_find_what_words_do_not_and_ranks_put_both_together(corpus, tmp_path):
+def test_vectors_find_synonyms_and_ranks_combine_both(corpus, tmp_path):
     options = {"corpus": str(corpus), "words": 4, "index": str(tmp_path / "i"), "embedding": f"{__name__}:letters"}
     by_vectors = Search(mode="vectors", **options)
     assert called(by_vectors, ("search", {"query": "oxidised tea is black", "count": 1}))[0].startswith("[tea.md#2]")
@@ -102,35 +102,35 @@ def test_vectors_find_what_words_do_not_and_ranks_put_both_together(corpus, tmp_
     assert hits[0].passage.id == "tea.md#2"
     # first in both lists: 1/61 + 1/61
     assert hits[0].score == pytest.approx(2 / 61)
-    with pytest.raises(RecipeError, match="needs an `embedding`"):
+    with pytest.raises(RecipeError, match="requires an `embedding`"):
         Search(corpus=str(corpus), mode="both")
 
 
 @given(st.lists(st.text("ab ", min_size=0, max_size=30), max_size=8), st.integers(1, 6))
 def test_passages_keep_every_word_in_order_and_their_length(paragraphs, words):
     text = "\n\n".join(paragraphs)
-    cut = list(pieces(text, words))
+    cut = list(split_paragraphs(text, words))
     assert " ".join(cut).split() == text.split()
     assert all(1 <= len(piece.split()) <= words for piece in cut)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [("a.png", "x", "there is no file that ends in"), ("a.jsonl", '{"id": 1}', "a.jsonl:1: a document has"),
+    ("name", "content", "message"),
+    [("a.png", "x", "no file with a suffix of"), ("a.jsonl", '{"id": 1}', "a.jsonl:1: a document requires"),
      ("b.jsonl", "[1]", "not a JSON object")],
 )  # fmt: skip
-def test_a_corpus_that_cannot_be_read_is_said(tmp_path, name, content, said):
+def test_unreadable_corpus_is_reported(tmp_path, name, content, message):
     folder = tmp_path / "bad"
     folder.mkdir()
     (folder / name).write_text(content)
-    with pytest.raises(TaskError, match=said):
+    with pytest.raises(TaskError, match=message):
         Search(corpus=str(folder), index=str(tmp_path / "i"))
     assert not list((tmp_path / "i").glob("*")) if (tmp_path / "i").exists() else True
     with pytest.raises(TaskError, match="no such folder"):
         Search(corpus=str(tmp_path / "nowhere"))
 
 
-def test_the_interpreters_own_documentation_is_a_corpus(tmp_path):
+def test_documentation_of_python_is_a_corpus(tmp_path):
     folder = tmp_path / "python"
     folder.mkdir()
     for topic, text in pydoc_data.topics.topics.items():
@@ -149,8 +149,8 @@ class Server(BaseHTTPRequestHandler):
     answer: object = None
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        body = json.dumps(self.answer(asked)).encode()
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.dumps(self.answer(request)).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -163,11 +163,11 @@ class Server(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda asked: {"results": [{"title": "T", "text": asked["query"]}]},
-        lambda asked: {"result": [[{"document": {"title": "T", "contents": asked["query"]}}]]},
+        lambda request: {"results": [{"title": "T", "text": request["query"]}]},
+        lambda request: {"result": [[{"document": {"title": "T", "contents": request["query"]}}]]},
     ],
 )
-def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer):
+def test_search_server_is_called_and_an_unreachable_one_is_no_observation(answer):
     server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     search = HttpSearch(url=f"http://127.0.0.1:{server.server_port}/")
@@ -178,9 +178,9 @@ def test_a_search_server_is_asked_and_one_that_is_gone_is_no_observation(answer)
         played(Toolset([search]), ("search", {"query": "tea"}))
 
 
-def test_a_search_server_that_chokes_on_one_query_is_no_server_that_is_gone():
-    def answer(asked):
-        return {"results": []} if asked["query"] == "word" else 1 / 0
+def test_search_server_that_fails_on_one_query_is_not_unreachable():
+    def answer(request):
+        return {"results": []} if request["query"] == "word" else 1 / 0
 
     server = HTTPServer(("127.0.0.1", 0), type("Its", (Server,), {"answer": staticmethod(answer)}))
     server.handle_error = lambda *_: None
@@ -192,24 +192,24 @@ def test_a_search_server_that_chokes_on_one_query_is_no_server_that_is_gone():
     server.server_close()
 
 
-def test_an_encoder_in_a_folder_makes_vectors_of_length_one(tmp_path):
+def test_local_encoder_returns_unit_vectors(tmp_path):
     policy = build_tiny(["green tea", "black tea", "salt"], hidden=16, heads=2, layers=1)
     policy.model.save_pretrained(tmp_path / "encoder")
     policy.tokenizer.save_pretrained(tmp_path / "encoder")
     vectors = Encoder(str(tmp_path / "encoder"))(["green tea", "salt"] * 20 + ["green tea and more of it"])
     assert vectors.shape == (41, 16)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(41), abs=1e-5)
-    # what a text is beside, and what it is padded to, changes nothing
+    # other texts of the batch and padding change nothing
     assert vectors[0] == pytest.approx(vectors[38], abs=1e-5)
     assert vectors[1] != pytest.approx(vectors[0], abs=1e-3)
 
 
-def test_a_folder_with_an_encoder_searches_by_vectors(corpus, tmp_path):
+def test_folder_with_an_encoder_searches_by_vectors(corpus, tmp_path):
     policy = build_tiny(["green tea", "black tea", "salt"], hidden=16, heads=2, layers=1)
     policy.model.save_pretrained(tmp_path / "encoder")
     policy.tokenizer.save_pretrained(tmp_path / "encoder")
     options = {"corpus": str(corpus), "index": str(tmp_path / "i"), "embedding": str(tmp_path / "encoder"), "words": 4}
-    (found,) = called(
+    (result,) = called(
         Search(mode="vectors", **options), ("search", {"query": "tea.md\nBlack tea is oxidised.", "count": 1})
     )
-    assert found.startswith("[tea.md#2]")
+    assert result.startswith("[tea.md#2]")

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-import tests_effects
-from tests_effects import CALLS
-from tests_tools import played
+from support import side_effects
+from support.side_effects import CALLS
+from support.tool_episodes import played
 from whetstone.errors import RecipeError
-from whetstone.tools import TOOLS, CallPolicy, Catalogue, Http, OpenApi, Toolset, effects
-from whetstone.tools.mcp import Mcp
-from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools import TOOLS, CallPolicy, Http, OpenApi, ToolCatalog, Toolset, effects
+from whetstone.tools.mcp_sdk import load_sdk
+from whetstone.tools.mcp_tools import Mcp
 from whetstone.tools.side_effects import CALLS_ALL, effect_of_hints
 
 
@@ -38,14 +38,14 @@ def test_a_function_a_method_and_a_class_declare_effects():
     def undeclared() -> None:
         """Nothing is declared."""
 
-    bound = functools.partial(tests_effects.writing, expression="1+1")
+    bound = functools.partial(side_effects.writing, expression="1+1")
     assert Toolset([Account, undeclared]).effects == {"balance": "read", "pay": "write", "undeclared": None}
     assert Toolset([bound]).effects == {"pocket_calculator": "write"}
-    assert Toolset([tests_effects.Shop]).effects == {"look_up": None, "order": "write", "refund": "destructive"}
+    assert Toolset([side_effects.Shop]).effects == {"look_up": None, "order": "write", "refund": "destructive"}
 
 
 def test_a_policy_overrides_what_tools_declare():
-    toolset = Toolset([tests_effects.Shop], calls=CallPolicy(effects={"look_up": "read", "refund": "read"}))
+    toolset = Toolset([side_effects.Shop], calls=CallPolicy(effects={"look_up": "read", "refund": "read"}))
     assert toolset.effects == {"look_up": "read", "order": "write", "refund": "read"}
 
 
@@ -79,8 +79,8 @@ def test_an_effect_of_a_tool_that_does_not_exist_is_an_error():
         (CALLS_ALL, [None, "read", "write", "destructive"]),
     ],
 )
-def test_a_toolset_calls_what_its_policy_permits_and_nothing_else(policy, called):
-    for tool in (tests_effects.undeclared, tests_effects.reading, tests_effects.writing, tests_effects.destroying):
+def test_toolset_calls_only_what_its_policy_permits(policy, called):
+    for tool in (side_effects.undeclared, side_effects.reading, side_effects.writing, side_effects.destroying):
         (answer,) = played(Toolset([tool], calls=policy), ("pocket_calculator", {"expression": "2*3"}))
         effect = getattr(tool, "effects", None)
         assert (answer.record.outcome, answer.text == "6") == (
@@ -90,7 +90,7 @@ def test_a_toolset_calls_what_its_policy_permits_and_nothing_else(policy, called
 
 
 def test_a_toolset_without_a_policy_calls_no_tool_that_writes():
-    (answer,) = played(Toolset([tests_effects.writing]), ("pocket_calculator", {"expression": "2*3"}))
+    (answer,) = played(Toolset([side_effects.writing]), ("pocket_calculator", {"expression": "2*3"}))
     assert answer.text == (
         "error: not called: pocket_calculator (write); permit pocket_calculator with environment.allow_effects or "
         "--allow-effects"
@@ -128,22 +128,22 @@ def test_http_has_the_worst_effect_of_its_methods(methods, effect):
 )
 def test_hints_of_mcp_are_effects(hints, effect):
     pytest.importorskip("mcp", reason="pip install mcp")
-    assert effect_of_hints(sdk().types.ToolAnnotations(**hints)) == effect
+    assert effect_of_hints(load_sdk().types.ToolAnnotations(**hints)) == effect
     assert effect_of_hints(None) is None
 
 
 @pytest.mark.slow
 def test_effects_pass_through_an_mcp_server():
     pytest.importorskip("mcp", reason="pip install mcp")
-    names = ["calculator", "tests_effects:Shop"]
+    names = ["calculator", "support.side_effects:Shop"]
     code = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from whetstone.cli.main import main; main()"
     server = Mcp(command=[sys.executable, "-c", code, ":".join(sys.path), "mcp", *names], prewarm=0)
     listed = asyncio.run(Toolset([server]).list_effects())
     assert listed == {"calculator": None, "look_up": None, "order": "write", "refund": "destructive"}  # with a state
 
 
-def test_tools_behind_a_search_keep_their_effects():
-    searched = Catalogue(functions=["tests_effects:writing"])
+def test_tools_of_a_catalog_keep_their_effects():
+    searched = ToolCatalog(functions=["support.side_effects:writing"])
     assert Toolset([searched]).effects == {
         "find_tools": "read",
         "remove_tools": "read",

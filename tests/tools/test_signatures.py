@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tests_slow import examples
+from support.slow import examples
 from whetstone.chat import ToolCall, ToolSpec
 from whetstone.errors import RecipeError, ToolError
 from whetstone.tools import OpenApi, Simulated, Toolset, tool_from_function
@@ -325,7 +325,7 @@ def test_a_type_that_json_cannot_express_names_tool_and_parameter(annotation):
     assert "\n" not in str(caught.value)
 
 
-def test_the_type_that_is_returned_is_not_read():
+def test_return_type_is_not_read():
     def known(a: int) -> "Nowhere":  # noqa: F821
         return a
 
@@ -362,7 +362,7 @@ def fetch(url: str, client: range, times: int = 1) -> str:
     return f"{url} {client} {times}"
 
 
-def test_a_partial_hides_what_it_sets_and_keeps_name_and_docstring():
+def test_partial_hides_its_arguments_and_keeps_name_and_docstring():
     tool = tool_from_function(functools.partial(fetch, client=range(3)))
     assert (tool.spec.name, tool.spec.description) == ("fetch", "Fetch a page.")
     assert tool.spec.parameters["properties"] == {

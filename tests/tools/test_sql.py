@@ -1,4 +1,4 @@
-"""A database answers in compact tables, within its limits, and an episode changes nothing for others."""
+"""A database tool returns compact tables within its limits, and episodes do not affect each other."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ import duckdb
 import psycopg
 import pytest
 
-from tests_tools import played
+from support.tool_episodes import played
 from whetstone.errors import InfrastructureError, RecipeError, TaskError, ToolError
 from whetstone.tools import Toolset
 from whetstone.tools.database import process
@@ -36,15 +36,15 @@ def database(request, tmp_path):
     return path
 
 
-def asked(sql, *queries):
+def run_queries(sql, *queries):
     return played(Toolset([sql]), *queries)
 
 
 def text_of(sql, query):
-    return asked(sql, ("sql", {"query": query}))[0].text
+    return run_queries(sql, ("sql", {"query": query}))[0].text
 
 
-def test_rows_come_as_a_compact_table(database):
+def test_rows_are_a_compact_table(database):
     assert text_of(Sql(url=str(database)), "SELECT * FROM item ORDER BY price") == (
         "name | price\nNULL | 1\ntea | 4\nrice | 7\n[3 rows]"
     )
@@ -53,25 +53,25 @@ def test_rows_come_as_a_compact_table(database):
     )
 
 
-def test_cells_cannot_break_out_of_their_table():
+def test_cells_cannot_break_the_table():
     table = as_table(["a"], [["x | y\nz"], [b"\x00\x01"], ["l" * 500]], more=False)
     assert table.splitlines()[:3] == ["a", "x ¦ y⏎z", "[2 bytes]"]
     assert len(table) < 260
 
 
-def test_nothing_can_be_written_where_it_is_read_only(database):
+def test_read_only_database_refuses_writes(database):
     sql = Sql(url=str(database))
     for query in ("DELETE FROM item", "DROP TABLE item", "CREATE TABLE x (a INTEGER)", "PRAGMA query_only = OFF"):
-        answer = asked(sql, ("sql", {"query": query}), ("sql", {"query": "DELETE FROM item"}))[1]
+        answer = run_queries(sql, ("sql", {"query": query}), ("sql", {"query": "DELETE FROM item"}))[1]
         assert answer.record.outcome == "tool_error", query
     assert "[3 rows]" in text_of(sql, "SELECT * FROM item")
     assert sql.stateless
 
 
-def test_where_it_may_be_changed_each_episode_changes_its_own(database):
+def test_each_episode_changes_its_own_copy(database):
     sql = Sql(url=str(database), read_only=False)
     assert not sql.stateless
-    deleted = asked(sql, ("sql", {"query": "DELETE FROM item"}), ("sql", {"query": "SELECT * FROM item"}))
+    deleted = run_queries(sql, ("sql", {"query": "DELETE FROM item"}), ("sql", {"query": "SELECT * FROM item"}))
     assert deleted[1].text.endswith("[0 rows]")
     assert "[3 rows]" in text_of(sql, "SELECT * FROM item")
 
@@ -92,44 +92,44 @@ def test_where_it_may_be_changed_each_episode_changes_its_own(database):
         "",
     ],
 )
-def test_what_leads_out_of_the_database_is_refused(database, query):
+def test_statements_that_leave_the_database_are_refused(database, query):
     if query.startswith("SELECT 1;") and database.suffix == ".duckdb":
         pytest.skip("DuckDB runs several statements, and refuses to change anything in each")
-    answer = asked(Sql(url=str(database)), ("sql", {"query": query}))[0]
+    answer = run_queries(Sql(url=str(database)), ("sql", {"query": query}))[0]
     if query:
         assert answer.record.outcome == "tool_error", answer
 
 
-def test_a_query_without_end_is_interrupted(database):
+def test_endless_query_is_interrupted(database):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     sql = Sql(url=str(database), timeout_seconds=0.3)
-    first, second = asked(sql, ("sql", {"query": endless}), ("sql", {"query": "SELECT 5 AS five"}))
+    first, second = run_queries(sql, ("sql", {"query": endless}), ("sql", {"query": "SELECT 5 AS five"}))
     assert "longer than 0.3 s" in first.text
     assert second.text.startswith("five\n5")
 
 
-def test_the_schema_tells_what_there_is(database):
-    whole, one, none = asked(
+def test_schema_lists_tables_and_columns(database):
+    full, one, none = run_queries(
         Sql(url=str(database)), ("schema", {}), ("schema", {"table": "item"}), ("schema", {"table": "items"})
     )
-    assert whole.text == "item(name, price)"
+    assert full.text == "item(name, price)"
     assert "price INTEGER" in one.text
     assert 'there is no table "items"; there are: item' in none.text
 
 
-def test_a_file_that_is_not_there_is_said_at_once():
-    with pytest.raises(RecipeError, match="there is no file nowhere"):
+def test_missing_file_is_reported_immediately():
+    with pytest.raises(RecipeError, match="no such file: nowhere"):
         Sql(url="nowhere.sqlite")
 
 
 @pytest.mark.skipif(not CHINOOK.is_file(), reason=f"Chinook is missing: put {CHINOOK.name} into {CHINOOK.parent}")
-def test_questions_over_a_music_shop():
+def test_queries_of_a_music_shop():
     sql = Sql(url=str(CHINOOK))
     query = (
         "SELECT ar.Name, COUNT(*) AS tracks FROM Track t JOIN Album al ON t.AlbumId = al.AlbumId "
         "JOIN Artist ar ON al.ArtistId = ar.ArtistId GROUP BY ar.Name ORDER BY tracks DESC LIMIT 2"
     )
-    answers = asked(
+    answers = run_queries(
         sql,
         ("sql", {"query": query}),
         ("sql", {"query": "SELECT COUNT(*) AS n FROM Customer WHERE Country = 'Brazil'"}),
@@ -145,13 +145,13 @@ def test_questions_over_a_music_shop():
 
 @pytest.fixture(scope="module")
 def postgresql(tmp_path_factory):
-    """A server of its own, where PostgreSQL is installed."""
+    """Start a PostgreSQL server, if it is installed."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     folder, bin = tmp_path_factory.mktemp("pg"), programs[-1].parent
     who = {}
-    if os.getuid() == 0:  # it refuses to run as a superuser
+    if os.getuid() == 0:  # PostgreSQL refuses to run as a superuser
         folder = Path(tempfile.mkdtemp())
         shutil.chown(folder, "postgres", "postgres")
         who = {"user": "postgres", "group": "postgres"}
@@ -172,9 +172,9 @@ def postgresql(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_postgresql_server_is_asked_and_not_changed(postgresql):
+def test_postgresql_server_is_queried_and_not_changed(postgresql):
     sql = Sql(url=postgresql, timeout_seconds=0.5)
-    answers = asked(
+    answers = run_queries(
         sql,
         ("sql", {"query": "SELECT * FROM item ORDER BY price"}),
         ("sql", {"query": "DELETE FROM item"}),
@@ -189,28 +189,30 @@ def test_a_postgresql_server_is_asked_and_not_changed(postgresql):
         ("schema", {"table": "item"}),
         ("sql", {"query": "SELECT count(*) AS n FROM item"}),
     )
-    said = [answer.text for answer in answers]
-    assert said[0] == "name | price\nNULL | 1\ntea | 4\nrice | 7\n[3 rows]"
-    assert "read-only transaction" in said[1]
-    assert "syntax error" in said[2]
-    assert "longer than 0.5 s" in said[3]
+    texts = [answer.text for answer in answers]
+    assert texts[0] == "name | price\nNULL | 1\ntea | 4\nrice | 7\n[3 rows]"
+    assert "read-only transaction" in texts[1]
+    assert "syntax error" in texts[2]
+    assert "longer than 0.5 s" in texts[3]
     assert {answer.record.outcome for answer in answers[1:7]} == {"tool_error"}
     assert answers[8].record.outcome == "tool_error"
-    assert said[9] == "item(name, price)"
-    assert said[10] == "CREATE TABLE item (name text, price integer)"
-    assert said[11].startswith("n\n3")
+    assert texts[9] == "item(name, price)"
+    assert texts[10] == "CREATE TABLE item (name text, price integer)"
+    assert texts[11].startswith("n\n3")
 
 
-def test_what_an_episode_changes_in_postgresql_is_taken_back(postgresql):
+def test_changes_of_an_episode_in_postgresql_are_rolled_back(postgresql):
     sql = Sql(url=postgresql, read_only=False)
     count = ("sql", {"query": "SELECT count(*) AS n FROM item"})
-    answers = asked(sql, ("sql", {"query": "DELETE FROM item WHERE price > 1"}), ("sql", {"query": "SELEC"}), count)
+    answers = run_queries(
+        sql, ("sql", {"query": "DELETE FROM item WHERE price > 1"}), ("sql", {"query": "SELEC"}), count
+    )
     assert answers[0].text == "done"
     assert answers[2].text.startswith("n\n1")
-    assert asked(sql, count)[0].text.startswith("n\n3")
+    assert run_queries(sql, count)[0].text.startswith("n\n3")
 
 
-def test_a_postgresql_query_is_left_at_once_and_the_loop_goes_on(postgresql):
+def test_postgresql_query_is_cancelled_without_blocking_the_event_loop(postgresql):
     async def episode():
         toolset = Toolset([sql := Sql(url=postgresql, timeout_seconds=300)])
         await toolset.open(Task("t", "?"), seed=0)
@@ -226,9 +228,9 @@ def test_a_postgresql_query_is_left_at_once_and_the_loop_goes_on(postgresql):
     asyncio.run(episode())
 
 
-def test_a_postgresql_server_that_is_not_there_is_infrastructure():
+def test_missing_postgresql_server_is_an_infrastructure_failure():
     with pytest.raises(InfrastructureError, match="PostgreSQL"):
-        asked(Sql(url="postgresql://tester@127.0.0.1:9/postgres"), ("sql", {"query": "SELECT 1"}))
+        run_queries(Sql(url="postgresql://tester@127.0.0.1:9/postgres"), ("sql", {"query": "SELECT 1"}))
 
 
 @pytest.mark.parametrize(
@@ -242,16 +244,16 @@ def test_a_postgresql_server_that_is_not_there_is_infrastructure():
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n;",
     ],
 )
-def test_a_tasks_statements_make_its_database_and_nothing_else(tmp_path, statements, monkeypatch):
+def test_statements_of_a_task_create_only_its_database(tmp_path, statements, monkeypatch):
     monkeypatch.setattr(process, "_MAKING_SECONDS", 0.2)
     reached = tmp_path / "reached"
-    asked = Task("t", "?", {"database": statements.replace("{}", str(reached))})
-    with pytest.raises(TaskError, match="its database cannot be made"):
-        asyncio.run(Toolset([Sql(url="task")]).open(asked, seed=0))
+    source = Task("t", "?", {"database": statements.replace("{}", str(reached))})
+    with pytest.raises(TaskError, match="its database cannot be created"):
+        asyncio.run(Toolset([Sql(url="task")]).open(source, seed=0))
     assert not reached.exists()
 
 
-def test_a_dump_begins_with_settings():
+def test_dump_can_start_with_settings():
     dump = "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t(x);\nINSERT INTO t VALUES(7);\nCOMMIT;"
     for read_only in (True, False):
         toolset = Toolset([Sql(url="task", read_only=read_only)])
@@ -260,11 +262,11 @@ def test_a_dump_begins_with_settings():
 
 
 @pytest.mark.parametrize("query", ["", "-- nothing"])
-def test_a_query_that_says_nothing_is_done(database, query):
+def test_statement_without_rows_reports_success(database, query):
     assert text_of(Sql(url=str(database)), query) == "done"
 
 
-def test_half_a_letter_is_no_query(database):
+def test_unpaired_surrogate_is_no_query(database):
     tool = Sql(url=str(database))
 
     async def asked_half():
@@ -279,15 +281,15 @@ def test_half_a_letter_is_no_query(database):
 
 
 @pytest.mark.parametrize("statements", ["SELECT 1;\0", "SELECT '\ud800'", "x"])
-def test_statements_that_make_no_database_are_the_tasks_fault(statements):
-    with pytest.raises(TaskError, match="its database cannot be made"):
+def test_statements_that_create_no_database_are_an_error_of_the_task(statements):
+    with pytest.raises(TaskError, match="its database cannot be created"):
         asyncio.run(Sql(url="task").open(Episode(Task("t", "", {"database": statements}), seed=0)))
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_transaction_that_failed_is_over(database, read_only):
+def test_failed_transaction_is_rolled_back(database, read_only):
     tool = Sql(url=str(database), read_only=read_only)
     queries = ["BEGIN", "SELECT * FROM nowhere", "SELECT count(*) FROM item"]
-    *_, counted, tables = asked(tool, *(("sql", {"query": query}) for query in queries), ("schema", {}))
+    *_, counted, tables = run_queries(tool, *(("sql", {"query": query}) for query in queries), ("schema", {}))
     assert "3" in counted.text
     assert tables.text.startswith("item(")

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
 
 import pytest
@@ -52,14 +53,14 @@ def call(name, toolset=None, **arguments):
     return asyncio.run(toolset.call(ToolCall(name, json.dumps(arguments))))
 
 
-def test_sync_and_async_tools_answer_as_text():
+def test_results_of_sync_and_async_tools_are_text():
     assert call("double", x=21).text == "42"
     assert call("triple", x=14).text == '{"result": 42}'
     assert call("double", x=21).record.outcome == "ok"
 
 
 @pytest.mark.parametrize(
-    ("how", "outcome", "said"),
+    ("how", "outcome", "message"),
     [
         ("refuse", "tool_error", "error: not like this"),
         ("stop", "stopped", "enough"),
@@ -68,23 +69,23 @@ def test_sync_and_async_tools_answer_as_text():
         ("raise", "tool_failed", "error: KeyError: 'raise'"),
     ],
 )
-def test_whatever_a_tool_does_is_answered_and_recorded(how, outcome, said):
+def test_any_behavior_of_a_tool_is_answered_and_recorded(how, outcome, message):
     answer = call("broken", how=how)
-    assert (answer.text, answer.record.outcome) == (said, outcome)
+    assert (answer.text, answer.record.outcome) == (message, outcome)
 
 
-def test_an_async_tool_that_hangs_is_cut_off():
+def test_async_tool_that_hangs_is_cancelled():
     assert call("asleep").record.outcome == "timeout"
 
 
-def test_a_megabyte_keeps_its_head_and_tail():
+def test_megabyte_keeps_its_head_and_tail():
     answer = call("broken", how="much")
     assert len(answer.text) < 400
     assert "999700 characters left out" in answer.text
     assert answer.record.truncated
 
 
-def test_a_failure_of_infrastructure_is_a_value_and_ends_the_episode():
+def test_infrastructure_failure_is_a_value_and_ends_the_episode():
     answer = call("broken", how="infrastructure")
     assert isinstance(answer.failure, InfrastructureError)
     assert (answer.text, answer.record.outcome) == ("error: the server is gone", "unavailable")
@@ -98,7 +99,7 @@ def test_a_failure_of_infrastructure_is_a_value_and_ends_the_episode():
         asyncio.run(played())
 
 
-def test_a_wrong_name_gets_the_nearest_and_a_wrong_argument_its_reason():
+def test_wrong_name_gets_the_nearest_and_a_wrong_argument_its_reason():
     unknown = call("doubel", x=1)
     assert unknown.text == 'error: there is no tool "doubel"; did you mean "double"?'
     assert unknown.record.outcome == "unknown_tool"
@@ -107,16 +108,30 @@ def test_a_wrong_name_gets_the_nearest_and_a_wrong_argument_its_reason():
     assert not wrong.record.well_formed
 
 
-def test_a_hung_tool_does_not_keep_others_from_running():
-    async def both():
-        toolset = Toolset([broken, double], timeout_seconds=1.0)
-        hung = [toolset.call(ToolCall("broken", '{"how": "hang"}')) for _ in range(40)]
-        quick = toolset.call(ToolCall("double", '{"x": 1}'))
-        return await asyncio.gather(quick, *hung)
+def test_hung_tool_does_not_block_others():
+    released = threading.Event()
 
-    quick, *hung = asyncio.run(both())
+    def wait() -> int:
+        """Waits until it is released."""
+        released.wait()
+        return 1
+
+    async def both():
+        toolset = Toolset([wait, double], timeout_seconds=600.0)
+        hung = [asyncio.create_task(toolset.call(ToolCall("wait", "{}"))) for _ in range(40)]
+        await asyncio.sleep(0)  # all have started
+        quick = await toolset.call(ToolCall("double", '{"x": 1}'))
+        waiting = [not task.done() for task in hung]
+        released.set()
+        return quick, waiting, await asyncio.gather(*hung)
+
+    try:
+        quick, waiting, hung = asyncio.run(both())
+    finally:
+        released.set()
     assert quick.text == "2"
-    assert {answer.record.outcome for answer in hung} == {"timeout"}
+    assert all(waiting)
+    assert {answer.text for answer in hung} == {"1"}
 
 
 def test_two_tools_of_one_name_are_refused():
@@ -125,7 +140,7 @@ def test_two_tools_of_one_name_are_refused():
 
 
 class Unspeakable(Exception):
-    """Cannot even say what it is."""
+    """An object whose representation raises."""
 
     def __str__(self):
         raise SystemExit("no words")
@@ -163,7 +178,7 @@ RAISED = {
     "one that ends loops": StopAsyncIteration("odd"),
 }
 RETURNED = {
-    "what it cannot be told from": object,
+    "ambiguous object": object,
     "a deep list": deep,
     "a ring": itself,
     "an iterator without end": lambda: iter(int, 1),
@@ -208,7 +223,7 @@ async def deaf() -> str:
 
 @pytest.mark.parametrize("tool", [raising, raising_later], ids=["plain", "async"])
 @pytest.mark.parametrize("kind", list(RAISED))
-def test_an_exception_of_any_kind_is_the_tools_own_failure(tool, kind):
+def test_exception_of_any_kind_is_a_failure_of_the_tool(tool, kind):
     answer = call(tool.__name__, Toolset([tool], timeout_seconds=600.0), kind=kind)
     assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
     assert answer.text.startswith("error: ")
@@ -216,22 +231,22 @@ def test_an_exception_of_any_kind_is_the_tools_own_failure(tool, kind):
 
 
 @pytest.mark.parametrize("kind", list(RETURNED))
-def test_what_cannot_be_shown_is_the_tools_own_failure(kind):
+def test_unprintable_result_is_a_failure_of_the_tool(kind):
     answer = call("returning", Toolset([returning], timeout_seconds=600.0), kind=kind)
     assert (answer.record.outcome, answer.failure) == ("tool_failed", None)
 
 
-def test_a_tool_that_cancels_its_own_task_stops_nothing_else():
+def test_tool_that_cancels_its_task_affects_nothing_else():
     answer = call("cancelling", Toolset([cancelling]))
     assert (answer.record.outcome, answer.text) == ("tool_failed", "error: CancelledError: ")
 
 
-def test_a_coroutine_that_will_not_stop_is_left_behind():
+def test_coroutine_that_does_not_stop_is_abandoned():
     async def cut_off():
         toolset = Toolset([deaf], timeout_seconds=0.1)
         answer = await asyncio.wait_for(toolset.call(ToolCall("deaf", "{}")), 20)
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        while any(not task.done() for task in left):  # the test's own loop has to end
+        while any(not task.done() for task in left):  # the event loop of the test must end
             for task in left:
                 task.cancel()
             await asyncio.sleep(0)
@@ -240,15 +255,15 @@ def test_a_coroutine_that_will_not_stop_is_left_behind():
     assert asyncio.run(cut_off()).record.outcome == "timeout"
 
 
-def test_who_is_stopped_from_outside_is_stopped_and_so_is_the_tool():
-    heard = []
+def test_cancellation_from_outside_reaches_the_tool():
+    cancelled = []
 
     async def waiting() -> str:
         """Wait."""
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            heard.append("stopped")
+            cancelled.append("stopped")
             raise
         return "never"
 
@@ -260,7 +275,7 @@ def test_who_is_stopped_from_outside_is_stopped_and_so_is_the_tool():
             await calling
 
     asyncio.run(stopped())
-    assert heard == ["stopped"]
+    assert cancelled == ["stopped"]
 
 
 @pytest.mark.parametrize(
@@ -275,13 +290,13 @@ def test_who_is_stopped_from_outside_is_stopped_and_so_is_the_tool():
         ("double", b"{"),
     ],
 )
-def test_a_call_that_is_no_text_is_refused(name, arguments):
+def test_call_that_is_no_text_is_refused(name, arguments):
     answer = asyncio.run(Toolset([double]).call(ToolCall(name, arguments)))
     assert answer.record.outcome in ("invalid_arguments", "unknown_tool")
     assert isinstance(answer.record.name, str)
 
 
-def test_a_name_and_a_refusal_of_any_length_are_cut():
+def test_names_and_refusals_are_truncated():
     toolset = Toolset([double], max_result_characters=300)
     unknown = asyncio.run(toolset.call(ToolCall("n" * 10**6, "{}")))
     wrong = asyncio.run(toolset.call(ToolCall("double", json.dumps({f"k{i}" * 50: i for i in range(1000)}))))
@@ -289,12 +304,12 @@ def test_a_name_and_a_refusal_of_any_length_are_cut():
 
 
 class Dear:
-    """Asks for money in a way that fails."""
+    """An object whose price raises."""
 
     def charge(self, name):
         raise SystemExit("no money")
 
 
-def test_what_stands_around_a_tool_cannot_raise_either():
+def test_helpers_of_a_tool_cannot_raise():
     answer = call("double", Toolset([double, Dear()]), x=1)
     assert (answer.record.outcome, answer.text) == ("tool_failed", "error: SystemExit: no money")

@@ -1,4 +1,4 @@
-"""Evaluations beside training change nothing of it, wait for nothing, and are not lost."""
+"""Evaluations during training do not change it, do not delay it, and are not lost."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from support.small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.analysis import Replay
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
@@ -37,12 +37,12 @@ def test_every_step_is_evaluated_and_training_is_the_same(runs):
     folder, summary = runs
     assert list(during(folder / "beside")) == [f"reinforcement-{step:06d}" for step in range(1, 5)]
     assert sorted(summary.during) == [1, 2, 3, 4]
-    assert all(told["episodes"] == 3 for told in during(folder / "beside").values())
+    assert all(evaluation["episodes"] == 3 for evaluation in during(folder / "beside").values())
     assert torch.equal(weights(folder / "without"), weights(folder / "beside"))
     assert during(folder / "without") == {}
 
 
-def test_the_last_is_of_the_weights_there_are_in_the_end(runs):
+def test_last_evaluation_is_of_the_final_weights(runs):
     folder, _ = runs
     last = during(folder / "beside")["reinforcement-000004"]
     end = json.loads((folder / "beside" / "evaluations" / "reinforcement.json").read_text())
@@ -55,7 +55,7 @@ def test_the_last_is_of_the_weights_there_are_in_the_end(runs):
 
 
 @pytest.mark.slow
-def test_after_a_kill_none_is_missing(runs, tmp_path):
+def test_no_evaluation_is_missing_after_a_kill(runs, tmp_path):
     folder, _ = runs
     with pytest.raises(Stopped):
         train(load_recipe("demo", BESIDE), tmp_path, progress=StopAfter(3, of="reinforcement"))
@@ -64,12 +64,12 @@ def test_after_a_kill_none_is_missing(runs, tmp_path):
     assert torch.equal(weights(tmp_path), weights(folder / "beside"))
 
 
-def test_they_can_be_computed_again(runs):
+def test_evaluations_can_be_recomputed(runs):
     folder, _ = runs
 
     async def everything():
         return [each async for each in Replay(folder / "beside").everything()]
 
-    found = {each.what: each.changed for each in asyncio.run(everything())}
-    assert found["evaluation (reinforcement-000004)"] == 0
-    assert set(found.values()) == {0}
+    changes = {each.what: each.changed for each in asyncio.run(everything())}
+    assert changes["evaluation (reinforcement-000004)"] == 0
+    assert set(changes.values()) == {0}

@@ -5,13 +5,13 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tests_served import TINY
+from support.served_policy import TINY
 from whetstone.cli.main import cli
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress
 from whetstone.training import train
-from whetstone.training.budget import spent_in
+from whetstone.training.budget import compute_spending
 from whetstone.training.cost_estimate import count_episodes, estimate_cost, run_work
 from whetstone.training.trial import plan_cost
 
@@ -86,7 +86,7 @@ def test_plan_for_gpus_refuses_a_trial():
 )
 def test_price_of_judges_is_summed_over_the_processes_of_a_run(costs, dollars):
     rows = [{"stage": "reinforcement", "judge/cost": cost, "time/rollout": 1.0, "time/update": 0.5} for cost in costs]
-    spent = spent_in(rows)
+    spent = compute_spending(rows)
     assert spent["dollars"] == pytest.approx(dollars)
     assert spent["hours"] == pytest.approx(1.5 * len(costs) / 3600)
 

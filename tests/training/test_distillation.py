@@ -1,4 +1,4 @@
-"""A stage that learns from a teacher: killed and resumed it comes to the same, and what cannot teach is refused."""
+"""A distillation stage: a killed run resumes exactly, and an unsuitable teacher is refused."""
 
 import asyncio
 import itertools
@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
-from tests_small import StopAfter, Stopped
-from whetstone.analysis.replay import Replay
+from support.small import StopAfter, Stopped
+from whetstone.analysis.replay_check import Replay
 from whetstone.errors import RecipeError
-from whetstone.recipe import load_recipe, stages_of
+from whetstone.recipe import list_stages, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
 
@@ -28,20 +28,20 @@ TAUGHT = {
 
 
 @pytest.mark.parametrize(
-    ("stage", "said"),
+    ("stage", "message"),
     [
         ({"distillation": {}}, "distillation: requires teacher"),
-        ({"distillation": {}, "teacher": {}}, "teacher: the policy with the same context teaches nothing"),
+        ({"distillation": {}, "teacher": {}}, "teacher: the policy with the same context is no teacher"),
         ({"distillation": {}, "teacher": {"privileged_context": "hint", "offload": True}}, "offload: has no effect"),
     ],
 )
-def test_a_teacher_who_could_teach_nothing_is_refused(stage, said):
-    with pytest.raises(RecipeError, match=said):
-        stages_of(load_recipe("demo", PLAIN, stages=[stage]))
+def test_unsuitable_teacher_is_refused(stage, message):
+    with pytest.raises(RecipeError, match=message):
+        list_stages(load_recipe("demo", PLAIN, stages=[stage]))
 
 
 @pytest.mark.slow
-def test_a_task_without_the_hint_is_told_before_anything_is_trained(tmp_path):
+def test_task_without_a_hint_is_reported_before_training(tmp_path):
     stage = {**TAUGHT, "teacher": {"privileged_context": "proof"}}
     with pytest.raises(RecipeError, match=r"stage 1-distillation: .*has no private `proof`; it has answer, "):
         train(load_recipe("demo", PLAIN, stages=[stage]), tmp_path / "run", progress=QUIET)
@@ -49,7 +49,7 @@ def test_a_task_without_the_hint_is_told_before_anything_is_trained(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_policy_that_reads_a_hint_teaches_itself_and_a_kill_changes_nothing(tmp_path):
+def test_policy_with_a_hint_is_its_own_teacher_and_a_kill_changes_nothing(tmp_path):
     resolved = load_recipe("demo", PLAIN, stages=[TAUGHT])
     train(resolved, tmp_path / "whole", progress=QUIET)
     folder = tmp_path / "whole" / "stages" / "1-distillation"

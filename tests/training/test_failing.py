@@ -1,16 +1,23 @@
-"""A run in which every episode fails stops at once and says why; where some fail, every surface says how many."""
+"""A run in which every episode fails stops immediately with the cause; partial failures are reported everywhere."""
 
 import json
 import math
 
 import pytest
 
-from tests_cli import whetstone
-from tests_slow import mostly_slow
-from whetstone.causes import FIRST_EPISODES, Beginning, cause_of, causes_of, counted_causes, listed
+from support.cli import whetstone
+from support.slow import mostly_slow
 from whetstone.chat import user
-from whetstone.errors import NothingScoredError
-from whetstone.plain_json import plain, to_json
+from whetstone.errors import NoScoredEpisodesError
+from whetstone.failure_causes import (
+    FIRST_EPISODES,
+    StartupFailureMonitor,
+    cause_of,
+    count_causes,
+    count_failure_causes,
+    format_causes,
+)
+from whetstone.strict_json import to_json, to_plain_values
 from whetstone.trajectory import EndReason, Score, Trajectory
 
 TINY = (
@@ -123,21 +130,21 @@ evaluation: {{episodes: 4}}
     ("reward", "cause"),
     [
         ("none", "rewards_here:none returned None; return a number"),
-        ("nan", "ValueError: it said nan as value"),
-        ("yes", "it said 'yes' as success, which is True, False or None"),
+        ("nan", "ValueError: it returned nan as value"),
+        ("yes", "success must be True, False or None, got 'yes'"),
         ("raises", "RuntimeError: no power at 0x"),
         ("leaves", "SystemExit: 0"),
     ],
 )
-def test_where_every_reward_fails_the_run_stops_with_the_cause(shop, reward, cause, episodes):
+def test_run_in_which_every_reward_fails_stops_with_the_cause(shop, reward, cause, episodes):
     done = whetstone("train", "shop.yaml", f"reward=rewards_here:{reward}", f"evaluation.episodes={episodes}", cwd=shop)
     assert done.returncode == 2
-    (said,) = done.stderr.strip().splitlines()[-1:]
-    assert said.startswith("whetstone: ")
-    assert cause in said
-    assert f"({min(episodes, FIRST_EPISODES)})" in said  # how often
+    (message,) = done.stderr.strip().splitlines()[-1:]
+    assert message.startswith("whetstone: ")
+    assert cause in message
+    assert f"({min(episodes, FIRST_EPISODES)})" in message  # the number of failures
     assert not (shop / "runs" / "shop" / "summary.json").exists()
-    # the reward is mended in its file, and the same command runs
+    # after a correction of the reward the same command runs
     assert whetstone("train", "shop.yaml", "evaluation.episodes=4", cwd=shop).returncode == 0
 
 
@@ -153,7 +160,7 @@ def test_where_every_reward_fails_the_run_stops_with_the_cause(shop, reward, cau
         ),
     ],
 )
-def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop, impatient, changes, cause):
+def test_run_with_an_unavailable_dependency_stops_with_the_cause(shop, impatient, changes, cause):
     done = whetstone("train", "shop.yaml", "evaluation.episodes=4", *changes, cwd=shop)
     assert done.returncode == 2
     assert cause in done.stderr.strip().splitlines()[-1]
@@ -161,17 +168,21 @@ def test_where_what_it_stands_on_is_not_there_the_run_stops_with_the_cause(shop,
 
 @pytest.mark.parametrize(
     ("world", "cause"),
-    [("Acts", "RuntimeError: act boom"), ("Leaves", "SystemExit: 0"), ("Says", "verdict() said None, not a mapping")],
+    [
+        ("Acts", "RuntimeError: act boom"),
+        ("Leaves", "SystemExit: 0"),
+        ("Says", "verdict() returned None, not a mapping"),
+    ],
 )
 @pytest.mark.parametrize("supervised", [[], ["supervised={steps: 9, batch_size: 4}"]])
-def test_a_world_that_fails_is_said_once_and_nothing_goes_on(shop, world, cause, supervised):
+def test_failing_environment_is_reported_once_and_the_run_stops(shop, world, cause, supervised):
     done = whetstone("train", "world.yaml", f"environment.name=worlds_here:{world}", *supervised, cwd=shop)
     assert done.returncode == 2
     assert cause in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
-def test_experts_that_solve_nothing_end_a_warm_up(shop):
+def test_expert_that_solves_nothing_ends_the_warm_up(shop):
     done = whetstone(
         "train", "world.yaml", "reward=rewards_here:some", "supervised={steps: 20, batch_size: 4}", cwd=shop
     )
@@ -180,7 +191,7 @@ def test_experts_that_solve_nothing_end_a_warm_up(shop):
 
 
 @pytest.mark.slow
-def test_an_expert_that_raises_is_reported_with_file_and_line(shop):
+def test_expert_that_raises_is_reported_with_file_and_line(shop):
     raising = "tasks.source=worlds_here:Raising"
     done = whetstone("train", "world.yaml", raising, "supervised={steps: 1}", "evaluation.episodes=2", cwd=shop)
     assert done.returncode == 2
@@ -188,7 +199,7 @@ def test_an_expert_that_raises_is_reported_with_file_and_line(shop):
 
 
 @pytest.mark.slow
-def test_where_some_fail_every_surface_says_how_many_and_why(shop):
+def test_partial_failures_are_reported_everywhere_with_number_and_cause(shop):
     done = whetstone("train", "shop.yaml", "reward=rewards_here:some", cwd=shop)
     assert done.returncode == 0
     run = shop / "runs" / "shop"
@@ -201,57 +212,57 @@ def test_where_some_fail_every_surface_says_how_many_and_why(shop):
     after = summary["evaluations"]["reinforcement"]
     assert after["causes"] == {cause: after["invalid"]}
     assert f"{after['invalid']} of 40 episodes have no score: {cause}" in done.stdout
-    assert f"episodes have no score: {cause}" in done.stderr  # beside the progress
+    assert f"episodes have no score: {cause}" in done.stderr  # next to the progress
     assert " failed" in done.stderr
     page = (run / "report.html").read_text()
     assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in page
-    shown = whetstone("why", run, cwd=shop.parent)  # from wherever one is
-    assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in shown.stdout
+    printed = whetstone("why", run, cwd=shop.parent)  # from any working directory
+    assert f"{failed:.0f} episodes have no score: {cause} ({failed:.0f})" in printed.stdout
     step = next(row["step"] for row in rows if row["episode/invalid"])
     listing = whetstone("why", run, "--step", step).stdout
     assert "none  group-" in listing
     assert cause in listing
     id = next(line.split()[1] for line in listing.splitlines() if cause in line)
     assert cause in whetstone("why", run, id, "--no-weights").stdout
-    told = json.loads(whetstone("why", run, "--json").stdout)
-    assert told["failed"] == {cause: failed}
-    assert sum(row["failed"] for row in told["steps"]) == pytest.approx(failed / 8)
-    told = whetstone("evaluate", run, "--json")
-    assert json.loads(told.stdout)["causes"] == after["causes"]
-    assert told.returncode == 1
-    assert cause in told.stderr
+    report = json.loads(whetstone("why", run, "--json").stdout)
+    assert report["failed"] == {cause: failed}
+    assert sum(row["failed"] for row in report["steps"]) == pytest.approx(failed / 8)
+    report = whetstone("evaluate", run, "--json")
+    assert json.loads(report.stdout)["causes"] == after["causes"]
+    assert report.returncode == 1
+    assert cause in report.stderr
 
 
-def test_a_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
+def test_plain_function_and_numbers_of_other_libraries_are_rewards(shop):
     assert whetstone("train", "shop.yaml", "evaluation.episodes=4", cwd=shop).returncode == 0
     run = ["--run-dir", "runs/numpy"]
     done = whetstone("train", "shop.yaml", "reward=rewards_here:numpy", "evaluation.episodes=4", *run, cwd=shop)
     assert done.returncode == 0
     summary = json.loads((shop / "runs/numpy/summary.json").read_text())
     assert summary["evaluations"]["reinforcement"]["reward"] == 0.5
-    shown = whetstone("rollout", "shop.yaml", "reward=rewards_here:numpy", "-n", 1, "--json", cwd=shop)
-    assert json.loads(shown.stdout)["reward"] == 0.5
+    printed = whetstone("rollout", "shop.yaml", "reward=rewards_here:numpy", "-n", 1, "--json", cwd=shop)
+    assert json.loads(printed.stdout)["reward"] == 0.5
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ("reward=rewards_here:Needs", 'reward "rewards_here:Needs" cannot be made: weight is asked for by position'),
+        ("reward=rewards_here:Needs", 'reward "rewards_here:Needs" cannot be created: weight is a positional argument'),
         ("reward=rewards_here:CONSTANT", 'reward "rewards_here:CONSTANT" is 3, not a function or class'),
-        ("environment.tools=['tools_here:Needs']", "size is asked for by position"),
+        ("environment.tools=['tools_here:Needs']", "size is a positional argument"),
         (
             "environment.tools=['tools_here:Raises']",
-            "cannot be made: tools_here.py:12 (__init__): ValueError: no data",
+            "cannot be created: tools_here.py:12 (__init__): ValueError: no data",
         ),
         ("environment.tools=['tools_here:Empty']", 'tool "Empty" has no public method'),
-        ("environment.tools=['tools_here:FIVE']", "5 is no tool"),
+        ("environment.tools=['tools_here:FIVE']", "5 is not a tool"),
         ("environment.tools=['tools_here:unknown']", "name 'Nope' is not defined"),
     ],
 )
-def test_what_cannot_be_made_is_one_line_before_anything_runs(shop, change, said):
+def test_invalid_component_is_one_line_before_the_run(shop, change, message):
     done = whetstone("train", "shop.yaml", change, cwd=shop)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not (shop / "runs" / "shop" / "metrics.jsonl").exists()
 
 
@@ -262,7 +273,7 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_no_file_and_no_command_writes_what_is_no_json(shop):
+def test_files_and_output_are_strict_json(shop):
     changes = ["reward=rewards_here:some", "supervised=null", "evaluation.episodes=4"]
     assert whetstone("train", "shop.yaml", *changes, cwd=shop).returncode in (0, 2)
     for path in (shop / "runs").rglob("*.json*"):
@@ -270,7 +281,7 @@ def test_no_file_and_no_command_writes_what_is_no_json(shop):
             strict(document)
     assert strict(to_json({"a": [math.nan, math.inf, 1.5]})) == {"a": [None, None, 1.5]}
     with pytest.raises(TypeError, match=r"builtins\.object cannot be written as JSON"):
-        plain({"a": object()})
+        to_plain_values({"a": object()})
 
 
 # -- causes
@@ -280,35 +291,35 @@ def episode(error=None, *, ended=EndReason.ERROR, score=None):
     return Trajectory("e", "t", (user("x"),), (), ended, error, score=score)
 
 
-def test_causes_that_differ_in_numbers_alone_are_one():
+def test_causes_that_differ_only_in_numbers_are_one():
     errors = [f"TimeoutError: episode {k} at {k:#x}" for k in range(3)] + ["KeyError: 'a'", None]
-    assert causes_of(map(episode, errors)) == {
+    assert count_failure_causes(map(episode, errors)) == {
         "TimeoutError: episode 0 at 0x0": 3, "KeyError: 'a'": 1, "ended by error": 1,
     }  # fmt: skip
-    assert causes_of([episode("stopped", ended=EndReason.ABORTED), episode(score=Score(1.0))]) == {}
+    assert count_failure_causes([episode("stopped", ended=EndReason.ABORTED), episode(score=Score(1.0))]) == {}
     assert cause_of(episode("first line\nsecond")) == "first line"
     assert len(cause_of(episode("x" * 1000))) == 200
     assert cause_of(episode(ended=EndReason.MAX_TURNS, score=Score(0.5))) == "ended by max_turns with reward 0.5"
 
 
-def test_the_most_frequent_are_named_and_the_rest_are_counted():
-    found = counted_causes("aaabbc" + "defgh", most=3)
-    assert found == {"a": 3, "b": 2, "c": 1, "others": 5}
-    assert sum(found.values()) == 11
-    assert listed(found) == "a (3), b (2), and 6 others"
-    assert listed({"a": 1}) == "a (1)"
+def test_most_frequent_causes_are_named_and_others_counted():
+    counts = count_causes("aaabbc" + "defgh", most=3)
+    assert counts == {"a": 3, "b": 2, "c": 1, "others": 5}
+    assert sum(counts.values()) == 11
+    assert format_causes(counts) == "a (3), b (2), and 6 others"
+    assert format_causes({"a": 1}) == "a (1)"
 
 
-def test_only_a_beginning_without_one_success_is_the_end():
+def test_run_ends_only_if_the_first_episodes_have_no_success():
     def seen(*causes):
-        beginning = Beginning()
+        beginning = StartupFailureMonitor()
         for cause in causes:
             beginning.see(cause)
         beginning.conclude()
 
     seen(*["broken"] * (FIRST_EPISODES - 1), None, *["broken"] * 500)
     seen()
-    with pytest.raises(NothingScoredError, match=rf"none of the first {FIRST_EPISODES} episodes could be scored"):
+    with pytest.raises(NoScoredEpisodesError, match=rf"none of the first {FIRST_EPISODES} episodes could be scored"):
         seen(*["broken"] * FIRST_EPISODES, None)
-    with pytest.raises(NothingScoredError, match=r"none of the first 2 episodes could be scored: a \(1\), b \(1\)"):
+    with pytest.raises(NoScoredEpisodesError, match=r"none of the first 2 episodes could be scored: a \(1\), b \(1\)"):
         seen("a", "b")

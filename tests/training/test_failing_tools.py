@@ -7,19 +7,19 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from tests_failing_tools import Orders
-from tests_progress import Lines
-from tests_small import SMALL
-from whetstone.assembly import assemble, preflight
+from support.failing_tools import Orders
+from support.quiet_progress import Lines
+from support.small import SMALL
+from whetstone.assembly import assemble, run_preflight_checks
 from whetstone.cli.main import cli
-from whetstone.evaluation.checks import CheckStatus
+from whetstone.evaluation.check_result import CheckStatus
 from whetstone.recipe import load_recipe
 from whetstone.rollout import Plan
 from whetstone.training import train
 from whetstone.trajectory import EndReason
 
-HERE = "tests_failing_tools"
-CAUSE = "tests_failing_tools.py:16 (lookup_order): AttributeError: 'NoneType' object has no attribute 'cursor'"
+HERE = "support.failing_tools"
+CAUSE = "support/failing_tools.py:16 (lookup_order): AttributeError: 'NoneType' object has no attribute 'cursor'"
 SENTENCE = f"lookup_order failed in {{n}} of {{n}} calls: {CAUSE}"
 REMEDY = "; repair the tool, no call of it succeeds"
 
@@ -45,7 +45,7 @@ def recipe(tool, *changes, environment="tools"):
 def failed_run(tmp_path_factory):
     """A finished run whose tool raises in every call, and the lines it printed."""
     progress, folder = Lines(), tmp_path_factory.mktemp("runs") / "run"
-    letters = json.dumps([chr(code) for code in range(33, 127)])  # a turn ends with any of them
+    letters = json.dumps([chr(code) for code in range(33, 127)])  # each of them ends a turn
     changes = (
         f"rollout.stop_strings={letters}",
         "rollout.max_new_tokens=40",
@@ -64,7 +64,7 @@ def test_a_run_reports_it_after_five_calls_and_before_every_alarm(failed_run):
     assert lines.count(expected) == 1
     first = lines.index(expected)
     assert not any("ALARM" in line or "easier" in line for line in lines[:first])
-    nothing = next(line for line in lines if "nothing was learned" in line)
+    nothing = next(line for line in lines if "no update changed the weights" in line)
     assert "tools fail in every call" in nothing
     assert "easier" not in nothing
     alarm = next(line for line in lines if "ALARM" in line)
@@ -93,7 +93,7 @@ def test_why_report_and_evaluation_name_it_first(failed_run):
     printed_json = json.loads(CliRunner().invoke(cli, ["why", str(folder), "--json"], catch_exceptions=False).output)
     assert printed_json["failing_tools"] == [line]
     assert printed_json["tools"]["lookup_order"]["error"].startswith(
-        "tests_failing_tools.py:16 (lookup_order): AttributeError"
+        "support/failing_tools.py:16 (lookup_order): AttributeError"
     )
     page = (folder / "report.html").read_text().replace("&#39;", "'")
     assert line in page
@@ -104,7 +104,7 @@ def test_why_report_and_evaluation_name_it_first(failed_run):
 
 def checks(tool):
     async def main():
-        return {check.name: check async for check in preflight(recipe(tool), check_seconds=600)}
+        return {check.name: check async for check in run_preflight_checks(recipe(tool), check_seconds=600)}
 
     return asyncio.run(main())
 
@@ -129,14 +129,14 @@ def test_doctor_is_not_ready_with_a_tool_that_fails_in_each_call(tool, expected)
 @pytest.mark.slow
 def test_doctor_is_undecided_if_its_example_arguments_may_be_the_cause():
     changes = [change for change in SMALL if not change.startswith("supervised")] + settings("strict_order")
-    printed = CliRunner().invoke(cli, ["doctor", "demo", *changes, "tasks.source=tests_failing_tools:WithoutExpert"])
+    printed = CliRunner().invoke(cli, ["doctor", "demo", *changes, "tasks.source=support.failing_tools:WithoutExpert"])
     line = printed.output.splitlines()[-1]
-    assert line.startswith("undecided: strict_order failed in 1 of 1 calls: tests_failing_tools.py:")
+    assert line.startswith("undecided: strict_order failed in 1 of 1 calls: support/failing_tools.py:")
     assert "(strict_order): KeyError: '1'" in line
     assert printed.exit_code == 0
 
 
-def test_an_unavailable_backend_leaves_its_calls_on_record():
+def test_unavailable_backend_keeps_its_calls_in_the_record():
     assembly = assemble(recipe("unavailable_order", "environment.tool_attempts=1"))
     trajectory = asyncio.run(assembly.collector(assembly.expert_actor()).sample(Plan(Orders().task(0), seed=0)))
     assert trajectory.ended is EndReason.INFRASTRUCTURE

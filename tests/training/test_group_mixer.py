@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_episodes import group
+from support.episodes import group
 from whetstone.errors import DataError, RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.rollout.group_sources import MixedSource
-from whetstone.training.group_mixer import GroupMixer
+from whetstone.training.group_mixer import GroupMixer, total_groups
 from whetstone.trajectory import Provenance
 
 
@@ -33,12 +33,38 @@ class Imagining(Counting):
 
 def mixer_of(fractions, *, sampled=4, kind=Counting):
     sources = {name: MixedSource(kind(), fraction, 0.001) for name, fraction in fractions.items()}
-    return GroupMixer(sources, sampled=sampled, waits=False)
+    return GroupMixer(sources, groups=total_groups(sources, sampled), waits=False)
 
 
 def positions(mixed, name):
     """Return the positions of the groups of a source, which their trajectories are named by."""
     return [int(each.trajectories[0].id.split("/")[1]) for each in mixed.groups[name]]
+
+
+class Playing(Counting):
+    """A source whose groups are played by the policy."""
+
+    environment = None
+
+    def open(self, play):
+        self.play = play
+
+
+def test_groups_that_the_policy_plays_are_not_requested_ahead_and_have_no_limit():
+    async def run():
+        mixer = mixer_of({"a": 0.5}, kind=Playing)
+        mixer.request(0, {}, is_ahead=True)
+        assert not mixer._requests
+        source = mixer.sources["a"].source
+        source.is_blocked = True
+        taking = asyncio.create_task(mixer.take(0, {}))
+        await asyncio.sleep(0.02)  # its limit is a millisecond
+        assert not taking.done()
+        source.released.set()
+        assert positions(await taking, "a") == [0, 1, 2, 3]
+        await mixer.close()
+
+    asyncio.run(run())
 
 
 FRACTIONS = st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.3), min_size=1)
@@ -66,7 +92,7 @@ def test_each_position_is_taken_once_and_fractions_are_exact(fractions, sampled,
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(0, 8))
 def test_late_groups_join_a_later_update_and_a_resume_takes_the_same(late, stop):
-    """In some updates the first source responds after its limit; a second mixer continues after `stop` updates."""
+    """Let the first source respond after its limit in some updates; a second mixer continues after `stop` updates."""
 
     async def play(mixer, record, updates):
         source, taken = mixer.sources["a"].source, []

@@ -1,19 +1,19 @@
-"""A run directory of somebody else is read without running anything of it, whatever it holds."""
+"""A third-party run directory is read without executing any of its content."""
 
 import json
 import shutil
 
 import pytest
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import train
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def source_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile") / "run"
     train(
         load_recipe("demo", [*SMALL, "ablations=null", "reinforcement.steps=1"]), folder, progress=Progress(quiet=True)
@@ -22,12 +22,18 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    """A copy of a run whose recipe names a module beside it; where that was imported, there is a file `ran`."""
+def run(source_run, tmp_path):
+    """Copy a run whose recipe names a module next to it; importing the module writes a file `ran`."""
     folder = tmp_path / "run"
-    shutil.copytree(made, folder)
+    shutil.copytree(source_run, folder)
     touch = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
-    for name in ("planted", "peft", "httpx2", "brotli", "bitsandbytes"):  # modules others import where they are there
+    for name in (
+        "planted",
+        "peft",
+        "httpx2",
+        "brotli",
+        "bitsandbytes",
+    ):  # modules that other libraries import if they exist
         (folder / f"{name}.py").write_text(f"{touch}def reward(trajectory, task): ...\n")
     recipe = (folder / "recipe.yaml").read_text().splitlines()
     written = ["reward: planted:reward" if line.startswith("reward:") else line for line in recipe]
@@ -36,14 +42,14 @@ def run(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_reading_what_a_run_learned_runs_nothing_of_it(run, tmp_path):
+def test_reading_a_run_executes_nothing_of_it(run, tmp_path):
     for options in ((), ("--json",), ("--step", "1")):
         result = whetstone("why", run, *options, cwd=tmp_path)
         assert (result.returncode, result.stderr) == (0, "")
     assert not (tmp_path / "ran").exists()
 
 
-def test_playing_it_runs_what_its_recipe_names(run, tmp_path):
+def test_playing_a_run_executes_the_components_of_its_recipe(run, tmp_path):
     whetstone("rollout", run, "-n", "1", cwd=tmp_path)
     assert (tmp_path / "ran").exists()
 
@@ -61,7 +67,7 @@ def test_playing_it_runs_what_its_recipe_names(run, tmp_path):
         ("recipe.yaml", "a: &a [*a ]\n"),
     ],
 )
-def test_what_no_run_writes_is_a_line(run, tmp_path, name, content):
+def test_content_that_no_run_writes_is_one_line(run, tmp_path, name, content):
     (run / name).write_text(content)
     result = whetstone("why", run, "--step", "1", cwd=tmp_path)
     assert result.returncode == 2
@@ -69,7 +75,7 @@ def test_what_no_run_writes_is_a_line(run, tmp_path, name, content):
 
 
 @pytest.mark.parametrize("file", ["../../secret.jsonl", "/etc/passwd", "..", ""])
-def test_a_journal_leads_out_of_its_run_nowhere(run, tmp_path, file):
+def test_journal_cannot_reference_files_outside_of_its_run(run, tmp_path, file):
     (tmp_path / "secret.jsonl").write_text("{}\n")
     journal = run / "store" / "journal.jsonl"
     events = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -77,4 +83,4 @@ def test_a_journal_leads_out_of_its_run_nowhere(run, tmp_path, file):
     journal.write_text("".join(json.dumps(event) + "\n" for event in changed))
     result = whetstone("why", run, "--step", "1", cwd=tmp_path)
     assert result.returncode == 2
-    assert "is no file of trajectories" in result.stderr
+    assert "is not a file of trajectories" in result.stderr

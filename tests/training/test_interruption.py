@@ -1,4 +1,4 @@
-"""The first signal saves and stops, the second stops at once; both leave a run that goes on."""
+"""The first signal saves and stops, the second stops immediately; both leave a run that can be resumed."""
 
 import asyncio
 import os
@@ -28,23 +28,23 @@ async def endless():
     await asyncio.sleep(60)
 
 
-def test_what_must_be_finished_is_finished():
+def test_protected_work_is_finished():
     assert signalled(work=short, finish=True) == "done"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_what_need_not_be_is_cut(number):
+def test_interruptible_work_is_cancelled(number):
     with pytest.raises(Interrupted) as stopped:
         signalled(work=endless, finish=False, number=number)
     assert stopped.value.signal == number
 
 
-def test_what_takes_longer_than_the_grace_is_cut():
+def test_work_beyond_the_grace_period_is_cancelled():
     with pytest.raises(Interrupted):
         signalled(work=endless, finish=True, grace=0.1)
 
 
-def test_nobody_asked_nothing_happens():
+def test_without_a_signal_nothing_happens():
     async def main():
         with Interruption() as interruption:
             return await interruption.unless_asked(short(), finish=lambda: False)
@@ -55,8 +55,8 @@ def test_nobody_asked_nothing_happens():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", crash.WAYS)
-def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path, speaking_policy, way):
-    overrides = crash.overrides_of(way, speaking_policy)
+def test_interrupted_run_saves_and_resumes_to_the_same_end(tmp_path, speaking_policy, way):
+    overrides = crash.build_overrides(way, speaking_policy)
     processes = crash.Processes()
     code = processes.run(overrides, tmp_path / "run", ask_after=3)
     assert code == 0
@@ -64,23 +64,23 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_to_the_same_end(tmp_path,
     assert not (tmp_path / "run" / "summary.json").exists()
     assert saved
     assert processes.run(overrides, tmp_path / "run") == 0
-    crash.accounted(tmp_path / "run")
+    crash.check_accounting(tmp_path / "run")
     if way in crash.BY_RECIPE:
         assert processes.run(overrides, tmp_path / "whole") == 0
-        theirs = crash.weights(tmp_path / "whole")
-        assert all((value == theirs[name]).all() for name, value in crash.weights(tmp_path / "run").items())
+        expected = crash.load_weights(tmp_path / "whole")
+        assert all((value == expected[name]).all() for name, value in crash.load_weights(tmp_path / "run").items())
 
 
 @pytest.mark.slow
-def test_the_warm_up_stops_as_well(tmp_path, speaking_policy):
-    processes, overrides = crash.Processes(), crash.overrides_of("synchronous", speaking_policy)
+def test_warm_up_can_be_interrupted(tmp_path, speaking_policy):
+    processes, overrides = crash.Processes(), crash.build_overrides("synchronous", speaking_policy)
     assert processes.run(overrides, tmp_path / "run", ask_after=1) == 0
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
     assert processes.run(overrides, tmp_path / "run") == 0
-    crash.accounted(tmp_path / "run")
+    crash.check_accounting(tmp_path / "run")
 
 
-def test_who_asks_between_two_pieces_of_work_is_heard():
+def test_signal_between_two_pieces_of_work_is_handled():
     async def main():
         with Interruption() as interruption:
             interruption.ask(signal.SIGTERM)
@@ -91,10 +91,10 @@ def test_who_asks_between_two_pieces_of_work_is_heard():
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once_without_damage(tmp_path, speaking_policy):
-    overrides = crash.overrides_of("synchronous", speaking_policy)
+def test_second_signal_stops_immediately_without_damage(tmp_path, speaking_policy):
+    overrides = crash.build_overrides("synchronous", speaking_policy)
     processes = crash.Processes()
     code = processes.run(overrides, tmp_path / "run", ask_after=3, twice=True)
     assert code == 128 + signal.SIGTERM
     assert processes.run(overrides, tmp_path / "run") == 0
-    crash.accounted(tmp_path / "run")
+    crash.check_accounting(tmp_path / "run")

@@ -1,20 +1,20 @@
-"""A run compares each stage with its own start, and reports alarms while it runs, in every place the same ones."""
+"""A run compares each stage with its start, and reports the same alarms in every place while it runs."""
 
 import json
 import shutil
 
 import pytest
 
-from tests_cli import whetstone
-from tests_progress import Lines
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from support.cli import whetstone
+from support.quiet_progress import Lines
+from support.small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.evaluation.stage_results import read_stage_results
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Journal, Progress, write_report
 from whetstone.reporting.alarms import find_alarms, stored_alarms
 from whetstone.training import RunSummary, train
 
-CONSTANT = ["reward=tests_small:always_solved", "reinforcement.steps=4", "ablations=null"]
+CONSTANT = ["reward=support.small:always_solved", "reinforcement.steps=4", "ablations=null"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_constant_reward_is_one_line_after_the_second_step(constant):
     assert run.after.success == 1.0
 
 
-def test_alarms_are_stored_and_every_reader_finds_the_same(constant):
+def test_alarms_are_stored_and_equal_for_every_reader(constant):
     run, _ = constant
     rows = Journal(run.run_dir).read()
     raised = ["constant reward", "all groups correct"]
@@ -91,7 +91,7 @@ def test_each_stage_is_judged_in_lines_and_in_a_notebook(constant):
     run, lines = constant
     for stage in run.stages:
         assert stage.sentence in lines
-        assert stage.statement in run._repr_html_()
+        assert stage.formatted_outcome in run._repr_html_()
 
 
 def test_the_limit_of_the_mismatch_is_stored_with_each_update(constant):
@@ -101,7 +101,7 @@ def test_the_limit_of_the_mismatch_is_stored_with_each_update(constant):
     } == {1e-4}
 
 
-def test_a_resumed_run_stores_the_alarms_of_a_whole_one(tmp_path, constant):
+def test_resumed_run_stores_the_alarms_of_an_undisturbed_one(tmp_path, constant):
     run, _ = constant
     resolved = load_recipe("demo", [*SMALL, *CONSTANT, "reinforcement.checkpoint_interval_steps=1"])
     with pytest.raises(Stopped):

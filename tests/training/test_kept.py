@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from support.small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.errors import RecipeError
 from whetstone.recipe import load_recipe
 from whetstone.record.checkpoint import Position, checkpoint_path, kept_checkpoint, latest_checkpoint, load_checkpoint

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.assembly.assembly import assemble
 from whetstone.environments import ToolEnvironment
 from whetstone.errors import InfrastructureError
 from whetstone.recipe import load_recipe
 from whetstone.tools import pocket_calculator
-from whetstone.training.supervised import Demonstrations, demonstrated
+from whetstone.training.supervised import Demonstrations, sample_demonstrations
 from whetstone.trajectory import EndReason
 
 FAILED = {"ended": EndReason.INFRASTRUCTURE, "error": "the sandbox is gone", "score": None}
@@ -24,8 +24,8 @@ def assembly():
     return assemble(load_recipe("demo", [*SMALL, "ablations=null"]))
 
 
-def breaking(kind):
-    """The demo's tool, which fails in some of all its calls: as a sandbox, a tool, or by ending the interpreter."""
+def breaking_tool(kind):
+    """Return the tool of the demo, failing in some of its calls: as a sandbox, a tool, or by ending the interpreter."""
 
     def calculator(expression: str) -> str:
         """One operation on two numbers.
@@ -48,8 +48,8 @@ def breaking(kind):
 
 def shown_with(assembly, kind, fails, *, count=3):
     CALLS.update(made=0, fails=fails)
-    spoilt = assembly.with_components(environment=lambda: ToolEnvironment(tools=[breaking(kind)]))
-    return asyncio.run(demonstrated(spoilt, 0, count))
+    spoilt = assembly.with_components(environment=lambda: ToolEnvironment(tools=[breaking_tool(kind)]))
+    return asyncio.run(sample_demonstrations(spoilt, 0, count))
 
 
 def tokens_of(demonstrations):
@@ -58,7 +58,7 @@ def tokens_of(demonstrations):
 
 @pytest.mark.parametrize("kind", ["sandbox", "tool", "environment"])
 @pytest.mark.parametrize("fails", [(1,), (2, 3), (1, 4)])
-def test_a_run_whose_sandbox_crashes_learns_from_the_same_demonstrations(assembly, kind, fails):
+def test_run_whose_sandbox_crashes_trains_on_the_same_demonstrations(assembly, kind, fails):
     undisturbed = shown_with(assembly, kind, ())
     disturbed = shown_with(assembly, kind, fails)
     assert undisturbed.metrics == {"demonstrations/retried": 0.0, "demonstrations/lost": 0.0}
@@ -68,7 +68,7 @@ def test_a_run_whose_sandbox_crashes_learns_from_the_same_demonstrations(assembl
     assert disturbed.lost == []
 
 
-def test_what_stays_lost_is_a_fault_and_is_not_learned_from(assembly):
+def test_lost_demonstration_is_a_fault_and_not_trained(assembly):
     lost = shown_with(assembly, "sandbox", range(1000), count=2)
     assert (lost.segments, len(lost.lost)) == ([], 2)
     assert lost.metrics["demonstrations/lost"] == 2.0
@@ -81,7 +81,7 @@ def test_what_stays_lost_is_a_fault_and_is_not_learned_from(assembly):
 def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_path, monkeypatch):
     from whetstone.training import supervised, train
 
-    real, spoilt = supervised.demonstrated, iter([True, False, False, False])
+    real, spoilt = supervised.sample_demonstrations, iter([True, False, False, False])
 
     async def some_lost(assembly, first, count):
         demonstrations = await real(assembly, first, count)
@@ -91,7 +91,7 @@ def test_a_warm_up_with_lost_demonstrations_has_them_in_journal_and_metrics(tmp_
         failed = replace(first_one, **FAILED)
         return Demonstrations((failed, *rest), demonstrations.retried)
 
-    monkeypatch.setattr(supervised, "demonstrated", some_lost)
+    monkeypatch.setattr(supervised, "sample_demonstrations", some_lost)
     run = tmp_path / "run"
     train(load_recipe("demo", [*SMALL, "reinforcement.steps=1", "ablations=null"]), run)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -1,14 +1,14 @@
-"""Every method on a calculator, in a text game and at a search: it trains, or one line says what is missing."""
+"""Every method on a calculator, in a text game and with a search: it trains, or one line reports the missing part."""
 
 import pytest
 
-from tests_small import SMALL
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.errors import WhetstoneError
 from whetstone.policies import save_policy
 from whetstone.recipe import built_in_methods, load_recipe
 from whetstone.reporting import Journal, Progress
-from whetstone.reporting.metric_names import described
+from whetstone.reporting.metric_names import lookup_metric
 from whetstone.training import train
 
 WORLDS = ("demo", "frozen-lake", "multi-hop-search")
@@ -18,16 +18,18 @@ _NEEDS = {
     "tool-star": "reward.tools",
 }  # fmt: skip
 REFUSED = {
-    **{(name, world): f"{name} needs {key}: " for name, key in _NEEDS.items() for world in _OTHERS},
+    **{(name, world): f"{name} requires {key}: " for name, key in _NEEDS.items() for world in _OTHERS},
     **{
         (name, world): "reads the private `calls` of tasks; task"
         for name in ("gated-rewards", "matchtir", "semi-online")
         for world in _OTHERS
     },
-    **{("limr", world): "a list of tasks, or path: a JSON file that holds one" for world in _OTHERS},
+    **{("limr", world): "a list of tasks, or path: a JSON file with such a list" for world in _OTHERS},
     **{("guide", world): "has no hint (private `hint`); name one: " for world in _OTHERS},
     **{("memory-folding", world): "memory-folding adds fold_memory to environment.tools" for world in _OTHERS},
-    **{("rubric-scaffolding", world): "has no private `rubric`, which the view shows" for world in _OTHERS},
+    **{
+        ("rubric-scaffolding", world): "has no private `rubric`, which the context transform shows" for world in _OTHERS
+    },
     **{(name, "frozen-lake"): "reads the private `answer` of tasks; task" for name in ("score", "try-again")},
     **{
         (name, world): "none of its episodes solved its task, so there is nothing to imitate"
@@ -35,13 +37,13 @@ REFUSED = {
         for world in WORLDS
     },
     ("star", "frozen-lake"): "has no answer (private `answer`) to hint at",
-    ("cleaner", "frozen-lake"): "rollback takes calls back, which a world that remembers them",
-    ("igpo", "frozen-lake"): '"frozen_lake" knows no gold answer (private `answer`)',
+    ("cleaner", "frozen-lake"): "rollback undoes calls, which a stateful environment",
+    ("igpo", "frozen-lake"): '"frozen_lake" has no gold answer (private `answer`)',
 }
-"""By method and world, what is said."""
+"""(method, environment) → message."""
 CHANGES = [
     *(change for change in SMALL if not change.startswith(("policy.", "supervised."))),
-    "reinforcement.tasks_per_step=4",  # each of up to four updates has a group of its own
+    "reinforcement.tasks_per_step=4",  # each of up to four updates has its own group
     "policy.tiny=null",
     "supervised=null",
     "ablations=null",
@@ -51,7 +53,7 @@ CHANGES = [
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """By world, a folder with a tiny model that no method has to build anew."""
+    """Build folders with a tiny model per environment, which each method reuses."""
     folder = tmp_path_factory.mktemp("models")
     for world in WORLDS:
         tiny = [*(change for change in SMALL if change.startswith("policy.")), "policy.tiny.context_length=1024"]
@@ -62,22 +64,22 @@ def models(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("method", built_in_methods())
-def test_every_method_trains_in_every_world_or_is_refused_in_one_line(tmp_path, models, method, world):
+def test_every_method_trains_in_every_environment_or_is_refused_in_one_line(tmp_path, models, method, world):
     def trained():
         own = load_recipe(world, with_=method).recipe.own_stages
         stage = next(kind for kind in ("reinforcement", "sampling") if kind in own)
         changes = [change.replace("reinforcement.", f"{stage}.") for change in CHANGES]
-        found = load_recipe(world, [*changes, f"policy.path={models / world}", f"with={method}"])
-        return train(found, tmp_path / "run", progress=Progress(quiet=True))
+        resolved = load_recipe(world, [*changes, f"policy.path={models / world}", f"with={method}"])
+        return train(resolved, tmp_path / "run", progress=Progress(quiet=True))
 
-    said = REFUSED.get((method, world))
-    if said is None:
+    message = REFUSED.get((method, world))
+    if message is None:
         after = trained().after
         assert after.episodes + after.invalid == 1
         names = {name for row in Journal(tmp_path / "run").read() for name in row} - {"stage", "step"}
-        assert {name for name in names if described(name) is None} == set()  # docs/metrics.md has them all
+        assert {name for name in names if lookup_metric(name) is None} == set()  # docs/reference/metrics.md has all
     else:
         with pytest.raises(WhetstoneError) as refused:
             trained()
-        assert said in str(refused.value)
+        assert message in str(refused.value)
         assert "\n" not in str(refused.value)

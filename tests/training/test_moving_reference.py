@@ -1,17 +1,18 @@
-"""A reference that moves along with the policy: by worked numbers, and the same when a run was killed."""
+"""A moving reference (Polyak average of the policy): worked numbers, and the same after a kill."""
 
 import copy
 
 import pytest
 import torch
 
-from tests_small import SMALL, TEACHING, StopAfter, Stopped
+from support.small import SMALL, TEACHING, StopAfter, Stopped
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
+from whetstone.inference import Member
 from whetstone.learning.learner import LocalLearner
 from whetstone.learning.model_trainer import ModelTrainer
 from whetstone.learning.spec import LearningSpec
-from whetstone.policies import build_tiny
+from whetstone.policies import Policy, build_tiny
 from whetstone.recipe import OptimizerSettings, ReinforcementSettings, load_recipe
 from whetstone.reporting import Progress
 from whetstone.training import final_policy, train
@@ -25,7 +26,8 @@ MOVES = [
 
 def trainer():
     policy = build_tiny(["Compute 12"], hidden=16, heads=2, layers=1, intermediate=16, context_length=64)
-    return ModelTrainer(policy, OptimizerSettings(), reference=copy.deepcopy(policy.model).requires_grad_(False))
+    other = Policy(copy.deepcopy(policy.model).requires_grad_(False), policy.tokenizer)
+    return ModelTrainer(policy, OptimizerSettings(), members={"reference": Member("reference", lambda: other)})
 
 
 def filled(model, value):
@@ -35,57 +37,57 @@ def filled(model, value):
 
 
 def test_worked_numbers():
-    made = trainer()
-    filled(made.policy.model, 1.0)
-    filled(made.reference, 0.0)
-    made.move_reference(0.25)
-    assert all((p == 0.25).all() for p in made.reference.parameters())
-    made.move_reference(0.25)
-    assert all((p == 0.4375).all() for p in made.reference.parameters())  # 0.75 · 0.25 + 0.25
-    made.move_reference(1.0)
-    assert all((p == 1).all() for p in made.reference.parameters())
-    assert all((p == 1).all() for p in made.policy.model.parameters())  # which nothing moved
+    model_trainer = trainer()
+    filled(model_trainer.policy.model, 1.0)
+    filled(model_trainer.reference, 0.0)
+    model_trainer.move_reference(0.25)
+    assert all((p == 0.25).all() for p in model_trainer.reference.parameters())
+    model_trainer.move_reference(0.25)
+    assert all((p == 0.4375).all() for p in model_trainer.reference.parameters())  # 0.75 · 0.25 + 0.25
+    model_trainer.move_reference(1.0)
+    assert all((p == 1).all() for p in model_trainer.reference.parameters())
+    assert all((p == 1).all() for p in model_trainer.policy.model.parameters())  # which was not moved
 
 
-def test_it_moves_at_every_nth_step_alone():
-    made = trainer()
+def test_it_moves_only_at_every_nth_step():
+    model_trainer = trainer()
     settings = ReinforcementSettings(reference_kl=0.1, reference_sync_steps=3, reference_mixup_alpha=1.0)
-    learner = LocalLearner(made, LearningSpec(settings, credit=None, terms=()))
-    filled(made.reference, 0.0)
+    learner = LocalLearner(model_trainer, LearningSpec(settings, credit=None, terms=()))
+    filled(model_trainer.reference, 0.0)
     moved = []
     for step in range(1, 7):
-        filled(made.policy.model, float(step))
+        filled(model_trainer.policy.model, float(step))
         learner.end_step()
-        moved.append(next(made.reference.parameters()).flatten()[0].item())
+        moved.append(next(model_trainer.reference.parameters()).flatten()[0].item())
     assert moved == [0, 0, 3, 3, 3, 6]
 
 
-def test_a_reference_that_moved_is_in_the_state_and_one_that_did_not_is_not():
-    made, other = trainer(), trainer()
-    assert "reference" not in made.state_dict()
-    filled(made.policy.model, 2.0)
-    made.move_reference(0.5)
-    other.load_state_dict(made.state_dict())
-    pairs = zip(made.reference.parameters(), other.reference.parameters(), strict=True)
+def test_only_a_moved_reference_is_in_the_state():
+    model_trainer, other = trainer(), trainer()
+    assert "reference" not in model_trainer.state_dict()
+    filled(model_trainer.policy.model, 2.0)
+    model_trainer.move_reference(0.5)
+    other.load_state_dict(model_trainer.state_dict())
+    pairs = zip(model_trainer.reference.parameters(), other.reference.parameters(), strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
     assert "reference" in other.state_dict()
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (["reinforcement.reference_sync_steps=2"], "has no effect: nothing reads the reference"),
         (["reinforcement.reference_mixup_alpha=0.5", "reinforcement.reference_kl=0.1"], "has no effect: .*not set"),
-        ([*MOVES, "policy.lora={rank: 2}"], "with adapters .* which does not move"),
+        ([*MOVES, "policy.lora={rank: 2}"], "with adapters .* which does not change"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(changes, said):
-    with pytest.raises(RecipeError, match=said):
+def test_setting_without_effect_is_refused(changes, message):
+    with pytest.raises(RecipeError, match=message):
         assemble(load_recipe("demo", [*SMALL, "ablations=null", *changes])).check()
 
 
 @pytest.mark.slow
-def test_a_killed_run_comes_to_the_same_weights(tmp_path):
+def test_killed_run_resumes_to_the_same_weights(tmp_path):
     small = [*SMALL, "ablations=null", TEACHING, "reinforcement.steps=7", "reinforcement.checkpoint_interval_steps=1"]
     resolved = load_recipe("demo", [*small, *MOVES])
     train(resolved, tmp_path / "whole", progress=Progress(quiet=True))
@@ -94,6 +96,8 @@ def test_a_killed_run_comes_to_the_same_weights(tmp_path):
             train(resolved, tmp_path / "killed", resume=True, progress=StopAfter(steps, of="reinforcement"))
     train(resolved, tmp_path / "killed", resume=True, progress=Progress(quiet=True))
     train(load_recipe("demo", [*small, MOVES[0]]), tmp_path / "still", progress=Progress(quiet=True))
-    whole, killed, still = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed", "still"))
-    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
-    assert not all(torch.equal(value, still[name]) for name, value in whole.items())
+    undisturbed, killed, still = (
+        final_policy(tmp_path / name).model.state_dict() for name in ("whole", "killed", "still")
+    )
+    assert all(torch.equal(value, killed[name]) for name, value in undisturbed.items())
+    assert not all(torch.equal(value, still[name]) for name, value in undisturbed.items())

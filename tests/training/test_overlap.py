@@ -4,43 +4,43 @@ import json
 
 import pytest
 
-from tests_cli import whetstone
-from tests_conversations import computed, conversations, written
-from tests_small import SMALL
+from support.cli import whetstone
+from support.conversations import computed, conversations, written
+from support.small import SMALL
 from whetstone.assembly import assemble
 from whetstone.assembly.evaluation_overlap import find_overlap
-from whetstone.assembly.own_data import check_data
+from whetstone.assembly.stage_datasets import check_data
 from whetstone.recipe import DataSettings, load_recipe
 from whetstone.trajectory import Task
 
 
 def recipe_of(source, *more):
-    changes = ["ablations=null", "supervised=null", "reward=tests_small:parity", "evaluation.episodes=6", *more]
+    changes = ["ablations=null", "supervised=null", "reward=support.small:parity", "evaluation.episodes=6", *more]
     return load_recipe("demo", [*SMALL, *changes, "reinforcement.steps=4"], tasks={"source": source})
 
 
 def test_tasks_are_compared_by_id_prompt_and_normalized_prompt_with_their_answers():
-    resolved = recipe_of("tests_overlap:Twice")
+    resolved = recipe_of("support.overlapping_tasks:Twice")
     (entry,) = find_overlap(assemble(resolved), resolved)
     assert (entry["where"], entry["count"], entry["held_out"]) == ("tasks", 3, 6)
     assert entry["matches"] == {"id": 1, "prompt": 1, "normalized prompt": 1}
     assert {example.split(" ")[0] for example in entry["examples"]} == {"same-id", "A", "B"}
 
 
-def test_tasks_that_are_made_are_the_same_only_with_all_private_values():
-    resolved = recipe_of("tests_overlap:Endless")
+def test_generated_tasks_are_equal_only_with_equal_private_values():
+    resolved = recipe_of("support.overlapping_tasks:Endless")
     (entry,) = find_overlap(assemble(resolved), resolved)
     assert entry["matches"] == {"id": 1}
 
 
-def test_no_built_in_task_of_the_demo_is_in_both():
+def test_no_built_in_task_of_the_demo_is_in_both_splits():
     resolved = load_recipe("demo", [*SMALL, "evaluation.episodes=200"])
     assert find_overlap(assemble(resolved), resolved) == []
 
 
 @pytest.fixture
 def evaluated():
-    """Evaluation tasks of the demo."""
+    """Return evaluation tasks of the demo."""
     return assemble(load_recipe("demo", SMALL)).source.held_out(4)
 
 
@@ -78,8 +78,8 @@ def test_stored_episodes_of_evaluation_tasks_are_found_by_their_tasks(tmp_path):
 
 @pytest.mark.slow
 def test_train_reports_it_at_the_start_in_the_summary_and_in_the_report(tmp_path):
-    overrides = [*SMALL, "ablations=null", "supervised=null", "reward=tests_small:parity", "evaluation.episodes=6"]
-    overrides += ["tasks={source: 'tests_overlap:Twice'}", "reinforcement.steps=4"]
+    overrides = [*SMALL, "ablations=null", "supervised=null", "reward=support.small:parity", "evaluation.episodes=6"]
+    overrides += ["tasks={source: 'support.overlapping_tasks:Twice'}", "reinforcement.steps=4"]
     done = whetstone("train", "demo", *overrides, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     sentence = "tasks: 3 of 6 evaluation tasks are in the training data (1 by id, 1 by prompt, 1 by normalized prompt; "

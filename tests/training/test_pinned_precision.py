@@ -8,7 +8,7 @@ from whetstone.policies import precision
 from whetstone.recipe import load_recipe
 from whetstone.record import run_recipe
 from whetstone.reporting import Progress
-from whetstone.training.pinned import pin_choices
+from whetstone.training.model_revisions import pin_choices
 from whetstone.training.run import train
 
 QUIET = Progress(quiet=True)
@@ -22,7 +22,7 @@ LARGE = [
 
 @pytest.fixture
 def processor(monkeypatch):
-    """A function that sets how long a bfloat16 product takes compared with float32."""
+    """Return a function that sets the time of a bfloat16 product relative to float32."""
 
     def set_ratio(ratio):
         monkeypatch.setattr(precision, "bfloat16_time_ratio", lambda: ratio)
@@ -31,7 +31,7 @@ def processor(monkeypatch):
 
 
 def stored(recipe, folder):
-    """The recipe as a new run in `folder` stores it."""
+    """Return the recipe as a new run in `folder` stores it."""
     pinned_recipe = pin_choices(recipe, folder, resume=False)
     folder.mkdir()
     (folder / "recipe.yaml").write_text(pinned_recipe.dump(), encoding="utf-8")
@@ -58,7 +58,7 @@ def test_a_resume_on_another_processor_keeps_both(processor, tmp_path):
     assert pin_choices(load_recipe("demo", LARGE), tmp_path / "run", resume=True).recipe == before.recipe
 
 
-def test_stages_of_a_chain_keep_the_precision_of_the_whole(processor, tmp_path):
+def test_stages_of_a_chain_keep_the_precision_of_the_chain(processor, tmp_path):
     stages = "stages=[{supervised: {optimizer: muon, steps: 2}}, {reinforcement: {optimizer: muon, steps: 2}}]"
     recipe = load_recipe("demo", [stages, "ablations=null"])
     processor(17.0)
@@ -77,7 +77,7 @@ def test_a_precision_that_is_set_is_kept(processor, tmp_path):
     assert recipe.reinforcement.optimizer == "adamw"
 
 
-def test_a_run_stored_before_precisions_were_is_read_as_bfloat16(processor, tmp_path):
+def test_run_stored_without_precisions_is_read_as_bfloat16(processor, tmp_path):
     processor(17.0)
     (tmp_path / "recipe.yaml").write_text(load_recipe("demo").dump(), encoding="utf-8")
     assert run_recipe(tmp_path).recipe.supervised.optimizer == "muon_bfloat16"

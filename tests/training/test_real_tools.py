@@ -1,11 +1,11 @@
-"""A run whose tools are real: the demo's sums, computed by Python in a sandbox, several ways of writing calls."""
+"""A run with real tools: the sums of the demo, computed by Python in a sandbox, in several formats of calls."""
 
 import asyncio
 
 import pytest
 
-from tests_sandbox import needs_isolation
-from tests_small import SMALL
+from support.sandbox import needs_isolation
+from support.small import SMALL
 from whetstone.analysis import Replay
 from whetstone.assembly import assemble
 from whetstone.errors import RecipeError
@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_with_an_interpreter_trains_and_says_how_long_variables_last(finished):
+def test_run_with_an_interpreter_trains_and_reports_the_lifetime_of_variables(finished):
     run_dir, summary = finished
     assert list(summary.evaluations) == ["untrained", "supervised", "reinforcement"]
     trajectories = [t for path in sorted((run_dir / "trajectories").glob("*.jsonl")) for t in read_trajectories(path)]
@@ -43,20 +43,20 @@ def test_demonstrations_are_computed_by_the_interpreter(tmp_path):
     async def demonstrated():
         task = assembly.source.held_out(5)[-1]
         observation = await environment.reset(task, seed=0)
-        said = list(observation.messages)
+        messages = list(observation.messages)
         while True:
-            action = assembly.demonstrated.demonstrate(task, said, observation.tools)
+            action = assembly.demonstration_source.demonstrate(task, messages, observation.tools)
             result = await environment.step(action)
             if result.ended is not None:
                 await environment.close()
                 return action.text, task.private["answer"]
-            said += [action, *result.observation.messages]
+            messages += [action, *result.observation.messages]
 
-    said, answer = asyncio.run(demonstrated())
-    assert said == answer
+    messages, answer = asyncio.run(demonstrated())
+    assert messages == answer
 
 
-def test_what_a_run_with_an_interpreter_recorded_is_computed_again_without_it(finished):
+def test_recorded_run_is_recomputed_without_its_interpreter(finished):
     async def replayed():
         return [each async for each in Replay(finished[0]).everything()]
 
@@ -66,25 +66,29 @@ def test_what_a_run_with_an_interpreter_recorded_is_computed_again_without_it(fi
 
 
 @pytest.mark.parametrize("strategy", ["random_branching", "entropy_branching"])
-def test_trees_of_episodes_lead_the_interpreter_back_by_its_calls(tmp_path, strategy):
+def test_trees_of_episodes_restore_the_interpreter_by_replaying_calls(tmp_path, strategy):
     changes = [PYTHON, WIDE, "ablations={}", f"rollout.strategy={strategy}", "rollout.group_size=4"]
     summary = train(load_recipe("demo", [*SMALL, *changes]), tmp_path / "run", progress=QUIET)
     assert summary.after.episodes == 4
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    ("tools", "message"),
     [
         ("[{name: python, persistance: reset}]", r"environment.tools.0.persistance: .*did you mean \"persistence\""),
         ("[{name: python, limits: {wall: 2}}]", r"environment.tools.0.limits.wall"),
         ("[{name: python, limits: {wall_seconds: -2}}]", "wall_seconds must be above 0"),
-        ("[{name: calculator, digits: 3}]", "calculator is a function and has no options: digits"),
+        (
+            "[{name: calculator, digits: 3}]",
+            r"environment.tools.0.digits: the function calculator has no parameter digits",
+        ),
+        ("[{name: calculator, expression: 3}]", r"environment.tools.0.expression: .*string"),
         ("[{name: pythn}]", 'did you mean "python"'),
-        ("[5]", "a tool is a name, or a mapping with its name"),
-        ("[python, {name: shell, persistence: reset}]", "differ in `persistence`"),
+        ("[5]", "a tool must be a name, or a mapping with `name`, got 5"),
+        ("[python, {name: shell, persistence: reset}]", "must have the same `persistence`"),
     ],
 )
-def test_tools_that_cannot_be_are_refused_and_leave_nothing_behind(tmp_path, tools, said):
-    with pytest.raises(RecipeError, match=said):
+def test_invalid_tools_are_refused_without_leaving_files(tmp_path, tools, message):
+    with pytest.raises(RecipeError, match=message):
         train(load_recipe("demo", [*SMALL, f"environment.tools={tools}"]), tmp_path / "run", progress=QUIET)
     assert {path.name for path in tmp_path.glob("run/*")} <= {".lock"}

@@ -1,13 +1,14 @@
-"""One loop: synchronous, one step off or asynchronous, stopped anywhere, it learns from every group exactly once."""
+"""The training loop: synchronous, one step off or asynchronous, stopped anywhere, every group is trained exactly
+once."""
 
 import json
 
 import pytest
 import torch
 
-from tests_slow import mostly_slow
-from tests_small import TEACHING, StopAfter, Stopped
-from whetstone.errors import FaultBudgetError, RecipeError
+from support.slow import mostly_slow
+from support.small import TEACHING, StopAfter, Stopped
+from whetstone.errors import RecipeError, TooManyFailuresError
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import Independent
@@ -42,12 +43,12 @@ def weights(run_dir):
     return final_policy(run_dir).model.state_dict()
 
 
-def same(ours, theirs):
-    return all(torch.equal(value, theirs[name]) for name, value in ours.items())
+def equal_weights(weights, expected):
+    return all(torch.equal(value, expected[name]) for name, value in weights.items())
 
 
-def exactly_once(run_dir, steps, per_update=2):
-    """Every update took its groups, every group went into one, and everything that was let in is accounted for."""
+def check_accounting(run_dir, steps, per_update=2):
+    """Check that every update has its groups, no group is in two updates, and every admitted group is accounted for."""
     events = journal(run_dir)
     consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
     assert len(consumed) == len(set(consumed)) == steps * per_update
@@ -55,63 +56,63 @@ def exactly_once(run_dir, steps, per_update=2):
     admitted = [event["group"] for event in events if event["event"] == "admitted"]
     assert len(admitted) == len(set(admitted))
     assert set(consumed) <= set(admitted)
-    kept = [event["group"] for event in events if event["event"] == "kept"]
-    assert len(kept) == len(set(kept))
+    stored = [event["group"] for event in events if event["event"] == "kept"]
+    assert len(stored) == len(set(stored))
     on_disk = [t.id for path in (run_dir / "trajectories").glob("step-*.jsonl") for t in read_trajectories(path)]
-    assert len(on_disk) == len(set(on_disk)) == 4 * len(kept)
+    assert len(on_disk) == len(set(on_disk)) == 4 * len(stored)
 
 
 @pytest.mark.parametrize("name", mostly_slow(AHEAD, quick=["one step off", "asynchronous", "by recipe"]))
-def test_running_ahead_every_group_is_consumed_once_and_none_is_too_old(tmp_path, small_demo, name):
-    resolved = small_demo(*LONGER, *AHEAD[name], "reward=tests_small:slowly")
+def test_running_ahead_every_group_is_used_once_within_the_staleness_bound(tmp_path, small_demo, name):
+    resolved = small_demo(*LONGER, *AHEAD[name], "reward=support.small:slowly")
     train(resolved, tmp_path / "run", progress=QUIET)
-    exactly_once(tmp_path / "run", 6)
+    check_accounting(tmp_path / "run", 6)
     rows = metrics(tmp_path / "run")
     assert all(row["policy/staleness_max"] <= resolved.recipe.reinforcement.max_staleness for row in rows)
     assert max(row["policy/staleness_max"] for row in rows) >= 1
     assert any(row["update/skipped_fraction"] == 0 for row in rows)
 
 
-def test_without_a_distance_nothing_is_stale(tmp_path, small_demo):
+def test_synchronous_run_has_no_staleness(tmp_path, small_demo):
     train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
-    exactly_once(tmp_path / "run", 6)
+    check_accounting(tmp_path / "run", 6)
     assert {row["policy/staleness_max"] for row in metrics(tmp_path / "run")} == {0.0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["by recipe", "by recipe, far"], quick=["by recipe, far"]))
-def test_where_the_recipe_decides_a_stopped_run_ends_in_the_same_weights(tmp_path, small_demo, name, stopped):
+def test_stopped_deterministic_run_ends_with_the_same_weights(tmp_path, small_demo, name, stopped):
     resolved = small_demo(*LONGER, *AHEAD[name], "reinforcement.checkpoint_interval_steps=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(stopped, of="reinforcement"))
     train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
-    exactly_once(tmp_path / "stopped", 6)
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    check_accounting(tmp_path / "stopped", 6)
+    assert equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
 
 
 @pytest.mark.parametrize("stopped", mostly_slow([0, 1, 3, 5], quick=[3]))
 @pytest.mark.parametrize("name", mostly_slow(["asynchronous", "in flight"], quick=["in flight"]))
-def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_path, small_demo, name, stopped):
+def test_recorded_updates_of_an_asynchronous_run_are_repeated_exactly(tmp_path, small_demo, name, stopped):
     resolved = small_demo(
-        *LONGER, *AHEAD[name], "reinforcement.checkpoint_interval_steps=10", "reward=tests_small:slowly"
+        *LONGER, *AHEAD[name], "reinforcement.checkpoint_interval_steps=10", "reward=support.small:slowly"
     )
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "run", progress=StopAfter(stopped, of="reinforcement"))
     before = metrics(tmp_path / "run")
     assert len(before) == stopped + 1
     train(resolved, tmp_path / "run", resume=True, progress=QUIET)
-    exactly_once(tmp_path / "run", 6)
+    check_accounting(tmp_path / "run", 6)
     timed = ("time/", "throughput/", "memory/", "group/buffered", "group/expired", "episode/retried")
-    for ours, theirs in zip(before, metrics(tmp_path / "run"), strict=False):
-        assert {k: v for k, v in ours.items() if not k.startswith(timed)} == {
-            k: v for k, v in theirs.items() if not k.startswith(timed)
+    for row, repeated in zip(before, metrics(tmp_path / "run"), strict=False):
+        assert {k: v for k, v in row.items() if not k.startswith(timed)} == {
+            k: v for k, v in repeated.items() if not k.startswith(timed)
         }
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("reinforcement.admit_ahead=2", "reinforcement.max_staleness: must be admit_ahead (2) or more, got 0"),
         (
@@ -121,15 +122,17 @@ def test_where_timing_decides_updates_on_record_are_made_again_bit_for_bit(tmp_p
         ("reinforcement.max_staleness=3", "reinforcement.max_staleness: has no effect: reinforcement.admit_ahead is 0"),
     ],
 )
-def test_distances_that_cannot_be_meant_are_refused(small_demo, override, said):
+def test_invalid_bounds_are_refused(small_demo, override, message):
     with pytest.raises(RecipeError) as refused:
         small_demo(override)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.slow
-def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
-    resolved = small_demo(*LONGER, "reinforcement.step_timeout_seconds=0.2", "reward=tests_small:now_and_then_for_ever")
+def test_step_past_its_deadline_uses_the_finished_groups(tmp_path, small_demo):
+    resolved = small_demo(
+        *LONGER, "reinforcement.step_timeout_seconds=0.2", "reward=support.small:now_and_then_for_ever"
+    )
     train(resolved, tmp_path / "run", progress=QUIET)
     events = journal(tmp_path / "run")
     sizes = [len(event["groups"]) for event in events if event["event"] == "consumed"]
@@ -141,7 +144,7 @@ def test_a_step_that_waits_too_long_takes_what_there_is(tmp_path, small_demo):
 
 
 @pytest.mark.parametrize("name", ["truncated", "masked"])
-def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name):
+def test_tokens_of_older_policies_are_corrected_and_reported(tmp_path, small_demo, name):
     far = ["reinforcement.admit_ahead=2", "reinforcement.max_staleness=2", "reinforcement.learning_rate=0.05"]
     train(
         small_demo(*LONGER, *far, f"importance_correction={{name: {name}, high: 1.05}}"),
@@ -149,7 +152,7 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
         progress=QUIET,
     )
     rows = metrics(tmp_path / "run")
-    assert rows[0]["importance/weight_mean"] == pytest.approx(1, abs=1e-3)  # nothing was updated yet
+    assert rows[0]["importance/weight_mean"] == pytest.approx(1, abs=1e-3)  # no update yet
     stale = [row for row in rows if row["policy/staleness_max"] >= 1]
     assert any(row["importance/truncated_fraction"] > 0 for row in stale)
     assert all(
@@ -160,7 +163,7 @@ def test_what_older_policies_drew_is_weighed_and_told(tmp_path, small_demo, name
     assert any(row["policy/staleness_kl"] > 1e-6 for row in stale)
 
 
-def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, small_demo, monkeypatch):
+def test_batch_on_which_the_learner_fails_is_set_aside_and_replaced(tmp_path, small_demo, monkeypatch):
     gradient, failed = LocalPasses.gradient, []
 
     def torn(self, request):
@@ -183,7 +186,7 @@ def test_a_batch_the_learner_fails_on_is_put_aside_and_another_taken(tmp_path, s
     assert sorted(number for numbers in consumed.values() for number in numbers) == [0, 1, *range(4, 14)]
 
 
-def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups(tmp_path, small_demo):
+def test_update_that_repeatedly_kills_the_process_gets_other_groups(tmp_path, small_demo):
     resolved = small_demo(*LONGER)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "run", progress=StopAfter(2, of="reinforcement"))
@@ -199,22 +202,24 @@ def test_an_update_that_takes_the_process_down_again_and_again_gets_other_groups
 
 
 def test_too_many_failures_end_the_run_with_its_state_saved(tmp_path, small_demo):
-    resolved = small_demo(*LONGER, "reward=tests_small:torn", "reinforcement.max_failures=10", "supervised=null")
-    with pytest.raises(FaultBudgetError, match=r"11 of the last \d+ episodes failed.*judge is down.*The state is in"):
+    resolved = small_demo(*LONGER, "reward=support.small:torn", "reinforcement.max_failures=10", "supervised=null")
+    with pytest.raises(
+        TooManyFailuresError, match=r"11 of the last \d+ episodes failed.*judge is down.*The state is in"
+    ):
         train(resolved, tmp_path / "run", progress=QUIET)
     assert (tmp_path / "run" / "checkpoints").is_dir()
 
 
-def test_a_strategy_that_fails_loses_its_group_alone(tmp_path, small_demo, monkeypatch):
-    whole = Independent.__call__
+def test_failing_strategy_loses_only_its_group(tmp_path, small_demo, monkeypatch):
+    run_strategy = Independent.__call__
 
     async def torn(self, task, roller):
         if roller.plan.name == "group-2/":
             raise KeyError("branch")
-        return await whole(self, task, roller)
+        return await run_strategy(self, task, roller)
 
     monkeypatch.setattr(Independent, "__call__", torn)
     train(small_demo(*LONGER), tmp_path / "run", progress=QUIET)
     events = journal(tmp_path / "run")
     assert [(e["group"], e["reason"]) for e in events if e["event"] == "lost"] == [(2, "failed")]
-    exactly_once(tmp_path / "run", 6)
+    check_accounting(tmp_path / "run", 6)

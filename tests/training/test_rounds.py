@@ -1,4 +1,4 @@
-"""Rounds that learn from what the round before sampled: nothing is lost, doubled or learned that was only a hint."""
+"""Rounds that train on samples of the previous round: nothing is lost or duplicated, and hints are not trained."""
 
 import asyncio
 import itertools
@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
-from tests_small import StopAfter, Stopped
-from whetstone.analysis.replay import Replay
+from support.small import StopAfter, Stopped
+from whetstone.analysis.replay_check import Replay
 from whetstone.errors import RecipeError, RunDirectoryError
-from whetstone.recipe import load_recipe, stages_of
+from whetstone.recipe import list_stages, load_recipe
 from whetstone.record import RunRecord
 from whetstone.record.checkpoint import latest_checkpoint, load_checkpoint
 from whetstone.reporting import Progress
@@ -24,7 +24,7 @@ TINY = (
     "context_length: 256}"
 )
 PLAIN = [TINY, "ablations=null", "supervised=null", "reinforcement=null", "evaluation.episodes=4",
-         "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=tests_small:odd"]  # fmt: skip
+         "rollout.group_size=3", "rollout.max_new_tokens=6", "reward=support.small:odd"]  # fmt: skip
 SAMPLED = {"sampling": {"steps": 2, "tasks_per_step": 4, "checkpoint_interval_steps": 1}}
 IMITATED = {
     "supervised": {
@@ -43,61 +43,61 @@ def weights(run_dir):
     return final_policy(run_dir).model.state_dict()
 
 
-def alike(one, other):
+def equal_weights(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_a_stage_reads_the_last_before_it_that_sampled_or_the_last_of_that_name():
+def test_stage_reads_the_previous_sampling_stage_or_the_last_of_a_name():
     tried = {"sampling": {}, "name": "tried"}
     later = {"supervised": {"data": {"from_stage": "tried"}}}
-    stages = stages_of(chain(tried, IMITATED, {"reinforcement": {}}, IMITATED, later, repeat_stages=2))
+    stages = list_stages(chain(tried, IMITATED, {"reinforcement": {}}, IMITATED, later, repeat_stages=2))
     reads = [stage.reads.get("supervised.data", "") for stage in stages]
     assert reads == ["", "1-tried", "", "3-reinforcement", "1-tried", "", "6-tried", "", "8-reinforcement", "6-tried"]
     later["supervised"]["data"]["from_stage"] = "tired"
     with pytest.raises(
         RecipeError, match='no stage "tired" samples before it; known are previous, tried; did you mean'
     ):
-        stages_of(chain(tried, later))
+        list_stages(chain(tried, later))
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "message"),
     [
         ([IMITATED, SAMPLED], r"no stage before it samples \(sampling or distillation or reinforcement\)"),
         ([SAMPLED, {"supervised": {"data": {"path": "x", "from_stage": "previous"}}}], "set either path"),
         ([SAMPLED, {"preference": {"data": {}}}], "set either path"),
-        ([{"sampling": {"learning_rate": 0.1}}], "learning_rate: has no effect: a sampling stage learns nothing"),
-        ([{"sampling": {"until": {"success": 0.5}}}], "until: has no effect: a sampling stage learns nothing"),
+        ([{"sampling": {"learning_rate": 0.1}}], "learning_rate: has no effect: a sampling stage does not train"),
+        ([{"sampling": {"until": {"success": 0.5}}}], "until: has no effect: a sampling stage does not train"),
     ],
 )
-def test_what_no_round_could_learn_from_is_refused(stages, said):
-    with pytest.raises(RecipeError, match=said):
-        stages_of(chain(*stages))
+def test_rounds_without_training_data_are_refused(stages, message):
+    with pytest.raises(RecipeError, match=message):
+        list_stages(chain(*stages))
 
 
-def test_a_recipe_of_one_stage_has_no_stage_before_it():
+def test_recipe_of_one_stage_has_no_previous_stage():
     alone = [*PLAIN[:-3], "rollout=null", "advantage=null", "objective=null"]
     one = load_recipe("demo", alone[:2] + alone[3:], supervised={"data": {"from_stage": "previous"}})
-    with pytest.raises(RecipeError, match="there is no stage before it; put both into stages"):
-        stages_of(one)
+    with pytest.raises(RecipeError, match="there is no preceding stage; put both into stages"):
+        list_stages(one)
 
 
-def test_rounds_of_methods_have_their_stages_and_the_worlds_warm_up_once():
+def test_rounds_of_methods_have_their_stages_and_the_warm_up_of_the_recipe_once():
     for method, best in (("star", 1), ("expert-iteration", 4)):
-        made = stages_of(load_recipe("demo", with_=method))
-        names = [stage.name for stage in made]
+        stages = list_stages(load_recipe("demo", with_=method))
+        names = [stage.name for stage in stages]
         assert names == ["1-supervised", *(f"{2 + k}-{('sampling', 'imitation')[k % 2]}" for k in range(6))]
-        assert made[0].resolved.recipe.supervised.data is None
-        imitated = [stage.resolved.recipe.supervised.data for stage in made if stage.name.endswith("imitation")]
+        assert stages[0].resolved.recipe.supervised.data is None
+        imitated = [stage.resolved.recipe.supervised.data for stage in stages if stage.name.endswith("imitation")]
         assert {each.top_k_per_task for each in imitated} == {best}
-        assert [stage.reads.get("supervised.data") for stage in made][2::2] == names[1::2]
-    without = stages_of(load_recipe("demo", ["supervised=null"], with_="star"))
+        assert [stage.reads.get("supervised.data") for stage in stages][2::2] == names[1::2]
+    without = list_stages(load_recipe("demo", ["supervised=null"], with_="star"))
     assert [stage.kind for stage in without] == ["sampling", "supervised"] * 3
     assert without[0].resolved.recipe.rollout.strategy.options == {"hints": "answer"}
 
 
 @pytest.mark.slow
-def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(tmp_path):
+def test_q_function_of_log_probs_moves_the_policy_by_earlier_samples(tmp_path):
     small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=2",
              "sampling.tasks_per_step=4", "critic.warmup_updates=0"]  # fmt: skip
     train(load_recipe("demo", small, with_="b-coder"), tmp_path / "run", progress=QUIET)
@@ -108,12 +108,12 @@ def test_a_q_function_of_log_probs_moves_the_policy_by_what_was_sampled_before(t
     assert all(math.isfinite(row["value/loss"]) for row in rows)
     ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "2-offline")]
     one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
-    assert not alike(one, other)
+    assert not equal_weights(one, other)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["star", "expert-iteration"])
-def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tmp_path, method):
+def test_rounds_of_a_method_imitate_their_samples_on_the_calculator(tmp_path, method):
     small = [*(key for key in PLAIN if not key.startswith("reinforcement")), "sampling.steps=1",
              "sampling.tasks_per_step=4", "repeat_stages=2"]  # fmt: skip
     resolved = load_recipe("demo", small, with_=method)
@@ -126,11 +126,11 @@ def test_rounds_of_a_method_imitate_what_its_rounds_sampled_on_the_calculator(tm
         assert all(row["update/skipped_fraction"] == 0 for row in rows)
     ends = [latest_checkpoint(tmp_path / "run" / "stages" / name) for name in ("1-sampling", "4-imitation")]
     one, other = (load_checkpoint(path)[0].model.state_dict() for path in ends)
-    assert not alike(one, other)
+    assert not equal_weights(one, other)
 
 
 @pytest.mark.slow
-def test_sampling_changes_no_weight_and_keeps_every_episode(tmp_path):
+def test_sampling_changes_no_weight_and_stores_every_episode(tmp_path):
     summary = train(chain(SAMPLED), tmp_path / "run", progress=QUIET)
     folder = tmp_path / "run" / "stages" / "1-sampling"
     assert list(summary.evaluations) == ["untrained", "1-sampling"]
@@ -143,7 +143,7 @@ def test_sampling_changes_no_weight_and_keeps_every_episode(tmp_path):
     }
     assert versions == {0}  # no weight was updated
     one, other = (load_checkpoint(path)[0] for path in sorted((folder / "checkpoints").glob("step-*")))
-    assert alike(one.model.state_dict(), other.model.state_dict())
+    assert equal_weights(one.model.state_dict(), other.model.state_dict())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["sampling"] * 2
     assert rows[0]["cost_per_step/episodes"] == 12
@@ -158,15 +158,19 @@ async def computed_again(folder, **how):
 
 
 @pytest.mark.slow
-def test_rounds_killed_anywhere_come_to_the_same_weights(tmp_path):
+def test_rounds_killed_anywhere_resume_to_the_same_weights(tmp_path):
     resolved = chain(
         SAMPLED,
         IMITATED,
         {"preference": {"data": {"from_stage": "previous"}, "steps": 1, "batch_size": 2}},
         repeat_stages=2,
     )
-    whole = train(resolved, tmp_path / "whole", progress=QUIET)
-    assert [stage["name"] for stage in whole.written["stages"]][3:] == ["4-sampling", "5-supervised", "6-preference"]
+    undisturbed = train(resolved, tmp_path / "whole", progress=QUIET)
+    assert [stage["name"] for stage in undisturbed.written["stages"]][3:] == [
+        "4-sampling",
+        "5-supervised",
+        "6-preference",
+    ]
     killed = 0
     for steps in itertools.chain((1, 2, 4), itertools.repeat(99)):
         try:
@@ -176,23 +180,23 @@ def test_rounds_killed_anywhere_come_to_the_same_weights(tmp_path):
             continue
         break
     assert killed == 3
-    assert alike(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    assert equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
     ends = [latest_checkpoint(tmp_path / "whole" / "stages" / name) for name in ("4-sampling", "3-preference")]
-    assert alike(*(load_checkpoint(path)[0].model.state_dict() for path in ends))
+    assert equal_weights(*(load_checkpoint(path)[0].model.state_dict() for path in ends))
 
 
 @pytest.mark.slow
-def test_imitation_of_the_best_sees_no_episode_that_failed(tmp_path):
+def test_imitation_of_the_best_uses_no_failed_episode(tmp_path):
     train(chain(SAMPLED, IMITATED), tmp_path / "run", progress=QUIET)
-    told = [json.loads(line) for line in (tmp_path / "run/stages/2-supervised/metrics.jsonl").read_text().splitlines()]
-    assert [row["demonstrations/skipped_fraction"] for row in told] == [0, 0]
-    assert all(row["update/skipped_fraction"] == 0 for row in told)
+    rows = [json.loads(line) for line in (tmp_path / "run/stages/2-supervised/metrics.jsonl").read_text().splitlines()]
+    assert [row["demonstrations/skipped_fraction"] for row in rows] == [0, 0]
+    assert all(row["update/skipped_fraction"] == 0 for row in rows)
 
 
 @pytest.mark.slow
-def test_where_sampled_episodes_part_the_better_turn_is_preferred_to_the_worse(tmp_path):
+def test_better_turn_is_preferred_at_the_fork_of_sampled_episodes(tmp_path):
     forked = {**SAMPLED, "rollout": {"strategy": "random_branching"}}
     steps = {"data": {"from_stage": "previous"}, "steps": 2, "batch_size": 2, "objective": "step_dpo"}
     train(chain(forked, {"preference": steps}), tmp_path / "run", progress=QUIET)
-    told = [json.loads(line) for line in (tmp_path / "run/stages/2-preference/metrics.jsonl").read_text().splitlines()]
-    assert all(row["preference/pairs"] > 0 for row in told)
+    rows = [json.loads(line) for line in (tmp_path / "run/stages/2-preference/metrics.jsonl").read_text().splitlines()]
+    assert all(row["preference/pairs"] > 0 for row in rows)

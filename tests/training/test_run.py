@@ -1,18 +1,19 @@
-"""A whole run in miniature: what it leaves behind, what it refuses, and that a stopped one goes on."""
+"""A small complete run: its files, its refusals, and its resume after a stop."""
 
 import fcntl
 import json
+import os
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests_episodes import group, turn
-from tests_episodes import path as path_of
-from tests_sandbox import mark_isolation
-from tests_slow import mostly_slow
-from tests_small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
+from support.episodes import group, turn
+from support.episodes import path as path_of
+from support.sandbox import mark_isolation
+from support.slow import mostly_slow
+from support.small import SMALL, TEACHING, StopAfter, Stopped, in_miniature
 from whetstone.assembly import assemble
 from whetstone.errors import NonFiniteError, RunDirectoryError, SaveError, WhetstoneError
 from whetstone.inference import matmul_is_batch_invariant
@@ -20,6 +21,7 @@ from whetstone.policies import save_policy
 from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe
 from whetstone.record import run_recipe
 from whetstone.record.checkpoint import load_checkpoint
+from whetstone.record.run_directory import open_run_directory
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
 from whetstone.training.supervised import describe_groups
@@ -41,7 +43,7 @@ def small(*overrides):
     return load_recipe("demo", [*SMALL, *overrides])
 
 
-def test_a_run_leaves_what_the_contract_names(finished):
+def test_run_writes_the_documented_files(finished):
     run_dir, summary = finished
     assert {"recipe.yaml", "metrics.jsonl", "trajectories", "checkpoints", "summary.json", "report.html"} <= {
         path.name for path in run_dir.iterdir()
@@ -53,7 +55,7 @@ def test_a_run_leaves_what_the_contract_names(finished):
         assert 0 <= low <= side.success <= high <= 1
 
 
-def test_metrics_are_one_object_a_step_with_the_keys_people_parse(finished):
+def test_metrics_are_one_object_per_step_with_the_documented_keys(finished):
     rows = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
     assert [(row["stage"], row["step"]) for row in rows] == [
         ("supervised", 1),
@@ -65,18 +67,18 @@ def test_metrics_are_one_object_a_step_with_the_keys_people_parse(finished):
     assert expected <= set(rows[-1])
 
 
-def test_a_checkpoint_opens_as_a_hugging_face_folder(finished):
+def test_checkpoint_is_a_hugging_face_folder(finished):
     folder = max((finished[0] / "checkpoints").iterdir())
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    ours = final_policy(finished[0]).model.state_dict()
-    assert all(torch.equal(ours[name], value) for name, value in model.state_dict().items())
-    shown = tokenizer.apply_chat_template([{"role": "user", "content": "12"}], tokenize=False)
-    assert shown == "<|user|>12<|end|>"
+    state = final_policy(finished[0]).model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "12"}], tokenize=False)
+    assert rendered == "<|user|>12<|end|>"
     assert [tokenizer.decode(i) for i in tokenizer.encode("127", add_special_tokens=False)] == ["1", "2", "7"]
 
 
-def test_trajectories_on_disk_hold_what_was_sampled(finished):
+def test_stored_trajectories_are_the_sampled_ones(finished):
     (trajectory, *_) = trajectories = read_trajectories(finished[0] / "trajectories" / "step-000002.jsonl")
     assert len(trajectories) == 2 * 2
     drawn = trajectory.turns[0].action
@@ -84,30 +86,30 @@ def test_trajectories_on_disk_hold_what_was_sampled(finished):
     assert set(drawn.versions) == {3}  # two supervised updates and one of reinforcement came before
 
 
-def test_the_ablation_is_a_run_beside_it(finished):
+def test_ablation_is_a_run_next_to_it(finished):
     run_dir, summary = finished
     assert "without_tool" in summary.ablations
     assert run_recipe(run_dir / "ablations" / "without_tool").recipe.environment.options.get("tools") in (None, [])
     assert summary.ablations["without_tool"].after.tool_calls == 0
 
 
-def test_a_finished_run_is_only_reported_again(finished):
+def test_finished_run_is_only_reported_again(finished):
     run_dir, summary = finished
     resolved = small("ablations={without_tool: {environment.tools: [], environment.max_calls_per_turn: null}}")
-    again = train(resolved, run_dir, resume=True, progress=StopAfter(0))
-    assert again.written == summary.written
+    repeated = train(resolved, run_dir, resume=True, progress=StopAfter(0))
+    assert repeated.written == summary.written
 
 
 @pytest.mark.parametrize("steps", mostly_slow([0, 1, 2, 3], quick=[2]))
-def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
+def test_run_stopped_anywhere_resumes_to_the_same_weights(tmp_path, steps):
     resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
-    whole = train(resolved, tmp_path / "whole", progress=QUIET)
+    undisturbed = train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(steps))
     resumed = train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
-    assert resumed.written["evaluations"] == whole.written["evaluations"]
-    ours, theirs = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert resumed.written["evaluations"] == undisturbed.written["evaluations"]
+    expected, state = (final_policy(tmp_path / name).model.state_dict() for name in ("whole", "stopped"))
+    assert all(torch.equal(expected[name], state[name]) for name in expected)
     steps_on_record = [
         [(row["stage"], row["step"]) for row in map(json.loads, (tmp_path / name / "metrics.jsonl").open())]
         for name in ("whole", "stopped")
@@ -119,8 +121,8 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, steps):
     not matmul_is_batch_invariant(),
     reason="this processor's matrix products round by the number of rows; run on x86 with PyTorch's own wheel",
 )
-def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):
-    found = []
+def test_weights_and_metrics_do_not_depend_on_the_concurrency(tmp_path):
+    results = []
     for in_flight in (1, 3, 64):
         run_dir = tmp_path / str(in_flight)
         train(
@@ -131,13 +133,13 @@ def test_the_same_weights_and_metrics_whatever_the_concurrency(tmp_path):
         rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         timed = ("time/", "throughput/", "memory/")
         metrics = [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
-        found.append((metrics, final_policy(run_dir).model.state_dict()))
-    for metrics, weights in found[1:]:
-        assert metrics == found[0][0]
-        assert all(torch.equal(value, found[0][1][name]) for name, value in weights.items())
+        results.append((metrics, final_policy(run_dir).model.state_dict()))
+    for metrics, weights in results[1:]:
+        assert metrics == results[0][0]
+        assert all(torch.equal(value, results[0][1][name]) for name, value in weights.items())
 
 
-def test_a_directory_that_holds_a_run_is_not_written_into(finished):
+def test_directory_with_a_run_is_not_overwritten(finished):
     with pytest.raises(RunDirectoryError, match="holds a run already; add --resume"):
         train(small(), finished[0], progress=QUIET)
     with pytest.raises(RunDirectoryError, match="another recipe: seed is 0 there and 7 here"):
@@ -149,7 +151,7 @@ def test_a_directory_that_holds_a_run_is_not_written_into(finished):
         )
 
 
-def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path):
+def test_directory_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunDirectoryError, match=r"is not empty and holds no run \(thesis\.tex is in it\)"):
         train(small(), tmp_path, progress=QUIET)
@@ -159,15 +161,21 @@ def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path):
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
     with open(tmp_path / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunDirectoryError, match="another process is training here"):
+        with pytest.raises(RunDirectoryError, match="another process is training here; wait until it ends"):
             train(small(), tmp_path, progress=QUIET)
+        lock.write("4711")
+        lock.flush()
+        with pytest.raises(RunDirectoryError, match=r"another process \(4711\) is training here"):
+            train(small(), tmp_path, progress=QUIET)
+    with open_run_directory(tmp_path / "run", small(), resume=False):
+        assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
 
 
 @pytest.mark.parametrize(
     "damaged",
     mostly_slow(["trainer/optimizer.pt", "model.safetensors", "trainer/checksums.json"], quick=["model.safetensors"]),
 )
-def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_taken(tmp_path, capsys, damaged):
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(tmp_path, capsys, damaged):
     resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP, TEACHING, "rollout.group_size=4")
     train(resolved, tmp_path / "run", progress=QUIET)
     weights = {name: value.clone() for name, value in final_policy(tmp_path / "run").model.state_dict().items()}
@@ -178,15 +186,15 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_taken(tmp_path, c
     content[len(content) // 2] ^= 1
     (last / damaged).write_bytes(content)
     train(resolved, tmp_path / "run", resume=True, progress=Progress())
-    said = " ".join(capsys.readouterr().err.split())
-    assert "a damaged checkpoint (" in said
-    assert "going on after step 3" in said
-    again = final_policy(tmp_path / "run").model.state_dict()
-    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+    message = " ".join(capsys.readouterr().err.split())
+    assert "a damaged checkpoint (" in message
+    assert "resuming from step 3" in message
+    resumed = final_policy(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
     assert (last.parent / f"damaged-{last.name}").is_dir()
 
 
-def test_a_disk_that_fills_while_saving_is_one_line_and_keeps_what_was_saved(tmp_path, small_disk):
+def test_full_disk_during_saving_is_one_line_and_earlier_checkpoints_remain(tmp_path, small_disk):
     resolved = small("ablations=null", *CHECKPOINT_EVERY_STEP)
     with pytest.raises(SaveError, match="the disk is full"):
         train(resolved, small_disk / "run", progress=QUIET)
@@ -199,7 +207,7 @@ def test_prompts_longer_than_the_context_end_the_run_in_one_line(tmp_path):
         train(small("policy.tiny.context_length=16"), tmp_path / "run", progress=QUIET)
 
 
-def test_gradients_that_are_no_numbers_end_the_run_with_its_state_saved(tmp_path):
+def test_gradients_that_are_not_finite_end_the_run_with_its_state_saved(tmp_path):
     resolved = small(
         "ablations=null", "supervised.steps=9", "supervised.learning_rate=1e38", "supervised.max_nonfinite_updates=2"
     )
@@ -248,7 +256,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(VARIANTS, quick=["adapters", "critic epochs"]))
-def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path, name):
+def test_every_learner_stopped_anywhere_resumes_to_the_same_weights(tmp_path, name):
     changes = [c for c in SMALL if not ("supervised=null" in VARIANTS[name] and c.startswith("supervised"))]
     changes += [
         "ablations=null",
@@ -263,21 +271,21 @@ def test_each_way_to_learn_stopped_anywhere_goes_on_to_the_same_weights(tmp_path
     with pytest.raises(Stopped):
         train(resolved, tmp_path / "stopped", progress=StopAfter(warm_up + 1))
     train(resolved, tmp_path / "stopped", resume=True, progress=QUIET)
-    ours, theirs = (final_policy(tmp_path / run) for run in ("whole", "stopped"))
-    weights = theirs.model.state_dict()
-    assert all(torch.equal(value, weights[key]) for key, value in ours.model.state_dict().items())
+    expected, policy = (final_policy(tmp_path / run) for run in ("whole", "stopped"))
+    weights = policy.model.state_dict()
+    assert all(torch.equal(value, weights[key]) for key, value in expected.model.state_dict().items())
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["update/skipped_fraction"] == 0
     if name == "imitation":
         assert rows[-1]["loss/imitation"] > 0
     if "critic" in name:
         assert rows[-1]["loss/value"] >= 0
-        assert all(map(torch.equal, ours.critic.state_dict().values(), theirs.critic.state_dict().values()))
+        assert all(map(torch.equal, expected.critic.state_dict().values(), policy.critic.state_dict().values()))
     if name.startswith("adapters"):
         assert (max((tmp_path / "whole" / "checkpoints").iterdir()) / "adapter_model.safetensors").is_file()
     if name == "frozen":
         untrained = assemble(resolved).policy.model.get_input_embeddings().weight
-        assert torch.equal(ours.model.get_input_embeddings().weight, untrained)
+        assert torch.equal(expected.model.get_input_embeddings().weight, untrained)
 
 
 @pytest.mark.parametrize(
@@ -292,35 +300,37 @@ def test_every_recipe_runs_two_steps_with_a_tiny_model(tmp_path, name, request):
 
 
 @pytest.mark.slow
-def test_a_run_whose_template_rewrites_history_counts_it_and_says_once_why(tmp_path):
+def test_run_whose_template_rewrites_history_counts_it_and_reports_once(tmp_path):
     policy = assemble(small()).policy
     policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace(
         "{% for message in messages %}", "{{ messages | length }}{% for message in messages %}"
     )
     (tmp_path / "model").mkdir()
     save_policy(policy, tmp_path / "model")
-    heard = []
+    lines = []
 
     class Hears(Progress):
         def say(self, text):
-            heard.append(text)
+            lines.append(text)
 
-    given = ["policy.tiny=null", f"policy.path={tmp_path / 'model'}", "chat.format=compact", "ablations=null"]
-    train(small(*given), tmp_path / "run", progress=Hears(quiet=True))
+    overrides = ["policy.tiny=null", f"policy.path={tmp_path / 'model'}", "chat.format=compact", "ablations=null"]
+    train(small(*overrides), tmp_path / "run", progress=Hears(quiet=True))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(row["episode/context_resets"] >= 0 for row in rows if row["stage"] == "reinforcement")
-    said = [text for text in heard if "rewrites what was said" in text]
-    assert len(said) == 1
-    assert "it shows the beginning otherwise" in said[0]
+    reported = [text for text in lines if "rewrites earlier messages" in text]
+    assert len(reported) == 1
+    assert "it renders the initial messages differently" in reported[0]
 
 
-def test_a_variable_the_template_never_reads_is_an_error_with_its_place():
+def test_unused_template_variable_is_an_error_with_its_place():
     with pytest.raises(WhetstoneError, match=r'chat\.variables.*never reads "enable_thinking", nor any other'):
         assemble(small("chat.variables={enable_thinking: false}")).check()
 
 
-def test_segments_that_begin_in_mid_episode_are_counted_by_episode():
+def test_segments_that_start_within_an_episode_are_counted_per_episode():
     opens, goes_on = (replace(turn("b"), opens_segment=opened) for opened in (True, False))
     twice, never = path_of("a", 1.0, [opens, opens, goes_on, opens]), path_of("b", 0.0, [opens, goes_on])
-    found = describe_groups([replace(group(1.0, 0.0), trajectories=(twice, never))])
-    assert found["episode/context_resets"] == 1.0  # the first turn of an episode opens its first segment: (2 + 0) / 2
+    description = describe_groups([replace(group(1.0, 0.0), trajectories=(twice, never))])
+    assert (
+        description["episode/context_resets"] == 1.0
+    )  # the first turn of an episode opens its first segment: (2 + 0) / 2

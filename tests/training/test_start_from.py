@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests_cli import whetstone
-from tests_small import SMALL
+from support.cli import whetstone
+from support.small import SMALL
 from whetstone.errors import RecipeError
 from whetstone.policies import load_policy
 from whetstone.recipe import load_recipe
@@ -17,7 +17,7 @@ OVERRIDES = [
     "supervised=null",
     "ablations=null",
     "evaluation.episodes=2",
-    "reward=tests_small:alternating",
+    "reward=support.small:alternating",
     "reinforcement.checkpoint_interval_steps=1",
     "reinforcement.keep_last=9",
 ]

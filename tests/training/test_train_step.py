@@ -1,4 +1,4 @@
-"""A whole step with everything a method may do: what is learned from, what is remembered, and after a kill the same."""
+"""One training step with all components of a method: trained groups, component state, and the same after a kill."""
 
 import asyncio
 import json
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests_slow import mostly_slow
-from tests_small import StopAfter, Stopped
+from support.slow import mostly_slow
+from support.small import StopAfter, Stopped
 from whetstone.analysis import Explainer, Replay
-from whetstone.errors import QuotaError, RecipeError
+from whetstone.errors import RecipeError, SamplingExhausted
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.training import final_policy, train
 
 QUIET = Progress(quiet=True)
-BASE = ["reward=tests_small:odd", "reinforcement.steps=6", "rollout.group_size=4", "supervised.steps=1"]
+BASE = ["reward=support.small:odd", "reinforcement.steps=6", "rollout.group_size=4", "supervised.steps=1"]
 KINDS = "kinds: [product, product_then_sum, sum_then_product, product_of_sums, sum_product_sum]"
 METHODS = {
     "bandit": [f"curriculum={{name: ucb, {KINDS}}}"],
@@ -37,7 +37,7 @@ METHODS = {
         "policy.tiny.context_length=384",
     ],
     "made tasks": [
-        "curriculum={name: generated_tasks, generator: 'tests_small:harder', gates: ['tests_small:sensible']}"
+        "curriculum={name: generated_tasks, generator: 'support.small:harder', gates: ['support.small:sensible']}"
     ],
     "own starts": [
         "curriculum={name: pool, size: 3}",
@@ -46,12 +46,12 @@ METHODS = {
     "allocated": ["rollout.budget_allocation={name: by_success, by: kind, min_turns: 2}"],
     "branching": ["rollout.strategy={name: entropy_branching, roots: 2}"],
 }
-BARE = ["tasks={source: 'tests_small:Bare'}", "supervised=null"]
+BARE = ["tasks={source: 'support.small:Bare'}", "supervised=null"]
 AHEAD = ["reinforcement.admit_ahead=1", "reinforcement.max_staleness=1", "reinforcement.deterministic=true"]
 
 
-def without_warm_up(changes):
-    """All of it, but what is said of a warm-up that there is none of."""
+def base_overrides(changes):
+    """Return all overrides without those of a warm-up if there is none."""
     return [*(each for each in BASE if "supervised=null" not in changes or "supervised" not in each), *changes]
 
 
@@ -65,8 +65,8 @@ def untimed(rows):
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
 
 
-def same(ours, theirs):
-    one, other = (final_policy(run_dir).model.state_dict() for run_dir in (ours, theirs))
+def same(first, second):
+    one, other = (final_policy(run_dir).model.state_dict() for run_dir in (first, second))
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
@@ -74,7 +74,7 @@ def same(ours, theirs):
     "ahead", [pytest.param([], marks=pytest.mark.slow, id="synchronous"), pytest.param(AHEAD, id="deterministic")]
 )
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["replay"]))
-def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_demo, name, ahead):
+def test_stopped_run_restores_the_state_of_components(tmp_path, small_demo, name, ahead):
     resolved = small_demo(*BASE, *METHODS[name], *ahead, "reinforcement.checkpoint_interval_steps=2")
     train(resolved, tmp_path / "whole", progress=QUIET)
     with pytest.raises(Stopped):
@@ -85,14 +85,14 @@ def test_a_run_that_was_stopped_remembers_what_it_would_have(tmp_path, small_dem
 
 
 @pytest.mark.parametrize("name", mostly_slow(["bandit", "refilled", "branching", "replay"], quick=["replay"]))
-def test_whatever_is_faster_a_deterministic_run_is_the_same(tmp_path, small_demo, name):
+def test_deterministic_run_does_not_depend_on_the_concurrency(tmp_path, small_demo, name):
     for k, extra in enumerate((["rollout.max_in_flight=2"], ["rollout.max_in_flight=64"])):
         train(small_demo(*BASE, *METHODS[name], *AHEAD, *extra), tmp_path / str(k), progress=QUIET)
     assert same(tmp_path / "0", tmp_path / "1")
 
 
 @pytest.mark.parametrize("name", mostly_slow(METHODS, quick=["branching", "replay"]))
-def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
+def test_updates_are_repeated_exactly(tmp_path, small_demo, name):
     train(
         small_demo(*BASE, *METHODS[name], "reinforcement.checkpoint_interval_steps=2"), tmp_path / "run", progress=QUIET
     )
@@ -100,13 +100,13 @@ def test_updates_are_made_again_to_the_last_bit(tmp_path, small_demo, name):
     async def replayed():
         return [each async for each in Replay(tmp_path / "run").everything(updates=True)]
 
-    found = {each.what: each for each in asyncio.run(replayed())}
-    (updates,) = (each for what, each in found.items() if what.startswith("updates"))
+    results = {each.what: each for each in asyncio.run(replayed())}
+    (updates,) = (each for what, each in results.items() if what.startswith("updates"))
     assert updates.count > 20
     assert (updates.changed, updates.examples) == (0, ())
 
 
-def test_a_bandit_hears_and_chooses(tmp_path, small_demo):
+def test_bandit_observes_and_chooses(tmp_path, small_demo):
     train(small_demo(*BASE, *METHODS["bandit"]), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     weights = [[value for key, value in row.items() if key.startswith("curriculum/weight_")] for row in rows]
@@ -114,7 +114,7 @@ def test_a_bandit_hears_and_chooses(tmp_path, small_demo):
     assert weights[0] != weights[-1]
 
 
-def test_what_is_replayed_is_learned_from_and_told(tmp_path, small_demo):
+def test_replayed_trajectories_are_trained_and_reported(tmp_path, small_demo):
     train(small_demo(*BASE, *METHODS["replay"]), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     assert rows[0]["replay/injected"] == 0
@@ -122,7 +122,7 @@ def test_what_is_replayed_is_learned_from_and_told(tmp_path, small_demo):
     assert rows[-1]["replay/success_replay/stored"] > 0
 
 
-def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, small_demo):
+def test_why_explains_a_replayed_trajectory_and_the_replaced_one(tmp_path, small_demo):
     train(
         small_demo(*BASE, *METHODS["replay"], "reinforcement.checkpoint_interval_steps=1"),
         tmp_path / "run",
@@ -132,12 +132,12 @@ def test_why_explains_a_replayed_trajectory_and_the_one_that_gave_way(tmp_path, 
     explainer = Explainer(tmp_path / "run")
     for id, *_ in explainer.trajectories(update + 1):
         if id.endswith("#0"):
-            gone = asyncio.run(explainer.explain(id))
+            replaced = asyncio.run(explainer.explain_trajectory(id))
             break
-    assert any("a stored one took its place" in link.said for link in gone.chain)
+    assert any("replaced by a stored one" in link.said for link in replaced.chain)
 
 
-def test_a_second_pass_is_an_update_of_its_own(tmp_path, small_demo):
+def test_second_pass_is_a_separate_update(tmp_path, small_demo):
     train(small_demo(*BASE, *METHODS["second pass"]), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     passes = [row for row in rows if "second_pass/update/tokens" in row]
@@ -151,7 +151,7 @@ def test_a_second_pass_is_an_update_of_its_own(tmp_path, small_demo):
     assert not same(tmp_path / "run", tmp_path / "plain")
 
 
-def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small_demo):
+def test_groups_that_do_not_count_are_sampled_again_and_recorded(tmp_path, small_demo):
     train(small_demo(*BASE, *METHODS["refilled"]), tmp_path / "run", progress=QUIET)
     events = [json.loads(line) for line in (tmp_path / "run" / "store" / "journal.jsonl").read_text().splitlines()]
     consumed = [number for event in events if event["event"] == "consumed" for number in event["groups"]]
@@ -170,18 +170,18 @@ def test_groups_that_do_not_count_are_sampled_anew_and_on_record(tmp_path, small
     assert all(len(by_group[number]) == 1 for number in over)
 
 
-def test_a_quota_that_can_never_be_met_stops_with_a_reason(tmp_path, small_demo):
-    never = ["reward=tests_small:generous", "rollout.dynamic_sampling={name: nonzero_variance, max_tried: 3}"]
-    with pytest.raises(QuotaError, match=r"5 groups rejected for an update of \d+ \(mean reward 1\)"):
-        train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
+def test_unreachable_quota_stops_with_a_reason(tmp_path, small_demo):
+    never = ["reward=support.small:generous", "rollout.dynamic_sampling={name: nonzero_variance, max_tried: 3}"]
+    with pytest.raises(SamplingExhausted, match=r"5 groups rejected for an update of \d+ \(mean reward 1\)"):
+        train(small_demo(*base_overrides(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
 
 
-def test_or_the_update_does_with_what_there_is(tmp_path, small_demo):
+def test_update_can_use_fewer_groups(tmp_path, small_demo):
     never = [
-        "reward=tests_small:generous",
+        "reward=support.small:generous",
         "rollout.dynamic_sampling={name: nonzero_variance, max_tried: 3, when_exhausted: continue}",
     ]
-    train(small_demo(*without_warm_up(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
+    train(small_demo(*base_overrides(["supervised=null", *never])), tmp_path / "run", progress=QUIET)
     rows = metrics(tmp_path / "run")
     assert [row["group/filtered"] for row in rows] == [6.0] * 6
     assert all(row["update/skipped_fraction"] == 1 for row in rows)
@@ -211,15 +211,15 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
-            ["environment={name: 'tests_small:Unrepeatable'}", "rollout.strategy=random_branching"],
-            r'environment "tests_small:Unrepeatable" supports neither snapshot\(\) nor deterministic replay',
+            ["environment={name: 'support.small:Unrepeatable'}", "rollout.strategy=random_branching"],
+            r'environment "support.small:Unrepeatable" supports neither snapshot\(\) nor deterministic replay',
         ),
         (
             [
-                "environment={name: 'tests_small:Unrepeatable'}",
+                "environment={name: 'support.small:Unrepeatable'}",
                 "rollout.start_states={name: expert_prefix, anneal_updates: 5}",
             ],
             "so episodes cannot fork",
@@ -228,7 +228,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
             ["rollout.strategy=random_branching", "rollout.context_rewrites=[{name: summary, tokens: 9}]"],
             "cannot be forked",
         ),
-        (["rollout.context_rewrites=[rollback]", "environment={name: 'tests_small:Unrepeatable'}"], "takes calls back"),
+        (["rollout.context_rewrites=[rollback]", "environment={name: 'support.small:Unrepeatable'}"], "undoes calls"),
         (["rollout.early_stopping=[stragglers]", *AHEAD], "which reinforcement.deterministic forbids"),
         (
             ["rollout.dynamic_sampling={name: nonzero_variance, when_exhausted: continue}", *AHEAD],
@@ -237,7 +237,7 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
         (["rollout.replay=[{name: success_replay, off_policy: truncated}]"], "importance_correction: truncated"),
         (
             ["rollout.context_transforms=[{name: demonstrations, examples: [a], counts: [[5, 1]]}]"],
-            "the steps before have no value",
+            "the first one must start at 0",
         ),
         (
             ["rollout.budget_allocation={name: horizon_stages, turns: [99], updates_per_stage: 2}"],
@@ -249,31 +249,31 @@ def test_costs_of_every_strategy_are_in_the_metrics(tmp_path, small_demo):
         ),
         (
             ["curriculum={name: ucb, kinds: [prodct]}"],
-            'none is of kind "prodct"; there are product, ',
+            'has kind "prodct"; values are product, ',
         ),
-        (["curriculum={name: stages, stages: [[product], [odd]], max_updates_per_stage: 1}"], 'none is of kind "odd"'),
+        (["curriculum={name: stages, stages: [[product], [odd]], max_updates_per_stage: 1}"], 'has kind "odd"'),
         (
             ["rollout.trajectory_filters=[{name: rare_successes, by: colour}]"],
             r'rollout\.trajectory_filters\.rare_successes: task .* has no tag "colour"',
         ),
-        (["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
+        (["tasks={source: 'support.small:Bare'}", "supervised=null", "rollout.strategy=guided_retry"], "has no hint"),
         (
-            ["tasks={source: 'tests_small:Bare'}", "supervised=null", "rollout.context_transforms=[rubric]"],
+            ["tasks={source: 'support.small:Bare'}", "supervised=null", "rollout.context_transforms=[rubric]"],
             "has no private `rubric`",
         ),
         (["credit_filters=[void_turns, void_turns]"], '"void_turns" is listed twice'),
         (["rollout.early_stopping=[void_turn, void_turn]"], '"void_turn" is listed twice'),
-        (["rollout.on_context_overflow=refuse"], "has no effect: there are no views"),
+        (["rollout.on_context_overflow=refuse"], "has no effect: there are no context transforms"),
         (["rollout.environment_wrapper={name: try_again, attempt: 3}"], "no such option"),
         (["rollout.strategy={name: entropy_branching, roots: 9}"], "0 to group_size"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_sampled(tmp_path, small_demo, changes, said):
-    with pytest.raises(RecipeError, match=said):
-        train(small_demo(*without_warm_up(changes)), tmp_path / "run", progress=QUIET)
+def test_invalid_settings_are_refused_before_sampling(tmp_path, small_demo, changes, message):
+    with pytest.raises(RecipeError, match=message):
+        train(small_demo(*base_overrides(changes)), tmp_path / "run", progress=QUIET)
 
 
-def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):
+def test_removal_by_a_filter_is_not_stored(tmp_path, small_demo):
     train(
         small_demo(*BASE, "rollout.trajectory_filters=[{name: balanced_outcomes, keep: 2}]"),
         tmp_path / "run",
@@ -281,4 +281,4 @@ def test_removals_by_selection_stay_where_they_are(tmp_path, small_demo):
     )
     assert {row["trajectory_filters/removed_fraction"] for row in metrics(tmp_path / "run")} == {0.5}
     for path in (tmp_path / "run" / "trajectories").glob("step-*.jsonl"):
-        assert {t.removal for t in read_trajectories(path)} == {None}  # what was sampled is on record as it was
+        assert {t.removal for t in read_trajectories(path)} == {None}  # sampled trajectories are stored unchanged

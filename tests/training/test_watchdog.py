@@ -1,10 +1,10 @@
-"""When nothing moves, the run says what it waits for, and goes on."""
+"""The watchdog reports pending work if nothing progresses, and the run continues."""
 
 import threading
 import time
 from types import SimpleNamespace
 
-from whetstone.training.watchdog import Playing, Watchdog
+from whetstone.training.watchdog import EvaluationMonitor, Watchdog
 
 
 class Stage:
@@ -15,33 +15,33 @@ class Stage:
         return [("group-3/sum/7#1", "slow_search", 58.0), ("the learner", "groups", 57.0)]
 
 
-def heard(work, seconds, during):
-    said = []
-    with Watchdog(work, say=said.append, seconds=seconds):
-        during(said)
-    return said
+def watch(work, seconds, during):
+    lines = []
+    with Watchdog(work, log=lines.append, seconds=seconds):
+        during(lines)
+    return lines
 
 
-def test_it_names_who_waits_for_what_and_since_when():
-    def wait(said):
+def test_it_names_pending_work_and_its_waiting_time():
+    def wait(lines):
         until = time.monotonic() + 10
-        while not said and time.monotonic() < until:
+        while not lines and time.monotonic() < until:
             time.sleep(0.01)
 
-    (line, *_) = heard(Stage(), 0.05, wait)
+    (line, *_) = watch(Stage(), 0.05, wait)
     assert "Waiting: group-3/sum/7#1 for slow_search since 58 s; the learner for groups since 57 s." in line
     assert "The event loop is at " in line
-    assert "test_watchdog.py" in line  # this thread is where the loop would be
+    assert "test_watchdog.py" in line  # this thread is in place of the loop
 
 
-def test_it_says_less_and_less_often():
+def test_reports_become_less_frequent():
     began = time.monotonic()
-    said = heard(Stage(), 0.05, lambda said: time.sleep(0.6))
+    lines = watch(Stage(), 0.05, lambda lines: time.sleep(0.6))
     spent = time.monotonic() - began
-    assert 1 <= len(said) <= 1 + spent / 0.05 / 2
+    assert 1 <= len(lines) <= 1 + spent / 0.05 / 2
 
 
-def test_as_long_as_anything_moves_it_is_silent():
+def test_it_is_silent_while_anything_progresses():
     work, stop = Stage(), threading.Event()
 
     def move():
@@ -51,22 +51,22 @@ def test_as_long_as_anything_moves_it_is_silent():
     mover = threading.Thread(target=move)
     mover.start()
     try:
-        said = heard(work, 0.5, lambda said: time.sleep(1.0))
+        lines = watch(work, 0.5, lambda lines: time.sleep(1.0))
     finally:
         stop.set()
         mover.join()
-    assert said == []
+    assert lines == []
 
 
-def test_an_evaluation_is_watched_too():
-    playing = Playing()
+def test_evaluation_is_watched():
+    playing = EvaluationMonitor()
     assert playing.waits() == []
     playing.collector = SimpleNamespace(moved=0, waits=lambda: [("shop/1#0", "its reward", 61.0)])
 
-    def wait(said):
+    def wait(lines):
         until = time.monotonic() + 10
-        while not said and time.monotonic() < until:
+        while not lines and time.monotonic() < until:
             time.sleep(0.01)
 
-    (line, *_) = heard(playing, 0.05, wait)
+    (line, *_) = watch(playing, 0.05, wait)
     assert "Waiting: shop/1#0 for its reward since 61 s." in line

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from whetstone.algorithms.levels import columns_of
+from whetstone.algorithms.axes import column_names
 from whetstone.algorithms.objectives import (
     OBJECTIVES,
     TokenLoss,
@@ -55,8 +55,8 @@ class LossTerm:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns that the term reads."""
-        corrected = columns_of(self.correction) if self.correction is not None else ()
-        return (*columns_of(self.function), *corrected)
+        corrected = column_names(self.correction) if self.correction is not None else ()
+        return (*column_names(self.function), *corrected)
 
     def resolve(self, step: int, position: int, *, scale: float = 1.0) -> LossTerm:
         """Return the term at a step of the stage, with numbers instead of schedules.
@@ -70,7 +70,7 @@ class LossTerm:
         return replace(self, function=function, weight=weight * scale, scheduled={})
 
 
-_ON_SUMS = {name for name, function in OBJECTIVES.items() if "learner_sums" in columns_of(function)}
+_ON_SUMS = {name for name, function in OBJECTIVES.items() if "learner_sums" in column_names(function)}
 LOSS_TERMS: Mapping[str, Callable[..., Any]] = {
     "entropy": entropy_bonus,
     "entropy_band": entropy_smoothing,

@@ -1,41 +1,36 @@
-"""What can be asked of a finished run? Replays, explanations and comparisons."""
+"""Analysis of runs: replays, explanations and comparisons."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.analysis.appendix import write_appendix
-    from whetstone.analysis.comparison import check_contenders, compare, contenders_of, learning_curve
-    from whetstone.analysis.first_difference import FirstDifference, RunComparison, compare_runs
-    from whetstone.analysis.offline import Advice, Look, advice, looks_of
-    from whetstone.analysis.replay import Replay, ReplayCheck
-    from whetstone.analysis.shown_run import ShownRun
-    from whetstone.analysis.slowness import Slowness, Waits, slowness_of, waits_of
-    from whetstone.analysis.why import Explainer, Explanation
+    from whetstone.analysis.appendix import write_appendix as write_appendix
+    from whetstone.analysis.comparison import (
+        check_contenders as check_contenders,
+        compare as compare,
+        build_contenders as build_contenders,
+        learning_curve as learning_curve,
+    )
+    from whetstone.analysis.first_difference import (
+        FirstDifference as FirstDifference,
+        RunComparison as RunComparison,
+        compare_runs as compare_runs,
+    )
+    from whetstone.analysis.offline_advice import (
+        Advice as Advice,
+        HeldOutEvaluation as HeldOutEvaluation,
+        find_advice as find_advice,
+        held_out_evaluations as held_out_evaluations,
+    )
+    from whetstone.analysis.replay_check import Replay as Replay, ReplayCheck as ReplayCheck
+    from whetstone.analysis.run_text import RunText as RunText
+    from whetstone.analysis.bottlenecks import (
+        Bottleneck as Bottleneck,
+        Waits as Waits,
+        find_bottleneck as find_bottleneck,
+        measure_waits as measure_waits,
+    )
+    from whetstone.analysis.explain import Explainer as Explainer, Explanation as Explanation
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "Advice",
-    "Explainer",
-    "Explanation",
-    "FirstDifference",
-    "Look",
-    "Replay",
-    "ReplayCheck",
-    "RunComparison",
-    "ShownRun",
-    "Slowness",
-    "Waits",
-    "advice",
-    "check_contenders",
-    "compare",
-    "compare_runs",
-    "contenders_of",
-    "learning_curve",
-    "looks_of",
-    "slowness_of",
-    "waits_of",
-    "write_appendix",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -5,7 +5,7 @@ results.tex        the same table for LaTeX
 evaluations.csv    one line per evaluation: success with its 95 % interval, episodes, tool calls
 curves.csv         one line per step: every metric
 pairs.csv          of a comparison: difference of two contenders, interval, p-values
-recipes/, environments/    one file per contender and per run
+recipes/, environments/    one file per contender and per run; a recipe that changed in a run also as it was before
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whetstone.analysis.shown_run import ShownRun
+from whetstone.analysis.component_options import list_component_options
+from whetstone.analysis.run_text import RunText
 from whetstone.atomic_write import new_folder
 from whetstone.errors import RunDirectoryError
-from whetstone.plain_json import to_json
+from whetstone.masking import mask_message
 from whetstone.recipe.variables import mask_recipe_text
 from whetstone.record import read_json
-from whetstone.record.run_directory import ENVIRONMENT
+from whetstone.record.run_directory import ENVIRONMENT, read_changes, run_eras
+from whetstone.strict_json import to_json
 
 COMPARISON = "comparison.json"
 """File of the folder that `whetstone compare` writes."""
+_MAX_OPTION_CHARACTERS = 60
 _EVALUATED = ("success", "low", "high", "episodes", "invalid", "reward", "turns", "tool_calls", "action_tokens")
 
 
@@ -35,11 +38,11 @@ _EVALUATED = ("success", "low", "high", "episodes", "invalid", "reward", "turns"
 class _Run:
     contender: str
     seed: int
-    record: ShownRun
+    record: RunText
 
     @property
     def name(self) -> str:
-        """Name of the files of the run."""
+        """Return the name of the files of the run."""
         return f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', self.contender)}-seed-{self.seed}"
 
 
@@ -62,7 +65,13 @@ def write_appendix(source: Path, output: Path) -> list[Path]:
         for contender in dict.fromkeys(run.contender for run in runs):
             run = next(run for run in runs if run.contender == contender)
             text = (run.record.run_dir / "recipe.yaml").read_text(encoding="utf-8")
-            _write(folder / "recipes" / f"{run.name.rpartition('-seed-')[0]}.yaml", mask_recipe_text(text))
+            name = run.name.rpartition("-seed-")[0]
+            _write(folder / "recipes" / f"{name}.yaml", mask_recipe_text(text))
+            for era in run_eras(run.record.run_dir)[:-1]:
+                assert era.end is not None  # only the last recipe is the current one
+                file = folder / "recipes" / f"{name}-until-{era.end.stage}-step-{era.end.step}.yaml"
+                if not file.exists():  # a recipe that was changed again before its first step made nothing
+                    _write(file, mask_recipe_text(era.resolved.dump()))
         _write(folder / "evaluations.csv", _table(map(_with_run, _evaluations(runs))))
         _write(folder / "curves.csv", _table(_steps(runs)))
         if compared is not None:
@@ -80,9 +89,9 @@ def _write(path: Path, text: str) -> None:
 def _single_run(source: Path) -> _Run:
     if not (source / "recipe.yaml").is_file():
         raise RunDirectoryError(f"{source}: neither a run (recipe.yaml) nor a comparison ({COMPARISON})")
-    record = ShownRun(source)
+    record = RunText(source)
     if record.summary is None:
-        raise RunDirectoryError(f"{source}: the run has no end yet; an appendix is written of a finished run")
+        raise RunDirectoryError(f"{source}: the run is not finished; write the appendix after its end")
     return _Run(str(record.summary["recipe"]), int(record.summary["seed"]), record)
 
 
@@ -91,15 +100,15 @@ def _compared_runs(source: Path, compared: Mapping[str, Any]) -> list[_Run]:
     for row in compared["contenders"]:
         for path in row["folders"]:
             folder = source / "runs" / Path(path).name  # also if the comparison was moved
-            record = ShownRun(folder if folder.is_dir() else Path(path))
+            record = RunText(folder if folder.is_dir() else Path(path))
             if record.summary is not None:
                 runs.append(_Run(row["name"], int(record.summary["seed"]), record))
     if not runs:
-        raise RunDirectoryError(f"{source}: none of its runs is here")
+        raise RunDirectoryError(f"{source}: none of its runs exists here")
     return runs
 
 
-def _environment(record: ShownRun) -> dict[str, Any]:
+def _environment(record: RunText) -> dict[str, Any]:
     """Return what produced a run, without paths of its machine."""
     stored = read_json(record.run_dir / ENVIRONMENT) or {}
     git = stored.get("git")
@@ -179,7 +188,7 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
     minutes = sum(sum((run.record.summary or {}).get("seconds", {}).values()) for run in runs) / 60
     processor = environment.get("processor", {})
     facts = {
-        "tasks": f"{recipe.tasks.source}, {recipe.evaluation.episodes} held out",
+        "tasks": f"{recipe.tasks.source}, {_held_out_tasks(runs, recipe.evaluation.samples)} held out",
         "environment": recipe.environment.name,
         "policy": f"{summary.get('policy', '')}, {summary.get('parameters', 0):,} parameters",
         "method": ", ".join(f"{key} {value}" for key, value in summary.get("method", {}).items() if value),
@@ -195,6 +204,12 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
     }
     lines = ["# Experiment details", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in facts.items() if value]
+    lines += _change_lines(runs)
+    lines += ["", "## Components", "", "| key | component | options |", "| --- | --- | --- |"]
+    lines += [
+        _line((key, name, ", ".join(f"{option}: {_short(value)}" for option, value in options.items())))
+        for key, name, options in list_component_options(recipe)
+    ]
     lines += ["", "## Results", "", _line(_HEADS), _line("---" for _ in _HEADS), *map(_line, _results(runs))]
     for pair in compared["pairs"] if compared is not None else ():
         low, high = (f"{100 * end:+.1f}" if end is not None and end == end else "unknown" for end in pair["interval"])
@@ -207,6 +222,27 @@ def _page(runs: Sequence[_Run], compared: Mapping[str, Any] | None) -> str:
     lines += ["", "Intervals of one run are over tasks.", *overlap]
     lines += ["", "Files: `recipes/` (all hyperparameters), `environments/` (versions and machine of each run),"]
     return "\n".join([*lines, "`curves.csv`, `evaluations.csv`, `results.tex`.", ""])
+
+
+def _change_lines(runs: Sequence[_Run]) -> list[str]:
+    """Return a section with the changes of the recipes of runs that continued with other keys; none without one."""
+    lines = [f"- {run.name}: {change}" for run in runs for change in read_changes(run.record.run_dir)]
+    before = "`recipes/` has the recipe before each change (`-until-STAGE-step-N`) and the last one."
+    return ["", "## Changes of the recipe during the run", "", *lines, "", before] if lines else []
+
+
+def _short(value: Any) -> str:
+    """Return an option of a component in one cell of a table."""
+    if isinstance(value, str) and Path(value).is_absolute():
+        value = Path(value).name  # of the machine
+    text = to_json(value) if isinstance(value, str | int | float | bool | list | dict | None) else str(value)
+    text = mask_message(text).replace("|", r"\|").replace("\n", " ")
+    return text if len(text) <= _MAX_OPTION_CHARACTERS else f"{text[: _MAX_OPTION_CHARACTERS - 1]}…"
+
+
+def _held_out_tasks(runs: Sequence[_Run], samples: int) -> int:
+    """Return the number of tasks of the largest evaluation; a source can have fewer than `evaluation.episodes`."""
+    return max((int(result["episodes"]) for _, _, result in _evaluations(runs)), default=0) // samples
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Stored rows of exact checks: properties that papers claim, shown without training.
 
-`exact.json` is written by `python benchmarks/exact_checks.py --write`; a test recomputes each row.
+`exact.json` is written by `python -m benchmarks exact_checks --write`; a test recomputes each row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the measured value has the relation to the expected one, up to rounding."""
+        """Return whether the measured value has the relation to the expected one, up to rounding."""
         slack = _TOLERANCE * max(1.0, abs(self.expected))
         gap = self.measured - self.expected
         match self.relation:
@@ -46,12 +46,12 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """Quantity, expected value with its relation, and measured value, in one line."""
+        """Format quantity, expected value with its relation, and measured value, in one line."""
         relation = "" if self.relation == "=" else f"{self.relation} "
         return f"{self.quantity}: expected {relation}{self.expected:.4g}, measured {self.measured:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, rounded to six significant digits."""
+        """Return plain values, rounded to six significant digits."""
         values = {"quantity": self.quantity, "relation": self.relation}
         return {**values, "expected": _rounded(float(self.expected)), "measured": _rounded(float(self.measured))}
 
@@ -73,31 +73,31 @@ class ExactRow:
 
     @property
     def verdict(self) -> str:
-        """`property shown` if each figure holds."""
+        """Return `property shown` if each figure holds."""
         return SHOWN if all(figure.holds for figure in self.figures) else REFUTED
 
     @property
     def sentence(self) -> str:
-        """Property, figures and test in one line."""
+        """Format property, figures and test in one line."""
         note = f"; {self.note}" if self.note else ""
         figures = "; ".join(figure.text for figure in self.figures)
         return f"{self.verdict} (test_property[{self.check}]): {self.claim}. {figures}{note}"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         figures = [figure.to_json() for figure in self.figures]
         values = {name: getattr(self, name) for name in ("check", "claim", "components", "note", "verdict")}
         return {**values, "figures": figures}
 
 
-def read_rows(rows: Sequence[Mapping[str, Any]]) -> list[ExactRow]:
+def read_exact_rows(rows: Sequence[Mapping[str, Any]]) -> list[ExactRow]:
     """Return stored rows as typed values."""
     return [ExactRow(**{**row, "figures": [Figure(**figure) for figure in row["figures"]]}) for row in rows]
 
 
 def stored_rows() -> list[ExactRow]:
     """Return the rows of `exact.json`."""
-    return read_rows(json.loads((files("whetstone.analysis") / "exact.json").read_text(encoding="utf-8")))
+    return read_exact_rows(json.loads((files("whetstone.analysis") / "exact.json").read_text(encoding="utf-8")))
 
 
 def _rounded(value: float) -> float:

@@ -21,8 +21,8 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from whetstone.analysis.replay import Replay, advantages_of, is_credit_on_record, refuse_damage
-from whetstone.recipe.continuing import effect_of, find_differences
+from whetstone.analysis.replay_check import Replay, advantages_of, is_credit_on_record, refuse_damage
+from whetstone.recipe.resume_changes import find_differences, find_effect
 from whetstone.recipe.settings import SAMPLES
 from whetstone.record.checkpoint import CHECKSUMS, checkpoint_path, checkpoints_in
 from whetstone.record.reader import RunRecord
@@ -82,7 +82,7 @@ def compare_runs(a: Path, b: Path) -> RunComparison:
     """Return the first difference of two runs.
 
     Raises:
-        RunDirectoryError: One of them is no run, or its record is damaged.
+        RunDirectoryError: If one of them is not a run, or its record is damaged.
     """
     inputs = tuple(_input_differences(a, b))
     first: FirstDifference | None = None
@@ -108,7 +108,7 @@ def _input_differences(a: Path, b: Path) -> Iterator[tuple[str, str, str]]:
     digests = [run_inputs(run) or {} for run in (a, b)]
     same = {key for key in digests[0] if digests[0][key] == digests[1].get(key)}
     for key, (one, other) in find_differences(*(run_recipe(run).stored() for run in (a, b))).items():
-        if key not in same and effect_of(key) != "none":
+        if key not in same and find_effect(key) != "none":
             yield key, _value(one), _value(other)
     for key in sorted(digests[0].keys() & digests[1].keys() - same):
         yield f"content of {key}", digests[0][key][:12], digests[1][key][:12]
@@ -132,12 +132,12 @@ class _Pair:
 
     @cached_property
     def replays(self) -> tuple[Replay, Replay]:
-        """Both runs with the components of their recipes; made only if advantages are computed."""
+        """Open both runs with the components of their recipes; made only if advantages are computed."""
         return Replay(self.runs[0]), Replay(self.runs[1])
 
     @property
     def steps(self) -> dict[str, tuple[int, int]]:
-        """By stage, the number of steps of both runs."""
+        """Return the number of steps of both runs by stage."""
         stages = dict.fromkeys(stage for rows in self.rows for stage, _ in rows)
         difference = {}
         for stage in stages:
@@ -308,7 +308,7 @@ class _Pair:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of a checkpoint of either run; None: no checkpoint has one."""
+        """Load the tokenizer of a checkpoint of either run; None: no checkpoint has one."""
         files = [path / "tokenizer.json" for run in self.runs for path in checkpoints_in(run)]
         difference = next((path for path in files if path.is_file()), None)
         return Tokenizer.from_file(str(difference)) if difference is not None else None

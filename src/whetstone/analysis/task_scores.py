@@ -1,9 +1,9 @@
-"""Which tasks of a run did its agent learn from? Those whose success moved as the mean did (LIMR).
+"""Learning impact of training tasks (LIMR): tasks whose success curve follows the mean curve score high.
 
-    groups in their order → as many windows as the run went round its tasks → a curve a task → its score
+    groups in their order → one window per pass over the tasks → one curve per task → its score
 
-Easy to get wrong: a source that has few tasks gives one task under many numbers. Tasks are told apart by their ids, and
-the first number a task was sampled under stands for it.
+Note: A source with few tasks returns one task under several indices. Tasks are identified by their IDs, and the first
+index under which a task was sampled represents it.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from statistics import fmean
 
 from whetstone.errors import RunDirectoryError
 from whetstone.record.reader import RunRecord
-from whetstone.tasks.curricula.chosen import filled, learning_impact
+from whetstone.tasks.curricula.task_subset import fill_gaps, learning_impact
 from whetstone.trajectory import Task
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """A training task, and what a run came to on it."""
+    """Learning impact of a training task in a run."""
 
     index: int
-    """Its number in the source."""
+    """Index in the source."""
     id: str
     score: float
-    """1: its success moved exactly as the mean did; 0: it was solved from the beginning."""
+    """1: its success followed the mean exactly; 0: it was solved from the start."""
     curve: tuple[float, ...]
-    """[windows] the share of its episodes that succeeded."""
+    """[windows] fraction of its episodes that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """What the tasks of a run are worth."""
+    """Scores of the tasks of a run."""
 
     tasks: tuple[TaskScore, ...]
-    """The best first; equal ones as they stand in the source."""
+    """Tasks by descending score; equal ones in the order of the source."""
     dropped: int
-    """Tasks that cannot be told of: they were left out of two windows in a row, or of the last."""
+    """Number of tasks without a score: they are missing in two consecutive windows, or in the last."""
 
     def best(self, *, share: float = 1 / 6, at_least: float | None = None) -> list[int]:
-        """The numbers of the best, in the order of the source.
+        """Return the indices of the best tasks, in the order of the source.
 
         Args:
-            share: Of the tasks that have a score, at least one task; read without `at_least`.
-            at_least: All that have this score.
+            share: Fraction of the scored tasks, at least one task; ignored with `at_least`.
+            at_least: Minimum score; all tasks with it are returned.
         """
         if at_least is not None:
             chosen = [task for task in self.tasks if task.score >= at_least]
@@ -56,16 +56,16 @@ class TaskScores:
 
 
 def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
-    """The learning impact of each task a run sampled.
+    """Compute the learning impact of each task that a run sampled.
 
         s = 1 − Σ_k (r_k − r̄_k)² / Σ_k (1 − r̄_k)²      over the windows k, r̄ the mean over tasks
 
     Args:
-        run_dir: Of a run that sampled its tasks more than once.
-        windows: Into how many equal parts its groups are divided; None: how often it went round its tasks in the mean.
+        run_dir: Run directory of a run that sampled its tasks more than once.
+        windows: Number of equal parts of its groups; None: mean number of passes over the tasks.
 
     Raises:
-        RunDirectoryError: It has no updates, or hardly sampled a task twice.
+        RunDirectoryError: If it has no updates, or hardly any task was sampled twice.
 
     Source: LIMR 2025, arXiv:2502.11886, and its code (`lim/lim_selection.py`), whose epochs are the windows here. A
         window a task has no episode in is filled from the next one; a task that cannot be filled is dropped.
@@ -79,28 +79,28 @@ def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
         if isinstance(record.tasks.get(number), int) and record.holds(number)
     )
     if not numbers:
-        raise RunDirectoryError(f"{run_dir}: no update on record whose tasks are numbers of the source")
+        raise RunDirectoryError(f"{run_dir}: no update on record with tasks of the source")
     indices: dict[str, int] = {}
     visits: list[tuple[str, float | None]] = []
     for number in numbers:
         trajectories = [t for t in record.load(number, Task("", "")).trajectories if not t.greedy]
         index = record.tasks[number]
-        assert isinstance(index, int)  # others were left out
+        assert isinstance(index, int)  # others are excluded above
         id = trajectories[0].task_id if trajectories else f"task {index}"
         indices[id] = min(index, indices.get(id, index))
         judged = [float(t.solved) for t in trajectories if t.score is not None]
         visits.append((id, fmean(judged) if judged else None))
     count = windows if windows is not None else len(visits) // len(indices)
     if not 2 <= count <= len(visits):
-        said = f"{len(visits)} groups of {len(indices)} tasks"
+        counts = f"{len(visits)} groups of {len(indices)} tasks"
         raise RunDirectoryError(
-            f"{run_dir}: {said}: a curve needs tasks that were sampled at least twice; train longer on fewer tasks "
-            "(curriculum: {name: pool, size: 64}), or say --windows, 2 to the number of groups"
+            f"{run_dir}: {counts}; a curve needs tasks that were sampled at least twice; train longer on fewer tasks "
+            "(curriculum: {name: pool, size: 64}), or set --windows, from 2 to the number of groups"
         )
     curves = _curves(visits, count)
-    known = {id: curve for id, each in curves.items() if (curve := filled(each)) is not None}
+    known = {id: curve for id, each in curves.items() if (curve := fill_gaps(each)) is not None}
     if not known:
-        raise RunDirectoryError(f"{run_dir}: no task was sampled in each of {count} windows; say fewer: --windows")
+        raise RunDirectoryError(f"{run_dir}: no task was sampled in each of {count} windows; set a smaller --windows")
     scores = learning_impact(list(known.values()))
     scored = [
         TaskScore(indices[id], id, score, tuple(curve))
@@ -110,7 +110,7 @@ def task_scores(run_dir: Path, *, windows: int | None = None) -> TaskScores:
 
 
 def _curves(visits: list[tuple[str, float | None]], count: int) -> Mapping[str, list[float | None]]:
-    """By task, its success in each window; None where it had no episode that was judged."""
+    """Return success by task and window; None for a window without a scored episode."""
     seen: dict[str, list[list[float]]] = {id: [[] for _ in range(count)] for id, _ in visits}
     for place, (id, success) in enumerate(visits):
         if success is not None:

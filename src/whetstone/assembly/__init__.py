@@ -1,19 +1,21 @@
-"""How does a recipe become things that run? Every part is looked up, checked and made before anything is sampled."""
+"""Builds the components of a recipe: each is looked up, checked and created before anything is sampled."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.assembly.assembly import Assembly, assemble, judged_parts
-    from whetstone.assembly.environment import gated, run_policy
-    from whetstone.assembly.own_data import with_learning
-    from whetstone.assembly.preflight_checks import engine_preflight, preflight
-    from whetstone.assembly.stored_data import choice_of
+    from whetstone.assembly.assembly import (
+        RunComponents as RunComponents,
+        assemble as assemble,
+        scoring_components as scoring_components,
+    )
+    from whetstone.assembly.environment import apply_call_policy as apply_call_policy, run_policy as run_policy
+    from whetstone.assembly.stage_datasets import as_reinforcement as as_reinforcement
+    from whetstone.assembly.preflight_checks import (
+        engine_preflight as engine_preflight,
+        run_preflight_checks as run_preflight_checks,
+    )
+    from whetstone.assembly.offline_data import episode_filter as episode_filter
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "Assembly", "assemble", "choice_of", "engine_preflight", "gated", "judged_parts", "preflight",
-    "run_policy", "with_learning",
-]  # fmt: skip
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,7 +1,9 @@
-"""Do the parts of a recipe go together? What one reads, another has to produce; what one says, somebody has to read.
+"""Checks that the components of a recipe are compatible: what one reads must be produced, and every key must have an
+effect.
 
-Easy to get wrong: parts that do not go together mostly run all the same, and teach nothing. So each pair that is known
-to be at odds is refused here, with the key that would mend it.
+Note:
+    Incompatible components mostly run without an error and train nothing. Each known conflict is rejected with the key
+    that resolves it.
 """
 
 from __future__ import annotations
@@ -11,31 +13,31 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from whetstone.algorithms import ADVANTAGES, columns_of, has_ratio_to_sampler, level_of
-from whetstone.assembly.column_requirements import unmet
-from whetstone.contracts import fulfils
+from whetstone.algorithms import ADVANTAGES, annotated_level, column_names, has_ratio_to_sampler
+from whetstone.assembly.column_requirements import find_unmet_columns
+from whetstone.capabilities import implements_protocol
 from whetstone.environments import Environment
-from whetstone.environments.protocol import HoldsTools, Judges
+from whetstone.environments.protocol import HasOptionalVerdict, HoldsTools
 from whetstone.errors import CreditError, TaskError, did_you_mean
-from whetstone.learning.columns import STATE_VALUES, Column, RunCapabilities, empty_column
-from whetstone.learning.credit import LEVELS, CreditParts
+from whetstone.learning.columns import STATE_VALUES, Column, RunCapabilities, create_empty_column
+from whetstone.learning.credit_assignment import LEVELS, CreditParts
 from whetstone.learning.losses import FORWARD_COLUMNS
-from whetstone.learning.sequence_logprobs import OF_SUMS, sums_level
-from whetstone.learning.trial import try_estimator, try_loss
-from whetstone.plugins import unbound
+from whetstone.learning.sequence_logprobs import SEQUENCE_COLUMNS, get_sequence_level
+from whetstone.learning.trial_update import try_estimator, try_loss
+from whetstone.plugins import unwrap_partial
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import DEFAULT_ADVANTAGE
 from whetstone.rewards import Composed, Reward, verdict
-from whetstone.rewards.protocol import ChecksTask, NamesTools, private_of
+from whetstone.rewards.protocol import ChecksTask, NamesTools, required_private_keys
 from whetstone.tasks import Source
 
 _ALONE = ("independent", "self_play")
-"""Strategies whose groups may be of one."""
+"""Strategies that support groups of one trajectory."""
 _PEER_COLUMNS = {
     "logprobs": "learner_logprobs", "log_probs": "learner_logprobs", "log_prob": "learner_logprobs",
     "old_log_probs": "old_logprobs", "old_log_prob": "old_logprobs", "rollout_log_probs": "sampler_logprobs",
 }  # fmt: skip
-"""Our names of columns that other libraries name differently."""
+"""Names of columns in other libraries, with the built-in name."""
 
 
 def check_needs(
@@ -45,54 +47,57 @@ def check_needs(
     run: RunCapabilities,
     columns: Mapping[str, Column],
 ) -> None:
-    """Refuse a recipe whose estimators or losses read what the run does not produce.
+    """Reject a recipe whose estimators or losses read columns that the run does not produce.
 
     Args:
-        losses: The objective and the functions of `loss_terms`, by the recipe key.
-        columns: Those it adds to ours, by name.
+        resolved: Recipe.
+        credit: Functions that compute advantages.
+        losses: Objective and functions of `loss_terms`, by recipe key.
+        run: Capabilities of the run.
+        columns: Custom columns of the recipe, by name.
 
     Raises:
-        RecipeError: Says what is read, by whom, and what would provide it.
+        RecipeError: If a column is missing; the message names its reader and a possible provider.
     """
-    given = {
+    always_available = {
         "advantage_transforms": {"advantages"},
-        "objective": FORWARD_COLUMNS | OF_SUMS,
+        "objective": FORWARD_COLUMNS | SEQUENCE_COLUMNS,
         "loss_terms": FORWARD_COLUMNS,
     }
-    for key, function in (*credit.every(), *losses.items()):
+    for key, function in (*credit.list_functions(), *losses.items()):
         section = key.partition(".")[0]
-        asked = [name for name in columns_of(function) if name not in given.get(section, ())]
-        for column, who in unmet(asked, run, columns):
-            name = getattr(unbound(function), "__name__", section)
+        names = [name for name in column_names(function) if name not in always_available.get(section, ())]
+        for column, who in find_unmet_columns(names, run, columns):
+            name = getattr(unwrap_partial(function), "__name__", section)
             if inspect.signature(function).parameters[column].default is not inspect.Parameter.empty:
                 who = f"it has a default value: make it an option by a * before it, `{name}(…, *, {column}=…)`"
             other = did_you_mean(_PEER_COLUMNS.get(column, column), FORWARD_COLUMNS if key in losses else ())
             raise resolved.error(key, f"{name} reads {column}{other}, which this run does not produce; {who}")
-        for added in (columns[name] for name in asked if name in columns):
-            wanted = level_of(function, added.name)
+        for added in (columns[name] for name in names if name in columns):
+            wanted = annotated_level(function, added.name)
             if key not in losses and wanted != added.level:
-                said = f"reads {added.name} as one number a {wanted}, and it is one a {added.level}"
-                raise resolved.error(key, f"{said}: Per{added.level.capitalize()}")
-        try_on_nothing(resolved, key, function)
-    level = level_of(credit.advantage)
+                problem = f"reads {added.name} as one number per {wanted}, but it has one per {added.level}"
+                raise resolved.error(key, f"{problem}: Per{added.level.capitalize()}")
+        dry_run(resolved, key, function)
+    level = annotated_level(credit.advantage)
     for k, modulate in enumerate(credit.advantage_transforms):
-        wanted = level_of(modulate, "advantages")
+        wanted = annotated_level(modulate, "advantages")
         if LEVELS.index(wanted) < LEVELS.index(level):
-            said = f"works on one advantage a {wanted}, but in front of it there is one a {level}"
-            raise resolved.error(f"advantage_transforms.{k}", said)
+            problem = f"transforms one advantage per {wanted}, but its input has one per {level}"
+            raise resolved.error(f"advantage_transforms.{k}", problem)
         level = wanted
 
 
-def try_on_nothing(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
-    """Let a function of ours look at its options, on columns without a row.
+def dry_run(resolved: Resolved, key: str, function: Callable[..., Any]) -> None:
+    """Call a built-in function with empty columns, so that it validates its options.
 
     Raises:
-        RecipeError: It refuses one.
+        RecipeError: If it rejects one.
     """
-    if not unbound(function).__module__.startswith("whetstone.algorithms"):
-        return  # what others make of no rows is not known
+    if not unwrap_partial(function).__module__.startswith("whetstone.algorithms"):
+        return  # the behavior of custom functions without rows is unknown
     try:
-        function(*(empty_column(name) for name in columns_of(function)))
+        function(*(create_empty_column(name) for name in column_names(function)))
     except ValueError as error:
         raise resolved.error(key, str(error)) from None
 
@@ -101,7 +106,7 @@ def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[.
     """Try a custom estimator and a custom objective on a small batch.
 
     Raises:
-        RecipeError: One returns anything other than it must.
+        RecipeError: If one returns an invalid result.
     """
     try:
         key = "advantage"
@@ -113,13 +118,17 @@ def try_functions(resolved: Resolved, credit: CreditParts, objective: Callable[.
 
 
 def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> None:
-    """Refuse what nothing reads. A column may be read by another alone, so of several one that is read is enough.
+    """Reject keys without a reader.
+
+    A column may be read only by another one, so one of several is sufficient.
 
     Args:
-        columns: Names of those the recipe adds.
+        resolved: Recipe.
+        reads: Names of all columns that are read.
+        columns: Names of custom columns of the recipe.
 
     Raises:
-        RecipeError: A key is without effect.
+        RecipeError: If a key has no effect.
     """
     recipe = resolved.recipe
     for key, is_set, read in (
@@ -133,40 +142,41 @@ def check_use(resolved: Resolved, reads: set[str], columns: Collection[str]) -> 
     settings = recipe.reinforcement
     moves = settings is not None and settings.reference_sync_steps is not None and not settings.holds_on
     if moves and not reads & {"reference_logprobs", "reference_sums"}:
-        said = "has no effect: nothing reads the reference (reinforcement.reference_kl is 0)"
-        raise resolved.error("reinforcement.reference_sync_steps", said)
+        problem = "has no effect: nothing reads the reference (reinforcement.reference_kl is 0)"
+        raise resolved.error("reinforcement.reference_sync_steps", problem)
 
 
 def check_observations(resolved: Resolved, credit: CreditParts) -> None:
-    """Refuse credit that reads of each token what the sampler said, where tokens are trained that nobody sampled; and a
-    critic, which would be asked for a turn's value in front of what the turn is about.
+    """Reject credit that reads sampler values of tokens that were not sampled.
+
+    A critic is also rejected: it would predict a turn's value before the observation instead of after it.
 
     Raises:
-        RecipeError: It would read numbers that are not there.
+        RecipeError: If it would read values that do not exist.
     """
     settings = resolved.recipe.reinforcement
     if settings is None or not settings.train_on_observations:
         return
     if resolved.recipe.critic is not None:
-        said = (
-            "does not go with train_on_observations: it would foretell a turn in front of what tools said, not behind"
+        problem = (
+            "is incompatible with train_on_observations: it would predict a turn before the observation, not after it"
         )
-        raise resolved.error("critic", said)
-    for key, function in credit.every():
-        for name in sorted({"entropies", "sampler_logprobs"} & set(columns_of(function))):
+        raise resolved.error("critic", problem)
+    for key, function in credit.list_functions():
+        for name in sorted({"entropies", "sampler_logprobs"} & set(column_names(function))):
             raise resolved.error(key, f"reads {name}, which tokens of tools do not have (train_on_observations)")
 
 
 def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
-    """Refuse what an objective has no use for.
+    """Reject settings that an objective does not use.
 
     Raises:
-        RecipeError: A key is without effect, or counts something twice.
+        RecipeError: If a key has no effect, or counts a correction twice.
     """
-    recipe, reads = resolved.recipe, columns_of(objective)
+    recipe, reads = resolved.recipe, column_names(objective)
     name = recipe.objective.name
     if "advantages" not in reads and recipe.critic is None and recipe.reinforcement is not None:
-        # the default stands in every recipe that was written out whole
+        # recipes that were saved in full contain the default
         for key, is_set in (
             ("advantage", recipe.advantage != DEFAULT_ADVANTAGE),
             ("advantage_transforms", recipe.advantage_transforms),
@@ -175,79 +185,89 @@ def check_objective(resolved: Resolved, objective: Callable[..., Any]) -> None:
                 raise resolved.error(key, f'has no effect: objective "{name}" reads no advantages')
     if recipe.importance_correction is None:
         return
-    if sums_level(objective) is not None:
-        said = f'objective "{name}" is on sums of log-probs, which have no weights'
-        raise resolved.error("importance_correction", said)
+    if get_sequence_level(objective) is not None:
+        problem = f'objective "{name}" is on sums of log-probs, which have no weights'
+        raise resolved.error("importance_correction", problem)
     if has_ratio_to_sampler(objective):
-        raise resolved.error("importance_correction", f'the ratio of objective "{name}" carries the mismatch already')
+        raise resolved.error("importance_correction", f'the ratio of objective "{name}" already includes the mismatch')
 
 
 def check_critic(resolved: Resolved, heads: Collection[str]) -> None:
-    """Refuse critics that nothing reads, and stored episodes for critics that cannot learn from them.
+    """Reject critics that nothing reads, and offline episodes for critics that cannot be trained on them.
 
     Args:
-        heads: What the critics would foretell.
+        resolved: Recipe.
+        heads: Names of the critic's heads.
 
     Raises:
-        RecipeError: A key is without effect.
+        RecipeError: If a key has no effect.
     """
     recipe = resolved.recipe
     if not heads:
         raise resolved.error("critic", f'has no effect: advantage "{recipe.advantage.name}" does not use a critic')
     stored = recipe.reinforcement.offline_mixture if recipe.reinforcement is not None else None
     if stored is not None and stored.mode == "critic_only" and not set(STATE_VALUES) & set(heads):
-        said = f'has no effect: the critics of advantage "{recipe.advantage.name}" say no value of a state'
-        raise resolved.error("reinforcement.offline_mixture.mode", said)
+        problem = f'has no effect: the critics of advantage "{recipe.advantage.name}" predict no state values'
+        raise resolved.error("reinforcement.offline_mixture.mode", problem)
 
 
 def check_group(resolved: Resolved, credit: CreditParts, objective: Callable[..., Any]) -> None:
-    """Refuse groups of one where they are compared with the rest of their group, or made of its parts.
+    """Reject groups of one trajectory if the method compares trajectories of a group.
 
     Raises:
-        RecipeError: One alone could teach nothing.
+        RecipeError: If a group of one could train nothing.
     """
     recipe = resolved.recipe
     if recipe.reinforcement is None or recipe.rollout.group_size > 1:
         return
     if recipe.rollout.strategy.name not in _ALONE and ":" not in recipe.rollout.strategy.name:
-        said = f'strategy "{recipe.rollout.strategy.name}" makes a group of several episodes; 2 or more'
-        raise resolved.error("rollout.group_size", said)
+        problem = f'strategy "{recipe.rollout.strategy.name}" samples several episodes per group; set at least 2'
+        raise resolved.error("rollout.group_size", problem)
     raw = recipe.advantage.options.get("singleton") == "raw"
     for key, name, function in (
         ("advantage", recipe.advantage.name, credit.advantage),
         ("objective", recipe.objective.name, objective),
     ):
-        if key == "advantage" and (raw or "advantages" not in columns_of(objective)):
+        if key == "advantage" and (raw or "advantages" not in column_names(objective)):
             continue
-        if "group" in columns_of(function):
-            others = ", ".join(name for name, each in ADVANTAGES.items() if "group" not in columns_of(each))
-            said = f'{key} "{name}" compares the trajectories of a task, so one alone could teach nothing; 2 or more'
-            raise resolved.error("rollout.group_size", f"{said}, or an advantage that compares none: {others}")
+        if "group" in column_names(function):
+            others = ", ".join(name for name, each in ADVANTAGES.items() if "group" not in column_names(each))
+            problem = f'{key} "{name}" compares the trajectories of a task, so a group of one has no effect'
+            remedy = f"set at least 2, or use an advantage without comparison: {others}"
+            raise resolved.error("rollout.group_size", f"{problem}; {remedy}")
 
 
 def check_judging(resolved: Resolved, reward: Reward, environment: Environment, source: Source) -> None:
-    """See that a reward asks an environment, and tasks, for what they can say.
+    """Check that the environment and the tasks provide the values that a reward reads.
 
     Raises:
-        RecipeError: It asks for a verdict of what has none, for tools that are not there, or for what tasks lack.
+        RecipeError: If a verdict, a tool or a private value of tasks is missing.
     """
     terms = reward.terms if isinstance(reward, Composed) else {}
     for name, each in (("reward", reward), *((f"reward.terms.{name}", term.reward) for name, term in terms.items())):
-        if unbound(each) is verdict and fulfils(environment, Judges) and not environment.judges:
-            said = "the tools say nothing of how an episode went (none has a verdict()); use a reward that reads it"
-            raise resolved.error(name, said)
-        tools = [spec.name for spec in (environment.toolset.specs if fulfils(environment, HoldsTools) else ())]
+        if (
+            unwrap_partial(each) is verdict
+            and implements_protocol(environment, HasOptionalVerdict)
+            and not environment.judges
+        ):
+            problem = (
+                "the tools report no outcome of an episode (none has verdict()); use a reward that does not need it"
+            )
+            raise resolved.error(name, problem)
+        tools = [
+            spec.name for spec in (environment.toolset.specs if implements_protocol(environment, HoldsTools) else ())
+        ]
         own = each.keywords.get("tools") if isinstance(each, functools.partial) else None
-        named = own or (each.tools if fulfils(each, NamesTools) else ())
+        named = own or (each.tools if implements_protocol(each, NamesTools) else ())
         for tool in named if tools and isinstance(named, list) else ():
             if tool not in tools:
                 raise resolved.error(f"{name}.tools", f'there is no tool "{tool}"{did_you_mean(tool, tools)}')
-        if fulfils(each, ChecksTask):
+        if implements_protocol(each, ChecksTask):
             try:
                 each.check(source.task(0))
             except TaskError as error:
                 raise resolved.error(name, str(error)) from None
-        for key in sorted(private_of(each)):
+        for key in sorted(required_private_keys(each)):
             task = source.task(0)
             if key not in task.private:
                 known = ", ".join(sorted(task.private)) or "nothing"

@@ -1,4 +1,4 @@
-"""Where does an episode of a recipe happen? Its environment, with the tools, the user and the faults it names."""
+"""Environment of a recipe, with its tools, simulated user and fault injection."""
 
 from __future__ import annotations
 
@@ -9,31 +9,40 @@ from dataclasses import replace
 from typing import Any
 
 from whetstone.assembly.frozen_models import frozen_models
-from whetstone.assembly.instantiate import found
-from whetstone.chat import Message
-from whetstone.contracts import fulfils
-from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, is_game, played
-from whetstone.environments.advised import Advised
-from whetstone.environments.dependencies import check_needs
+from whetstone.assembly.instantiate import lookup_component
+from whetstone.capabilities import implements_protocol
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments import ENVIRONMENTS, USERS, Environment, Noisy, as_environment, is_game
+from whetstone.environments.advisor import Advised
+from whetstone.environments.dependencies import check_requirements
 from whetstone.environments.protocol import (
     OPTIONAL_OF_USERS,
-    Checks,
+    HasRequirements,
     HoldsTools,
-    Needs,
     Observation,
+    SelfChecking,
     StepResult,
+    find_known_tools,
     optional_protocols,
 )
 from whetstone.errors import EpisodeError, RecipeError, did_you_mean
-from whetstone.plugins import OptionError, checked_options, made_of, named_part, options_of, unbound
+from whetstone.own_loop import run_sync
+from whetstone.plugins import (
+    OptionError,
+    get_component_options,
+    instantiate_component,
+    named_part,
+    unwrap_partial,
+    validate_options,
+)
 from whetstone.provenance import Provenance
 from whetstone.recipe import Resolved
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.tools import TOOLS, CallPolicy, Effect, FrozenModel, Toolset
 from whetstone.tools.protocol import OPTIONAL as TOOL_OPTIONAL
-from whetstone.tools.protocol import provenance_of
+from whetstone.tools.protocol import find_provenance
 from whetstone.tools.side_effects import DeclaresEffects, declared_effect, describe_effects, describe_remedy
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Task
 
 
@@ -46,33 +55,32 @@ def run_policy(resolved: Resolved) -> CallPolicy:
     )
 
 
-def environment_of(
+def build_environment(
     resolved: Resolved, calls: CallPolicy | None = None, *, models: Mapping[str, FrozenModel] | None = None
 ) -> Callable[[], Environment]:
     """Return a function that creates the environment of an episode.
 
     Args:
+        resolved: Recipe.
         calls: Tools that are called; None: those that a run calls.
-        models: Frozen models of the recipe, if they are built already.
+        models: Frozen models of the recipe, if they already exist.
 
     Raises:
-        RecipeError: No environment has the name, or an option is wrong.
+        RecipeError: If no environment has the name, or an option is wrong.
     """
     resolved.check_variables()
-    taken = _Taken(frozen_models(resolved) if models is None else models)
+    taken = _ModelUse(frozen_models(resolved) if models is None else models)
     settings = resolved.recipe.environment
-    made = _made(resolved, "environment", settings.name, settings.options, taken)
+    make = _environment_factory(resolved, "environment", settings.name, settings.options, taken)
     seated = resolved.recipe.rollout.strategy.options.get("frozen") or {}
     if taken.known and not taken.asked and not set(seated.values()) & set(taken.known):
-        raise resolved.error(
-            "models", "has no effect: no tool asks them (tools: [models]), nor does environment or seat"
-        )
+        raise resolved.error("models", "has no effect: no tool (tools: [models]), environment or seat uses them")
     policy = run_policy(resolved) if calls is None else replace(calls, effects=dict(settings.effects or {}))
-    permitted = functools.partial(gated, made, settings.name, policy)
+    permitted = functools.partial(apply_call_policy, make, settings.name, policy)
     built = permitted()
     _check_names(resolved, built)
     try:
-        provenance_of(built)
+        find_provenance(built)
     except ValueError as error:
         raise resolved.error("environment", f"provenance: {error}; use one of {', '.join(Provenance)}") from None
     if settings.fault_injection is None:
@@ -80,7 +88,7 @@ def environment_of(
     return functools.partial(_noisy, permitted, settings.fault_injection.model_dump())
 
 
-def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Environment:
+def apply_call_policy(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Environment:
     """Return a new environment whose tools are called as a policy permits.
 
     Args:
@@ -88,9 +96,9 @@ def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Envi
     """
     environment = make()
     inner = environment.world if isinstance(environment, Advised) else environment
-    if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset):
+    if implements_protocol(inner, HoldsTools) and isinstance(inner.toolset, Toolset):
         inner.toolset.calls = calls
-    declared = declared_effect(environment, name) if fulfils(environment, DeclaresEffects) else "read"
+    declared = declared_effect(environment, name) if implements_protocol(environment, DeclaresEffects) else "read"
     own = {name: calls.effect_of(name, declared)}
     if not calls.refused(own):
         return environment
@@ -100,11 +108,32 @@ def gated(make: Callable[[], Environment], name: str, calls: CallPolicy) -> Envi
 def effects_in(environment: Environment, settings: EnvironmentSettings) -> dict[str, Effect | None]:
     """Return the effects of the tools of an environment, and that of the environment itself if it declares one."""
     inner = environment.world if isinstance(environment, Advised) else environment
-    effects = dict(inner.toolset.effects) if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset) else {}
+    effects = (
+        dict(inner.toolset.effects)
+        if implements_protocol(inner, HoldsTools) and isinstance(inner.toolset, Toolset)
+        else {}
+    )
     name = settings.name
-    own = {name: declared_effect(environment, name)} if fulfils(environment, DeclaresEffects) else {}
+    own = {name: declared_effect(environment, name)} if implements_protocol(environment, DeclaresEffects) else {}
     declared = settings.effects or {}
     return {**effects, **own, **{tool: declared[tool] for tool in declared if tool in (*effects, name)}}
+
+
+def list_tools(make: Callable[[], Environment]) -> tuple[ToolSpec, ...]:
+    """Return the tools that an environment offers.
+
+    An MCP server is started to list its tools.
+
+    Raises:
+        InfrastructureError: The server does not respond.
+    """
+    environment = make()
+    inner = environment.world if isinstance(environment, Advised) else environment
+    toolset = inner.toolset if implements_protocol(inner, HoldsTools) else None
+    if isinstance(toolset, Toolset) and toolset.has_unlisted_tools:
+        run_sync(toolset.list_effects)
+        return toolset.specs
+    return tuple(find_known_tools(environment))
 
 
 class NotPlayed:
@@ -124,15 +153,15 @@ class NotPlayed:
         return getattr(self.environment, name)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Refuse.
+        """Reject every episode.
 
         Raises:
-            EpisodeError: In each case.
+            EpisodeError: Always.
         """
         raise EpisodeError(f"not played: {self.why}")
 
     async def step(self, action: Message) -> StepResult:
-        """Refuse; see `reset`."""
+        """Reject every episode; see `reset`."""
         raise EpisodeError(f"not played: {self.why}")
 
     async def close(self) -> None:
@@ -148,7 +177,7 @@ def _check_names(resolved: Resolved, environment: Environment) -> None:
     """
     settings = resolved.recipe.environment
     inner = environment.world if isinstance(environment, Advised) else environment
-    if fulfils(inner, HoldsTools) and isinstance(inner.toolset, Toolset) and inner.toolset.changing:
+    if implements_protocol(inner, HoldsTools) and isinstance(inner.toolset, Toolset) and inner.toolset.changing:
         return  # an MCP server lists its tools later
     known = [*effects_in(environment, settings), settings.name]
     allowed = settings.allow_effects if isinstance(settings.allow_effects, list) else []
@@ -159,29 +188,31 @@ def _check_names(resolved: Resolved, environment: Environment) -> None:
                 raise resolved.error(f"environment.{key}", problem)
 
 
-def _made(
-    resolved: Resolved, key: str, name: str, options: dict[str, Any], models: _Taken
+def _environment_factory(
+    resolved: Resolved, key: str, name: str, options: dict[str, Any], models: _ModelUse
 ) -> Callable[[], Environment]:
-    """Makes environments of a name, with what their options name made first."""
-    part = found(resolved, key, "environment", name, ENVIRONMENTS)
-    part = played(part) if is_game(part) else part
+    """Return a function that creates environments of a name, with the components that its options name."""
+    part = lookup_component(resolved, key, "environment", name, ENVIRONMENTS)
+    part = as_environment(part) if is_game(part) else part
     if "tools" in options:
         if not isinstance(options["tools"], list):
-            raise resolved.error(f"{key}.tools", f"a list of tools, got {options['tools']!r}")
+            raise resolved.error(f"{key}.tools", f"expected a list of tools, got {options['tools']!r}")
         tools = [_tool(resolved, f"{key}.tools", number, named) for number, named in enumerate(options["tools"])]
         options["tools"] = [_with_models(tool, models) for tool in tools]
     if "user" in options:
         options["user"] = _user(resolved, f"{key}.user", options["user"])
     if part is Advised and "world" in options:
-        options["world"] = _world(resolved, f"{key}.world", options["world"], models)
-    given = {"models": models.taken()} if "models" in options_of(part) and "models" not in options else {}
+        options["world"] = _inner_environment(resolved, f"{key}.world", options["world"], models)
+    models_option = (
+        {"models": models.taken()} if "models" in get_component_options(part) and "models" not in options else {}
+    )
     try:
-        arguments = checked_options(part, options, given)
-        kind = unbound(part)
-        check_needs(name, kind.needs if fulfils(kind, Needs) else ())
+        arguments = validate_options(part, options, models_option)
+        kind = unwrap_partial(part)
+        check_requirements(name, kind.needs if implements_protocol(kind, HasRequirements) else ())
         # one object for the checks; each episode creates its own
-        tried = made_of("environment", name, part, arguments, optional=optional_protocols)
-        if fulfils(tried, Checks):
+        tried = instantiate_component("environment", name, part, arguments, optional=optional_protocols)
+        if implements_protocol(tried, SelfChecking):
             tried.check()
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
@@ -192,17 +223,17 @@ def _made(
     return functools.partial(part, **arguments)
 
 
-def _world(resolved: Resolved, key: str, named: Any, models: _Taken) -> Callable[[], Environment]:
-    """An environment within another, from its name, or a mapping with that and its options."""
+def _inner_environment(resolved: Resolved, key: str, named: Any, models: _ModelUse) -> Callable[[], Environment]:
+    """Return the inner environment of another, from its name, or a mapping with the name and its options."""
     options = dict(named) if isinstance(named, Mapping) else {"name": named}
     name = options.pop("name", "tools")
     if not isinstance(name, str):
-        raise resolved.error(key, f"a world is a name, or a mapping with its name, got {named!r}")
-    return _made(resolved, key, name, options, models)
+        raise resolved.error(key, f"expected a name, or a mapping with its name, got {named!r}")
+    return _environment_factory(resolved, key, name, options, models)
 
 
-class _Taken:
-    """The models of a recipe, and whether anybody asks for them."""
+class _ModelUse:
+    """Models of a recipe, and whether a component uses them."""
 
     def __init__(self, known: Mapping[str, FrozenModel]) -> None:
         self.known, self.asked = known, False
@@ -212,21 +243,21 @@ class _Taken:
         return self.known
 
 
-def _with_models(tool: Any, models: _Taken) -> Any:
-    """A class of tools that has an option `models` is given the recipe's."""
-    if not inspect.isclass(unbound(tool)) or "models" not in options_of(tool):
+def _with_models(tool: Any, models: _ModelUse) -> Any:
+    """Pass the recipe's models to a tool class that has an option `models`."""
+    if not inspect.isclass(unwrap_partial(tool)) or "models" not in get_component_options(tool):
         return tool
     if isinstance(tool, functools.partial) and "models" in tool.keywords:
         return tool
     return functools.partial(tool, models=models.taken())
 
 
-def _noisy(made: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
-    return Noisy(made(), **noise)
+def _noisy(make: Callable[[], Environment], noise: Mapping[str, float]) -> Environment:
+    return Noisy(make(), **noise)
 
 
 def _user(resolved: Resolved, key: str, named: Any) -> Any:
-    """Who is spoken to, with the options a recipe gives him."""
+    """Return the simulated user, with its options from the recipe."""
     try:
         return named_part("user", named, USERS, optional=OPTIONAL_OF_USERS)
     except OptionError as error:
@@ -236,7 +267,7 @@ def _user(resolved: Resolved, key: str, named: Any) -> Any:
 
 
 def _tool(resolved: Resolved, key: str, number: int, named: Any) -> Any:
-    """A function, or a class with the options a recipe gives it."""
+    """Return a tool function, or a class with its options from the recipe."""
     try:
         return named_part("tool", named, TOOLS, optional=TOOL_OPTIONAL)
     except OptionError as error:

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly
-from whetstone.data.overlap import WORDS, overlaps
-from whetstone.data.rows import InvalidRow, read_rows
+from whetstone.assembly.assembly import RunComponents
+from whetstone.data.decontamination import WORDS, find_overlaps
+from whetstone.data.row_readers import InvalidRow, read_rows
 from whetstone.data.sensitive import collect_texts
-from whetstone.plain_json import to_json
 from whetstone.recipe import (
     DataSettings,
     DistillationSettings,
@@ -27,24 +26,25 @@ from whetstone.recipe import (
     SamplingSettings,
     SupervisedSettings,
 )
-from whetstone.recipe.stage_settings import data_of
+from whetstone.recipe.stage_settings import get_data
+from whetstone.strict_json import to_json
 from whetstone.tasks import Source
-from whetstone.tasks.protocol import Counted
+from whetstone.tasks.protocol import Finite
 from whetstone.trajectory import Task
 
 _MAX_TASKS = 10_000
-"""Training tasks of a list that are compared."""
+"""Maximum number of training tasks of a list to compare."""
 _MAX_GENERATED, _MAX_EVALUATED = 50, 100
-"""Training and evaluation tasks of a source that makes them, which takes milliseconds for each."""
+"""Maximum number of training and of evaluation tasks of a generator, which takes milliseconds per task."""
 _ANSWERS = ("answer", "answers", "solution", "target", "label", "expected", "reference")
 """Private values that identify a task, regardless of the other ones."""
 _MAX_CHARACTERS = 10_000_000
-"""Text of a data file that is searched."""
+"""Maximum number of characters of a data file to search."""
 _EXAMPLES = 3
 _END = re.compile(r"[.,;:!?'\"]+(?=\s|$)")
 
 
-def find_overlap(assembly: Assembly, resolved: Resolved) -> list[dict[str, Any]]:
+def find_overlap(assembly: RunComponents, resolved: Resolved) -> list[dict[str, Any]]:
     """Return one entry per place of the recipe whose data contain evaluation tasks.
 
     An entry has the recipe key (`where`), the number of evaluation tasks that were found (`count`) and compared
@@ -56,7 +56,7 @@ def find_overlap(assembly: Assembly, resolved: Resolved) -> list[dict[str, Any]]
         resolved: The recipe with its stages.
     """
     stored, files = assembly.stored_reader.tasks, dict(_files(resolved))
-    is_list = isinstance(assembly.source, Counted)
+    is_list = isinstance(assembly.source, Finite)
     count = resolved.recipe.evaluation.episodes
     held_out = assembly.source.held_out(count if is_list or stored or files else min(count, _MAX_EVALUATED))
     searched = {key: (f"{len(tasks)} training tasks", tasks) for key, tasks in _training_tasks(assembly, resolved)}
@@ -96,26 +96,26 @@ def _entry(where: str, searched: str, matches: _Matches, held_out: Sequence[Task
     }
 
 
-def _training_tasks(assembly: Assembly, resolved: Resolved) -> Iterator[tuple[str, list[Task]]]:
+def _training_tasks(assembly: RunComponents, resolved: Resolved) -> Iterator[tuple[str, list[Task]]]:
     """Yield (recipe key, tasks) of the sources that stages of a recipe sample from."""
     planned: dict[str, int] = {}
     for settings in resolved.recipe.own_stages.values():
         if isinstance(settings, SupervisedSettings):
             if settings.data is None:
-                key = "tasks" if assembly.demonstrated is assembly.source else "supervised.tasks"
+                key = "tasks" if assembly.demonstration_source is assembly.source else "supervised.tasks"
                 planned[key] = planned.get(key, 0) + settings.steps * settings.batch_size
         elif isinstance(settings, ReinforcementSettings | SamplingSettings | DistillationSettings):
             planned["tasks"] = planned.get("tasks", 0) + settings.steps * settings.tasks_per_step
     for key, count in planned.items():
-        source: Source = assembly.source if key == "tasks" else assembly.demonstrated
-        most = min(source.training_tasks, _MAX_TASKS) if isinstance(source, Counted) else _MAX_GENERATED
+        source: Source = assembly.source if key == "tasks" else assembly.demonstration_source
+        most = min(source.training_tasks, _MAX_TASKS) if isinstance(source, Finite) else _MAX_GENERATED
         yield key, [source.task(index) for index in range(min(count, most))]
 
 
 def _files(resolved: Resolved) -> Iterator[tuple[str, DataSettings]]:
     """Yield (recipe key, settings) of the data files of all stages."""
     for kind, settings in resolved.recipe.own_stages.items():
-        data = data_of(settings)
+        data = get_data(settings)
         if data is not None and data.path:
             yield f"{kind}.data", data
 
@@ -163,7 +163,7 @@ def _contained(settings: DataSettings, held_out: Sequence[Task]) -> tuple[int, _
             room -= len(text)
     normal = {where: _normal(text) for where, text in texts.items()}
     matches: _Matches = {}
-    for where, id in overlaps(texts.items(), held_out):
+    for where, id in find_overlaps(texts.items(), held_out):
         prompt = tasks[id].prompt
         if prompt in texts[where]:
             matches.setdefault(id, ("prompt", where))

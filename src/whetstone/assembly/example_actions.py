@@ -11,7 +11,7 @@ from whetstone.trajectory import Task
 
 
 class Clueless:
-    """Does not know, whatever it is asked."""
+    """Expert that answers every task with "I do not know"."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """See `Expert`."""
@@ -28,10 +28,10 @@ class OneCall:
         """See `Expert`."""
         if any(message.role == "assistant" for message in conversation):
             return assistant("Done.")
-        return assistant("", ToolCall(self.spec.name, json.dumps(example_of(self.spec.parameters)), "call_0_0"))
+        return assistant("", ToolCall(self.spec.name, json.dumps(example_value(self.spec.parameters)), "call_0_0"))
 
 
-def example_of(schema: Mapping[str, Any]) -> Any:
+def example_value(schema: Mapping[str, Any]) -> Any:
     """Return the smallest value that a JSON schema of usual form allows."""
     for key in ("const", "default"):
         if key in schema:
@@ -41,14 +41,14 @@ def example_of(schema: Mapping[str, Any]) -> Any:
             return schema[key][0]
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return example_of(schema[key][0])
+            return example_value(schema[key][0])
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
         known = schema.get("properties", {})
-        return {name: example_of(known.get(name, {})) for name in schema.get("required", ())}
+        return {name: example_value(known.get(name, {})) for name in schema.get("required", ())}
     if kind == "array":
-        return [example_of(schema.get("items", {}))] * schema.get("minItems", 0)
+        return [example_value(schema.get("items", {}))] * schema.get("minItems", 0)
     if kind in ("integer", "number"):
         return schema.get("minimum", 1)
     return {"boolean": False, "null": None}.get(str(kind), "1" * max(1, schema.get("minLength", 1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whetstone.evaluation.checks import Check, CheckStatus
+from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.tool_calls import describe_failing_tools, tool_statistics
 from whetstone.trajectory import CallRecord
 from whetstone.user_code import remove_place

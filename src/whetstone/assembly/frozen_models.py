@@ -1,63 +1,62 @@
-"""Who are the models of a recipe that are asked and never trained? A run or folder, an address, or a function.
+"""Frozen models of a recipe (`models`): a run or folder, a URL, or a function.
 
-Easy to get wrong: a folder's weights are loaded when it is first asked, so that looking at a recipe loads none; that it
-is there is seen at once.
+Note:
+    The weights of a folder are loaded at the first request, so that inspecting a recipe loads none. A missing folder is
+    reported immediately.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly.members import Member, frozen_engine
-from whetstone.assembly.placement import device_of
-from whetstone.chat import FORMATS, Chat, ChatEndpoint, Message, ToolSpec, fitting_format
-from whetstone.chat.endpoint import key_in
+from whetstone.assembly.placement import policy_device
+from whetstone.chat import FORMATS, Chat, ChatEndpoint, Message, ToolSpec, detect_tool_call_format
+from whetstone.chat.openai_client import read_api_key
 from whetstone.errors import InfrastructureError, PolicyError, RecipeError
-from whetstone.inference import GenerateRequest, Sampling
+from whetstone.inference import GenerateRequest, Sampling, frozen_member
 from whetstone.plugins import find_part
-from whetstone.policies import Policy, found_model, load_frozen
+from whetstone.policies import Policy, resolve_model_folder
 from whetstone.recipe import ModelSettings, Resolved
 from whetstone.record import kept_checkpoint, run_recipe
-from whetstone.tools.models import FrozenModel, Said
+from whetstone.tools.model_tools import FrozenModel, ModelResponse
 
-_Speaks = Callable[[Sequence[Message], Sequence[ToolSpec], int], Awaitable[Said] | Said]
+_Speaks = Callable[[Sequence[Message], Sequence[ToolSpec], int], Awaitable[ModelResponse] | ModelResponse]
 
 
 def frozen_models(resolved: Resolved) -> Mapping[str, FrozenModel]:
-    """By name, the models of a recipe's `models`.
+    """Return the models of a recipe's `models` by name.
 
     Raises:
-        RecipeError: A folder, function or key is not there.
+        RecipeError: If a folder, function or key does not exist.
     """
     return {name: _model(resolved, name, settings) for name, settings in resolved.recipe.models.items()}
 
 
 def _model(resolved: Resolved, name: str, settings: ModelSettings) -> FrozenModel:
-    said: _Speaks
+    respond: _Speaks
     try:
         if settings.function is not None:
-            said = find_part("model", settings.function, {})
+            respond = find_part("model", settings.function, {})
         elif settings.url is not None:
-            said = _Endpoint(settings)
+            respond = _Endpoint(settings)
         else:
-            said = _Local(resolved, name, settings)
+            respond = _Local(resolved, name, settings)
     except (RecipeError, PolicyError) as error:
         raise resolved.error(f"models.{name}", str(error)) from None
     replayable = settings.url is None
-    return FrozenModel(name, said, settings.price, settings.seconds, settings.skill, replayable)
+    return FrozenModel(name, respond, settings.price, settings.seconds, settings.skill, replayable)
 
 
 class _Endpoint:
-    """A model behind an address."""
+    """A model at a URL."""
 
     def __init__(self, settings: ModelSettings) -> None:
         assert settings.url is not None
-        self.settings, self.key = settings, key_in(settings.api_key_env)
+        self.settings, self.key = settings, read_api_key(settings.api_key_env)
         self._asked: ChatEndpoint | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -69,14 +68,16 @@ class _Endpoint:
         }
         if tools:
             options["tools"] = [tool.to_openai() for tool in tools]
-        completion = await self._here().complete([message.to_openai() for message in conversation], **options)
+        completion = await self._client_for_loop().complete(
+            [message.to_openai() for message in conversation], **options
+        )
         try:
             return Message.from_openai({**completion.message, "role": "assistant"})
         except ValueError as error:
-            raise InfrastructureError(f"the model at {self.settings.url} says no message: {error}") from None
+            raise InfrastructureError(f"the model at {self.settings.url} returned no message: {error}") from None
 
-    def _here(self) -> ChatEndpoint:
-        """A connection belongs to the loop it was made in."""
+    def _client_for_loop(self) -> ChatEndpoint:
+        """Return the client of the running event loop: connections belong to a loop."""
         loop = asyncio.get_running_loop()
         if self._asked is None or self._loop is not loop:
             assert self.settings.url is not None
@@ -99,17 +100,19 @@ class _Local:
                 raise RecipeError(f"path: {self.folder}: the run has no checkpoint yet")
             self.folder = last
         trusted = resolved.recipe.policy.trust_remote_code
-        found_model(self.folder, trust_remote_code=trusted)
+        resolve_model_folder(self.folder, trust_remote_code=trusted)
 
         def read_chat(policy: Policy) -> Chat:
-            named = fitting_format(policy.tokenizer, variables) if format_name == "auto" else format_name
+            named = detect_tool_call_format(policy.tokenizer, variables) if format_name == "auto" else format_name
             return Chat(policy.tokenizer, find_part("tool-call format", named, FORMATS)(), variables)
 
-        self.member = Member(
+        self.member = frozen_member(
             name,
-            lambda: load_frozen(self.folder, trust_remote_code=trusted, device=device_of(resolved)),
+            self.folder,
+            trust_remote_code=trusted,
+            device=policy_device(resolved),
             chat=read_chat,
-            engine=partial(frozen_engine, max_sequences=resolved.recipe.rollout.max_in_flight),
+            max_sequences=resolved.recipe.rollout.max_in_flight,
         )
         self._episodes = count()
 
@@ -119,7 +122,7 @@ class _Local:
         room = policy.context_length - len(prompt)
         if room < 1:
             limit = f"the model at {self.settings.path} reads {policy.context_length} tokens"
-            raise InfrastructureError(f"{limit}, and was given {len(prompt)}")
+            raise InfrastructureError(f"{limit}, but the prompt has {len(prompt)}")
         sampling = Sampling(
             max_new_tokens=min(room, self.settings.max_new_tokens),
             temperature=self.settings.temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whetstone.environments.protocol import optional_protocols
@@ -11,15 +11,15 @@ from whetstone.errors import EngineError, RecipeError
 from whetstone.plugins import (
     OptionalProtocols,
     OptionError,
-    checked_options,
+    check_interface,
     find_part,
-    has_all_of,
-    made_of,
-    options_of,
+    get_component_options,
+    instantiate_component,
+    validate_options,
 )
 from whetstone.recipe import Part, Resolved, built_in_methods
-from whetstone.rollout.optional import KINDS
-from whetstone.rollout.optional import OPTIONAL as ROLLOUT_OPTIONAL
+from whetstone.rollout.optional_protocols import KINDS
+from whetstone.rollout.optional_protocols import OPTIONAL as ROLLOUT_OPTIONAL
 from whetstone.tasks.protocol import OPTIONAL as SOURCE_OPTIONAL
 
 _OPTIONAL: Mapping[str, OptionalProtocols] = {
@@ -30,17 +30,18 @@ _OPTIONAL: Mapping[str, OptionalProtocols] = {
 """Optional protocols by the kind of a component."""
 
 
-def function_of(
+def build_function(
     resolved: Resolved, section: str, part: Part, built_in: Mapping[str, Any], *, kind: str | None = None
 ) -> Any:
-    """The named function with the recipe's options bound."""
-    named = found(resolved, section, kind or section, part.name, built_in)
-    options = checked(resolved, section, named, part.options)
+    """Return the named function with the recipe's options bound."""
+    named = lookup_component(resolved, section, kind or section, part.name, built_in)
+    own_keys = [key for key in type(part).model_fields if key != "name"]
+    options = validate_recipe_options(resolved, section, named, part.options, keys_beside=own_keys)
     return functools.partial(named, **options) if options else named
 
 
-def found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """What a name stands for."""
+def lookup_component(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
+    """Look up a component by name."""
     try:
         return find_part(kind, name, built_in, optional=_OPTIONAL.get(kind, ()))
     except RecipeError as error:
@@ -50,15 +51,21 @@ def found(resolved: Resolved, key: str, kind: str, name: str, built_in: Mapping[
         raise resolved.error(key, str(error)) from None
 
 
-def checked(resolved: Resolved, section: str, part: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the types the part asks for."""
+def validate_recipe_options(
+    resolved: Resolved, section: str, part: Any, options: Mapping[str, Any], *, keys_beside: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Validate options and convert them to the types that the component declares.
+
+    Args:
+        keys_beside: See `validate_options`.
+    """
     try:
-        return checked_options(part, options)
+        return validate_options(part, options, keys_beside=keys_beside)
     except OptionError as error:
         raise resolved.error(f"{section}.{error.key}", error.message) from None
 
 
-def part_of(
+def build_component(
     resolved: Resolved,
     key: str,
     kind: str,
@@ -69,23 +76,30 @@ def part_of(
     protocol: type | None = None,
     named_at: str | None = None,
 ) -> Any:
-    """An instance of the class a part names, with its options; what is `given` is passed where it is asked for.
+    """Create an instance of a component with its options.
+
+    `given` values are passed if it has such parameters.
 
     Args:
-        protocol: Names what it must have; None: nothing is asked.
-        key: Where its options are written.
-        named_at: Where its name is, if that is another key.
+        resolved: Recipe.
+        key: Recipe key of the options.
+        kind: Kind of component, for messages.
+        part: Name and options.
+        built_in: Built-in components by name.
+        given: Values by parameter name.
+        protocol: Required interface; None: any.
+        named_at: Recipe key of the name, if it differs.
     """
-    named = found(resolved, named_at or key, kind, part.name, built_in)
-    known = options_of(named)
+    named = lookup_component(resolved, named_at or key, kind, part.name, built_in)
+    known = get_component_options(named)
     passed = {name: value for name, value in given.items() if name in known and name not in part.options}
     try:
-        arguments = checked_options(named, part.options, passed)
-        made = made_of(kind, part.name, named, arguments, optional=_OPTIONAL.get(kind, ()))
+        arguments = validate_options(named, part.options, passed)
+        component = instantiate_component(kind, part.name, named, arguments, optional=_OPTIONAL.get(kind, ()))
         if protocol is not None:
-            has_all_of(made, protocol, kind, part.name)
+            check_interface(component, protocol, kind, part.name)
     except OptionError as error:
         raise resolved.error(f"{key}.{error.key}", error.message) from None
     except (RecipeError, EngineError, ValueError) as error:
         raise resolved.error(key, str(error)) from None
-    return made
+    return component

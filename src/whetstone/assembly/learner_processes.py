@@ -1,7 +1,8 @@
-"""Can a recipe be learned by as many processes as it asks for? Said before anything is trained, with the numbers.
+"""Checks before training whether a recipe's learner can run in the requested number of processes.
 
-Easy to get wrong: on a GPU two processes cannot talk to each other through NCCL, so each needs one of its own; on a CPU
-more processes than cores are only slow.
+Note:
+    On a GPU two processes cannot communicate through NCCL, so each needs a separate GPU; on a CPU more processes than
+    cores are only slow.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ _KEY, _TOGETHER = "scale.learner_processes", "scale.learner_tensor_parallel"
 
 
 def check_learner_processes(resolved: Resolved, policy: Policy, *, say: Callable[[str], None]) -> None:
-    """See that a recipe's learner can be divided.
+    """Check that a recipe's learner can be divided among processes.
 
     Args:
-        policy: The one that learns.
-        say: Told where it is slower than it could be.
+        resolved: Recipe.
+        policy: Policy in training.
+        say: Called with a line if training is slower than it could be.
 
     Raises:
-        RecipeError: It cannot; the message says who can.
+        RecipeError: If it cannot; the message states the possible settings.
     """
     recipe, count, device = resolved.recipe, resolved.recipe.scale.learner_processes, policy.device
     if count == 1:
         return
     if recipe.learner.name != "local":
-        raise resolved.error(_KEY, f'has no effect: learner "{recipe.learner.name}" has processes of its own or none')
+        raise resolved.error(_KEY, f'has no effect: learner "{recipe.learner.name}" does not support several processes')
     for stage, settings in recipe.own_stages.items():
         if settings.optimizer == "adamw_8bit":
-            said = f"the blocks of {stage}.optimizer: adamw_8bit would be cut between {count} processes; use adamw"
-            raise resolved.error(_KEY, f"{said}, whose state is divided: 1 / {count} of it for each")
+            problem = (
+                f"the blocks of {stage}.optimizer: adamw_8bit cannot be divided among {count} processes; use adamw"
+            )
+            raise resolved.error(_KEY, f"{problem}, of whose state each process has 1 / {count}")
     together = recipe.scale.learner_tensor_parallel
     if together > 1:
         try:
@@ -47,10 +51,12 @@ def check_learner_processes(resolved: Resolved, policy: Policy, *, say: Callable
     if device.type == "cpu":
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         if count > cores:
-            say(f"{_KEY}: {count} processes share {cores} cores, and take turns; {cores} would be as quick")
+            say(f"{_KEY}: {count} processes share {cores} cores; {cores} processes are as fast")
         return
-    there = torch.get_device_module(device).device_count()
+    num_devices = torch.get_device_module(device).device_count()
     if device.type != "cuda":
-        raise resolved.error(_KEY, f"{count} processes compute on CPUs or CUDA devices, not on {device.type}")
-    if count > there:
-        raise resolved.error(_KEY, f"{count} processes need a GPU each, and this machine has {there}; {there} at most")
+        raise resolved.error(_KEY, f"several processes require CPUs or CUDA devices, got {device.type}")
+    if count > num_devices:
+        raise resolved.error(
+            _KEY, f"{count} processes need {count} GPUs, but this machine has {num_devices}; set at most {num_devices}"
+        )

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from whetstone.inference import MEMBERS
 from whetstone.recipe import Resolved
-from whetstone.record.checkpoint import MEMBERS
 
 
 def member_recipes(resolved: Resolved) -> dict[str, Resolved]:
-    """Return the recipe of each member of `policies` by name; without `policies`, the recipe itself under "".
+    """Return the recipe of each member of `policies` by name.
+
+    Without `policies`, the recipe itself under "".
 
     Raises:
-        RecipeError: Same as for `recipe_of_member`.
+        RecipeError: Same as for `member_recipe`.
     """
     names = list(resolved.recipe.policies)
-    return {name: recipe_of_member(resolved, name) for name in names} if len(names) > 1 else {"": resolved}
+    return {name: member_recipe(resolved, name) for name in names} if len(names) > 1 else {"": resolved}
 
 
-def recipe_of_member(resolved: Resolved, name: str) -> Resolved:
-    """Return the recipe of a member of `policies`: its settings as `policy`, and its keys of `reinforcement`.
+def member_recipe(resolved: Resolved, name: str) -> Resolved:
+    """Return the recipe with which a member of `policies` trains.
+
+    Its settings are the `policy` of that recipe; its own learning rate, optimizer and other keys of training replace
+    those of `reinforcement`.
 
     Raises:
-        RecipeError: `like` names no member, or a key is unknown.
+        RecipeError: The member's setting `like` names no other member, or a key is unknown.
     """
     policies = resolved.recipe.policies
     if name == next(iter(policies), name):
@@ -35,7 +40,7 @@ def recipe_of_member(resolved: Resolved, name: str) -> Resolved:
             raise resolved.error(
                 f"policies.{name}.like", f'no other member is named "{settings.like}"; others: {known}'
             )
-        keys = {**recipe_of_member(resolved, settings.like).recipe.policy.model_dump(exclude_defaults=True), **keys}
+        keys = {**member_recipe(resolved, settings.like).recipe.policy.model_dump(exclude_defaults=True), **keys}
     policy = {key: value for key, value in keys.items() if key not in ("like", "trained", "reinforcement")}
     # of an earlier stage, whose checkpoint has this member as well
     stored = Path(policy["path"]) / MEMBERS / name if policy.get("path") is not None else None
@@ -45,14 +50,15 @@ def recipe_of_member(resolved: Resolved, name: str) -> Resolved:
     return resolved.with_changes({"policies": None, "policy": policy, **stage})
 
 
-def check_members(resolved: Resolved, seats: Mapping[str, str]) -> None:
+def check_members(resolved: Resolved, seats: Mapping[str, str], rewards: Collection[str]) -> None:
     """Check the members of `policies`.
 
     Args:
         seats: Name of the member in each seat that names one.
+        rewards: Names of the members that are learned rewards.
 
     Raises:
-        RecipeError: A seat names no member, no seat names a member, or the engine cannot sample several members.
+        RecipeError: A seat names no member, nothing names a member, or the engine cannot sample several members.
     """
     recipe, names = resolved.recipe, list(resolved.recipe.policies)
     for role, name in seats.items():
@@ -60,16 +66,23 @@ def check_members(resolved: Resolved, seats: Mapping[str, str]) -> None:
             known = f"policies has: {', '.join(names)}" if names else "the recipe has no policies"
             raise resolved.error(f"rollout.strategy.members.{role}", f'no member is named "{name}"; {known}')
     for name in names[1:]:
-        if name not in seats.values():
-            raise resolved.error(f"policies.{name}", "has no effect: it plays no seat (rollout.strategy.members)")
-        recipe_of_member(resolved, name)
+        uses = (name in seats.values()) + (name in rewards)
+        if uses != 1:
+            problem = "plays a seat and is a reward; name two members"
+            if not uses:
+                problem = "has no effect: it plays no seat (rollout.strategy.members), and no reward names it (member)"
+            raise resolved.error(f"policies.{name}", problem)
+        member_recipe(resolved, name)
     trained = [name for name in names if recipe.policies[name].trained]
     if names and names[0] not in trained:
         raise resolved.error(f"policies.{names[0]}.trained", "the first member is trained; list a frozen one after it")
+    if rewards and recipe.scale.on_ray:
+        problem = f"the workers that compute rewards do not have {' and '.join(rewards)} of policies; remove scale"
+        raise resolved.error("scale.backend", problem)
     if len(trained) < 2:
         return
     both = f"{' and '.join(trained)} are trained"
-    if "address" in recipe.engine.options:
+    if "address" in recipe.engine.options and len(set(trained) - set(rewards)) > 1:
         server = recipe.engine.options["address"]
         raise resolved.error("engine.address", f"{both}, and the server at {server} loads the weights of one model")
     if recipe.scale.on_ray:

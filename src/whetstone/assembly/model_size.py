@@ -46,7 +46,7 @@ class ModelSize:
         logits = min(settings.logits_memory_mb * 2**20, 4 * tokens * self.vocabulary)
         return held_bytes + per_layer + _LOGIT_STATES * logits  # gradients of one layer equal its activations
 
-    def adapters(self, rank: int) -> int:
+    def count_lora_parameters(self, rank: int) -> int:
         """Compute the number of LoRA parameters for all linear layers."""
         attention = 4 * self.hidden + 2 * (self.hidden + self.keys)
         return self.layers * rank * (attention + 3 * (self.hidden + self.inner))

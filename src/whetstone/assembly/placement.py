@@ -1,7 +1,8 @@
-"""On which devices does a recipe put its models? The policy's, and those of the frozen models beside it.
+"""Devices of a recipe's models: the policy, and the frozen models used with it.
 
-Easy to get wrong: a machine that lacks a device is found out when a tensor is made there. So each is looked for before
-anything is loaded.
+Note:
+    A missing device otherwise causes an error only when a tensor is created there. Devices are therefore looked up
+    before anything is loaded.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from whetstone.policies import CPU, check_dtype, find_device
 from whetstone.recipe import OptimizerSettings, ReinforcementSettings, Resolved
 
 
-def device_of(resolved: Resolved) -> torch.device:
-    """Where the recipe's policy is computed on this machine.
+def policy_device(resolved: Resolved) -> torch.device:
+    """Return the device of the recipe's policy on this machine.
 
     Raises:
-        RecipeError: The machine has no such device, or the device not the numbers that are asked of it.
+        RecipeError: If the machine has no such device, or the device does not support the precision.
     """
     wanted = resolved.recipe.policy
     try:
@@ -36,25 +37,28 @@ def device_of(resolved: Resolved) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryDevices:
-    """Where frozen models beside the policy are, by `reference` and `teacher`."""
+    """Devices of the frozen models `reference` and `teacher`."""
 
     computed: Mapping[str, torch.device]
+    """Device of the forward pass, by model."""
     offloaded: Collection[str]
-    """Those that are kept on the CPU between their passes."""
+    """Models that are on the CPU between their forward passes."""
 
-    def home(self, model: str) -> torch.device:
-        """Where one is kept."""
+    def storage_device(self, model: str) -> torch.device:
+        """Return the device on which a model is stored."""
         return CPU if model in self.offloaded else self.computed[model]
 
 
 def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torch.device) -> AuxiliaryDevices:
-    """Where a recipe puts the frozen models beside the policy.
+    """Return the devices of the frozen models used with the policy.
 
     Args:
-        own: The policy's device.
+        resolved: Recipe.
+        settings: Settings of the stage.
+        own: Device of the policy.
 
     Raises:
-        RecipeError: This machine has no such device.
+        RecipeError: If this machine has no such device.
     """
     teacher = resolved.recipe.teacher
     wanted = {"teacher.device": teacher.device if teacher is not None else None, "reinforcement.reference_device": None}
@@ -62,28 +66,29 @@ def auxiliary_devices(resolved: Resolved, settings: OptimizerSettings, own: torc
     if isinstance(settings, ReinforcementSettings):
         wanted["reinforcement.reference_device"] = settings.reference_device
         offloaded |= {"reference"} if settings.reference_offload else set()
-    found = {}
+    devices = {}
     for key, named in wanted.items():
         try:
-            found[key] = own if named is None else find_device(named)
+            devices[key] = own if named is None else find_device(named)
         except PolicyError as error:
             raise resolved.error(key, str(error)) from None
-    computed = {"teacher": found["teacher.device"], "reference": found["reinforcement.reference_device"]}
+    computed = {"teacher": devices["teacher.device"], "reference": devices["reinforcement.reference_device"]}
     return AuxiliaryDevices(computed, offloaded)
 
 
 def without_effect(resolved: Resolved, own: torch.device) -> list[str]:
-    """Keys of a recipe that keep on the CPU what is there all the same.
+    """Return keys that offload models to the CPU if they are already there.
 
     Args:
-        own: The policy's device.
+        resolved: Recipe.
+        own: Device of the policy.
     """
-    recipe, found = resolved.recipe, []
+    recipe, without_use = resolved.recipe, []
     for key, stage in recipe.own_stages.items():
         if stage.optimizer_offload and own == CPU:
-            found.append(f"{key}.optimizer_offload")
+            without_use.append(f"{key}.optimizer_offload")
     if recipe.reinforcement is not None:
         places = auxiliary_devices(resolved, recipe.reinforcement, own)
         keys = {"reference": "reinforcement.reference_offload", "teacher": "teacher.offload"}
-        found += [keys[name] for name in sorted(places.offloaded) if places.computed[name] == CPU]
-    return found
+        without_use += [keys[name] for name in sorted(places.offloaded) if places.computed[name] == CPU]
+    return without_use

@@ -1,9 +1,10 @@
-"""Would this run go well? Each part of a recipe is tried once, small, before anything long begins.
+"""Preflight checks: each component of a recipe is tried once before a long run.
 
-    the policy loads → its template keeps history → tools answer → the reward tells right from wrong
-    → episodes come about → sampler and learner agree → the largest step fits
+    the policy loads → its template keeps history → tools respond → the reward separates right from wrong
+    → episodes are sampled → sampler and learner agree → the largest step fits
 
-Easy to get wrong: a check that fails must not hide the others. Each is run for itself, and says what would mend it.
+Note:
+    A failed check must not hide the others. Each runs separately, and states a remedy.
 """
 
 from __future__ import annotations
@@ -19,41 +20,41 @@ from statistics import median
 
 import torch
 
-from whetstone.algorithms import mismatch, supervised
-from whetstone.assembly.assembly import Assembly, assemble
+from whetstone.algorithms import mismatch_metrics, supervised
+from whetstone.assembly.assembly import RunComponents, assemble
 from whetstone.assembly.environment import effects_in
 from whetstone.assembly.example_actions import Clueless, OneCall
 from whetstone.assembly.example_calls import describe_failures_of_tools, judge_failures
-from whetstone.assembly.memory import MemoryShare, check_fits, memory_plan
+from whetstone.assembly.memory_estimate import MemoryShare, check_fits, memory_plan
 from whetstone.assembly.preflight_data import check_stage_data, has_data
-from whetstone.assembly.trackers import trackers_of
+from whetstone.assembly.trackers import build_trackers
 from whetstone.chat import Message, ToolSpec, assistant, tool_result, user
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.environments.protocol import tools_shown
+from whetstone.data.policy_limits import PolicyLimits
 from whetstone.errors import WhetstoneError
-from whetstone.evaluation.checks import Check, CheckStatus
+from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.inference import check_engine
+from whetstone.learning.flops import peak_memory_gib
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.learning.resources import peak_memory_gib
 from whetstone.policies import CPU, free_memory
 from whetstone.recipe import OptimizerSettings, Resolved
 from whetstone.reporting.alarms import mismatch_limit
-from whetstone.rollout import ExpertActor, Independent, Plan, plans_of
+from whetstone.rollout import ExpertActor, Independent, Plan, make_plans
 from whetstone.tasks import Expert
 from whetstone.tools import CallPolicy, Effect
 from whetstone.tools.side_effects import describe_effects, describe_remedy
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, Segment, Tokens, TokenSequence, Trajectory
 from whetstone.user_code import describe_exception
 
 _CHECK_CALLS = CallPolicy(calls_unknown=False)
 _NOTHING: Mapping[str, Effect | None] = {}
 _PLAYS = ("prompts", "tools and expert", "reward", "episodes", "sampler and learner")
-"""Checks that play the environment."""
+"""Checks that step the environment."""
 _EPISODES = 8
 _CHECK_SECONDS = 15.0
-"""Deadline of each check after the policy is loaded."""
+"""Deadline of each check after the policy is loaded, in seconds."""
 _LARGE_PARAMETERS = 20_000_000
 """Number of parameters from which on a CPU the sampled episodes are cut to `_LARGE_EPISODES`."""
 _LARGE_EPISODES, _LARGE_TOKENS = 2, 4
@@ -63,26 +64,27 @@ _STEP_SECONDS = 2.0
 _FIRST_STEP, _STEP_GROWTH = 32, 4
 """Tokens of the first measured update, and the factor from each update to the next."""
 _PROMPTS = 200
-"""Tasks whose prompts are measured, of those trained on and of those held out."""
+"""Number of training tasks and of held-out tasks whose prompts are measured."""
 _NO_RESPONSE = ("timeout", "stopped")
 """Outcomes of a call with example arguments that are failures; a tool may refuse the arguments."""
 _PROMPT_SECONDS = 2.0
-"""After which those that were measured are enough."""
+"""Time in seconds after which no more prompts are measured."""
 
 
-async def preflight(
+async def run_preflight_checks(
     resolved: Resolved,
     *,
     check_seconds: float = _CHECK_SECONDS,
     calls: CallPolicy = _CHECK_CALLS,
     effects: Mapping[str, Effect | None] | None = None,
 ) -> AsyncIterator[Check]:
-    """Try everything a run of this recipe needs.
+    """Try everything that a run of this recipe needs.
 
     A large policy on a CPU is tried on few tokens, and the largest update is extrapolated from smaller ones. If a check
     exceeds its deadline, it yields a note, and the checks after it are not tried.
 
     Args:
+        resolved: Recipe.
         check_seconds: Deadline of each check after the policy is loaded.
         calls: Which tools are called. The default calls only those that declare that they read.
         effects: Effects of the tools; None: those that are known without a connection to a server.
@@ -93,15 +95,15 @@ async def preflight(
         for planned in _of_memory(plan):
             yield replace(planned, seconds=time.perf_counter() - began)
         await run_in_compute_thread(lambda: check_fits(resolved, trains=True))
-        trackers_of(resolved)
+        build_trackers(resolved)
         assembly = await run_in_compute_thread(lambda: assemble(resolved, calls=calls).check())
     except WhetstoneError as error:
         yield Check("parts", CheckStatus.FAIL, str(error), seconds=time.perf_counter() - began)
         return
     policy = assembly.policy
     trained = sum(p.numel() for p in policy.trained())
-    said = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
-    yield Check("policy", CheckStatus.PASS, said, seconds=time.perf_counter() - began)
+    sizes = f"{policy.parameters:,} parameters, {trained:,} trained, context of {policy.context_length:,} tokens"
+    yield Check("policy", CheckStatus.PASS, sizes, seconds=time.perf_counter() - began)
     if resolved.recipe.engine.name != "local":
         async for tried in _of_engine(assembly):
             yield tried
@@ -147,7 +149,7 @@ async def preflight(
 
 
 async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
-    """Try the engine of a recipe alone, with the recipe's policy."""
+    """Check only the engine of a recipe, with the recipe's policy."""
     began = time.perf_counter()
     try:
         assembly = assemble(resolved)
@@ -160,26 +162,26 @@ async def engine_preflight(resolved: Resolved) -> AsyncIterator[Check]:
 
 
 def _of_memory(plan: Sequence[MemoryShare]) -> Iterator[Check]:
-    """What a run holds on each device, and what is free there, before anything is loaded."""
+    """Yield the memory of a run on each device and the free memory, before anything is loaded."""
     for device in dict.fromkeys(share.device for share in plan):
-        here = [share for share in plan if share.device == device and share.bytes]
+        on_device = [share for share in plan if share.device == device and share.bytes]
         free = free_memory(device)
-        held = sum(share.bytes for share in here if share.held)
-        passing = sum(share.bytes for share in here if not share.held)
-        said = f"holds {_gib(held)}: {_listed([share for share in here if share.held])}"
+        permanent = sum(share.bytes for share in on_device if share.is_permanent)
+        passing = sum(share.bytes for share in on_device if not share.is_permanent)
+        text = f"permanent {_gib(permanent)}: {_listed([share for share in on_device if share.is_permanent])}"
         if passing:
-            said += f"; comes and goes, at most: {_listed([share for share in here if not share.held])}"
+            text += f"; temporary, at most: {_listed([share for share in on_device if not share.is_permanent])}"
         verdict, mend = CheckStatus.PASS, ""
         if free is not None:
-            said += f"; {_gib(free)} free"
-            if held > free:
+            text += f"; {_gib(free)} free"
+            if permanent > free:
                 verdict = CheckStatus.FAIL
-            elif held + passing > free:
+            elif permanent + passing > free:
                 verdict, mend = (
                     CheckStatus.WARN,
                     "reduce rollout.max_in_flight, engine.cache_gib or micro_batch_tokens",
                 )
-        yield Check(f"memory on {device}", verdict, said, mend)
+        yield Check(f"memory on {device}", verdict, text, mend)
 
 
 def _listed(shares: Sequence[MemoryShare]) -> str:
@@ -190,8 +192,8 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 / 100 else f"{size / 2**20:.2g} MiB"
 
 
-async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
-    """Does a server of another process draw from these weights, with this tokenizer, and take new ones?"""
+async def _of_engine(assembly: RunComponents) -> AsyncIterator[Check]:
+    """Check that a server samples from these weights with this tokenizer, and loads new ones."""
     began = time.perf_counter()
     try:
         engine = await run_in_compute_thread(assembly.engine)
@@ -200,18 +202,18 @@ async def _of_engine(assembly: Assembly) -> AsyncIterator[Check]:
         return
     try:
         for finding in await check_engine(engine, assembly.policy):
-            verdict = {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.WARN}[finding.good]
-            yield Check(f"engine: {finding.name}", verdict, finding.said, seconds=time.perf_counter() - began)
+            verdict = {True: CheckStatus.PASS, False: CheckStatus.FAIL, None: CheckStatus.WARN}[finding.passed]
+            yield Check(f"engine: {finding.name}", verdict, finding.text, seconds=time.perf_counter() - began)
             began = time.perf_counter()
     finally:
         await engine.close()
 
 
 class _Probe:
-    """What the checks share: the parts, an expert's episode, sampled episodes."""
+    """State that the checks share: components, an expert's episode, sampled episodes."""
 
     def __init__(
-        self, assembly: Assembly, plan: Sequence[MemoryShare] = (), refused: Mapping[str, Effect | None] = _NOTHING
+        self, assembly: RunComponents, plan: Sequence[MemoryShare] = (), refused: Mapping[str, Effect | None] = _NOTHING
     ) -> None:
         self.assembly, self.recipe, self.plan = assembly, assembly.resolved.recipe, plan
         self.refused = refused
@@ -221,7 +223,7 @@ class _Probe:
         self._trainer: ModelTrainer | None = None
 
     async def template(self) -> Check:
-        """A conversation of three turns: does each context begin with the one before?"""
+        """Check in a conversation of three turns whether each context extends the one before."""
         chat = self.assembly.chat
         specs = self._specs()
         context = chat.open([user("A question?")], specs)
@@ -237,12 +239,12 @@ class _Probe:
                 return Check("", CheckStatus.FAIL, "a context is not an extension of the previous one")
             context = grown
         if opened:
-            said = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
-            return Check("", CheckStatus.WARN, said, "a template that keeps earlier turns as they are")
+            text = f"rewrites history in {opened} of 3 turns; each opens a segment, which is exact and slower"
+            return Check("", CheckStatus.WARN, text, "a template that keeps earlier turns as they are")
         return Check("", CheckStatus.PASS, f"keeps history; a turn ends with {_named(self.assembly)}")
 
     async def prompts(self) -> Check:
-        """How much of the context tasks take before anything is said."""
+        """Measure the length of initial prompts relative to the context."""
         source, most = self.assembly.source, self.assembly.policy.context_length
         lengths, seen, began = [], set(), time.perf_counter()
         for task in itertools.chain(map(source.task, range(_PROMPTS)), source.held_out(_PROMPTS)):
@@ -258,24 +260,24 @@ class _Probe:
             if time.perf_counter() - began > _PROMPT_SECONDS:
                 break
         beyond = sum(length >= most for length in lengths)
-        said = f"{median(lengths):.0f} tokens in the median of {len(lengths)}, {max(lengths)} at most, of {most}"
+        text = f"{median(lengths):.0f} tokens (median of {len(lengths)}), {max(lengths)} at most, of {most}"
         if not beyond:
-            return Check("", CheckStatus.PASS, said)
+            return Check("", CheckStatus.PASS, text)
         mend = "a model with a longer context (policy.tiny.context_length), or shorter prompts"
         if beyond == len(lengths):
-            return Check("", CheckStatus.FAIL, f"{said}: none leaves room for an answer", mend)
-        said = f"{said}: {beyond} of {len(lengths)} leave no room for an answer and are left out"
-        return Check("", CheckStatus.WARN, said, mend)
+            return Check("", CheckStatus.FAIL, f"{text}: none leaves tokens for an answer", mend)
+        text = f"{text}: {beyond} of {len(lengths)} leave no tokens for an answer and are skipped"
+        return Check("", CheckStatus.WARN, text, mend)
 
     async def tools(self) -> Check:
-        """The expert's episode of one task, with the tools it calls."""
-        source = self.assembly.demonstrated
+        """Play the expert's episode of one task, with the tools it calls."""
+        source = self.assembly.demonstration_source
         if not isinstance(source, Expert):
             failed, called = await self._call_each(self._specs())
             if failed is not None:
                 return failed
-            said = f"; {called} tools respond to a call with example arguments" if called else ""
-            return Check("", CheckStatus.WARN, f"the source has no expert, so no call is known to be right{said}")
+            summary = f"; {called} tools respond to a call with example arguments" if called else ""
+            return Check("", CheckStatus.WARN, f"the source has no expert, so no correct call is known{summary}")
         collector = self.assembly.collector(self.assembly.expert_actor())
         self.shown = await collector.sample(Plan(source.task(0), seed=0))
         failing = describe_failures_of_tools(self.shown.calls)
@@ -296,16 +298,18 @@ class _Probe:
                 return Check("", CheckStatus.FAIL, f"the expert's call of {call.name} returned {call.outcome}{text}")
         untold = [spec.name for spec in self._specs() if not spec.description]
         if untold:
-            mend = "a docstring: it is what the model reads of a tool"
+            mend = "add a docstring: the model reads it as the description"
             return Check("", CheckStatus.WARN, f"{', '.join(untold)}: no description", mend)
         used = {call.name for call in self.shown.calls}
         failed, called = await self._call_each([spec for spec in self._specs() if spec.name not in used])
         if failed is not None:
             return failed
         seconds = sum(call.seconds for call in self.shown.calls)
-        said = f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms"
-        said += f"; {called} more tools respond to a call with example arguments" if called else ""
-        return Check("", CheckStatus.PASS, said)
+        summary = f"{len(self.shown.calls)} calls of one task answered in {1000 * seconds:.1f} ms"
+        summary += f"; {called} more tools respond to a call with example arguments" if called else ""
+        for problem in PolicyLimits.of_recipe(self.recipe).add([self.shown]).problems("the expert"):
+            return Check("", CheckStatus.WARN, f"{problem.text}; {summary}", problem.remedy)
+        return Check("", CheckStatus.PASS, summary)
 
     async def _call_each(self, specs: Sequence[ToolSpec]) -> tuple[Check | None, int]:
         """Call each tool once with example arguments; return the first failure, and the number of calls.
@@ -326,21 +330,21 @@ class _Probe:
         return None, len(specs)
 
     async def reward(self) -> Check:
-        """The reward of the expert's episode, and of one that somebody plays who does not know how."""
+        """Compare the reward of the expert's episode with that of a clueless player."""
         if self.shown is None or not self.shown.turns or self.shown.ended.cut_short:
-            return Check("", CheckStatus.WARN, "without an expert's episode there is no answer known to be right")
+            return Check("", CheckStatus.WARN, "skipped: without an expert's episode no correct answer is known")
         actor = ExpertActor(Clueless(), self.assembly.chat)
-        wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstrated.task(0), seed=0))
+        wrong = await self.assembly.collector(actor).sample(Plan(self.assembly.demonstration_source.task(0), seed=0))
         for who, played in (("the expert's", self.shown), ("a clueless", wrong)):
             if played.score is None:
                 return Check("", CheckStatus.FAIL, f"{who} episode has no score: {played.error}")
         assert self.shown.score is not None
         assert wrong.score is not None
         right, other = self.shown.score, wrong.score
-        said = f"{right.value:g} for the expert, {other.value:g} for somebody who does not know"
+        text = f"{right.value:g} for the expert, {other.value:g} for a wrong answer"
         if right.value <= other.value or (other.success and not right.success):
-            return Check("", CheckStatus.FAIL, said, "make the reward larger for a correct answer")
-        return Check("", CheckStatus.PASS, said)
+            return Check("", CheckStatus.FAIL, text, "make the reward larger for a correct answer")
+        return Check("", CheckStatus.PASS, text)
 
     def _is_large(self) -> bool:
         """Return whether a few hundred tokens take seconds."""
@@ -348,10 +352,10 @@ class _Probe:
         return policy.device == CPU and policy.parameters >= _LARGE_PARAMETERS
 
     def _specs(self) -> Sequence[ToolSpec]:
-        return tools_shown(self.assembly.environment())
+        return self.assembly.offered_tools
 
     async def episodes(self) -> Check:
-        """A few episodes of the policy as it is."""
+        """Sample a few episodes with the initial policy."""
         engine = await run_in_compute_thread(self.assembly.engine)
         try:
             actor = self.assembly.policy_actor(engine, temperature=self.recipe.rollout.temperature)
@@ -363,7 +367,7 @@ class _Probe:
                 count, size = 1, _LARGE_EPISODES
             tasks = [self.assembly.source.task(i) for i in range(count)]
             strategy = Independent(group_size=size)
-            groups = [group async for group in collector.groups(plans_of(tasks, seed=0, name="preflight/"), strategy)]
+            groups = [group async for group in collector.groups(make_plans(tasks, seed=0, name="preflight/"), strategy)]
         finally:
             await engine.close()
         self.sampled = [trajectory for group in groups for trajectory in group.trajectories]
@@ -372,38 +376,38 @@ class _Probe:
             return Check("", CheckStatus.FAIL, "; ".join(failing))
         failed = [t for t in self.sampled if not t.ended.valid]
         if failed:
-            said = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
-            return Check("", CheckStatus.FAIL, said)
+            text = f"{len(failed)} of {len(self.sampled)} ended by {failed[0].ended}: {failed[0].error}"
+            return Check("", CheckStatus.FAIL, text)
         rewards = [reward for group in groups for reward in group.rewards]
         tokens = sum(t.action_tokens for t in self.sampled) / len(self.sampled)
         refusals = sum(call.outcome == "not_called" for t in self.sampled for call in t.calls)
         note = f"; {refusals} calls were not made" if refusals else ""
         interval = f"{min(rewards):g} to {max(rewards):g}"
-        said = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {interval}{note}"
+        text = f"{len(self.sampled)} sampled, {tokens:.0f} tokens each, rewards {interval}{note}"
         compares = (
             self.recipe.reinforcement is not None and self.recipe.critic is None and self.recipe.supervised is None
         )
         if compares and not refusals and len(set(rewards)) == 1:
-            return Check("", CheckStatus.WARN, f"{said}: no contrast", "add a warm-up (supervised) or easier tasks")
-        return Check("", CheckStatus.PASS, said)
+            return Check("", CheckStatus.WARN, f"{text}: no contrast", "add a warm-up (supervised) or easier tasks")
+        return Check("", CheckStatus.PASS, text)
 
     async def agreement(self) -> Check:
-        """Are the log-probs of the sampled tokens the learner's?"""
+        """Compare the sampler's log-probs of sampled tokens with the learner's."""
         segments = [segment for trajectory in self.sampled for segment in trajectory.segments()]
         if not segments:
             return Check("", CheckStatus.WARN, "no token was sampled to compare")
         temperature = self.recipe.rollout.temperature
         learner = await run_in_compute_thread(self._learner)
-        found = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
+        logprobs = torch.cat(await run_in_compute_thread(learner.logprobs, segments, temperature=temperature))
         drawn = [
             logprob
             for segment in segments
             for place, logprob in enumerate(segment.tokens.logprobs)
             if place > 0 and segment.action_mask[place]
         ]
-        apart = mismatch(found, torch.tensor(drawn, device=found.device))
-        most, kl = apart["sampler/mismatch_max"], apart["sampler/mismatch_kl"]
-        message = f"log-probs of {len(drawn)} tokens are apart by {most:.1e} at most, k3 {kl:.1e}"
+        mismatches = mismatch_metrics(logprobs, torch.tensor(drawn, device=logprobs.device))
+        most, kl = mismatches["sampler/mismatch_max"], mismatches["sampler/mismatch_kl"]
+        message = f"log-probs of {len(drawn)} tokens differ by {most:.1e} at most, k3 {kl:.1e}"
         limit = mismatch_limit(self.assembly.policy.dtype, engine=self.recipe.engine.name)
         message += f" (limit {limit:.0e})"
         if not learner.shares:
@@ -418,7 +422,7 @@ class _Probe:
         return Check("", CheckStatus.PASS, message)
 
     async def largest_step(self) -> Check:
-        """Forward and backward of a micro-batch of the longest segments there can be.
+        """Run forward and backward passes of a micro-batch of maximum length.
 
         Updates of growing size are measured. If the largest one would take too long, its duration is extrapolated, and
         its memory is the bound of the memory plan.
@@ -435,15 +439,17 @@ class _Probe:
             mend = "lower micro_batch_tokens or logits_memory_mb, or set activation_checkpointing: true or policy.lora"
             return Check("", CheckStatus.FAIL, "a micro-batch of the longest segments does not fit into memory", mend)
         peak = peak_memory_gib(self.assembly.policy.device)
-        said = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
+        text = f"{tokens:,} tokens forward and backward in {seconds:.2f} s, {peak:.2f} GiB at most so far"
         if tokens < largest:
             total = settings.micro_batch_tokens
-            said += f"; {total:,} would take up to {seconds * total / tokens:.0f} s"
-            passing = sum(share.bytes for share in self.plan if not share.held and "pass of" in share.what)
-            said += f" and at most {_gib(passing)}" if passing else ""
+            text += f"; {total:,} would take up to {seconds * total / tokens:.0f} s"
+            passing = sum(share.bytes for share in self.plan if not share.is_permanent and "pass of" in share.what)
+            text += f" and at most {_gib(passing)}" if passing else ""
         if self.assembly.policy.context_length > settings.micro_batch_tokens:
-            said += f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a pass of their own"
-        return Check("", CheckStatus.PASS, said)
+            text += (
+                f"; segments beyond micro_batch_tokens ({settings.micro_batch_tokens:,}) get a separate forward pass"
+            )
+        return Check("", CheckStatus.PASS, text)
 
     def _largest_step(self) -> tuple[float, int]:
         """Return the seconds and tokens of the largest update that was measured."""
@@ -476,7 +482,7 @@ class _Probe:
 
 
 class _DryPasses(LocalPasses):
-    """Passes whose gradients are dropped instead of applied."""
+    """Forward passes whose gradients are dropped instead of applied."""
 
     def apply(self) -> dict[str, float]:
         """See `ForwardPasses.apply`."""
@@ -489,5 +495,5 @@ def _longest(length: int, ids: Sequence[int]) -> Segment:
     return Segment("largest", 0, tokens, (True,) * length, (0,) * length)
 
 
-def _named(assembly: Assembly) -> str:
+def _named(assembly: RunComponents) -> str:
     return " or ".join(sorted(map(repr, map(assembly.policy.tokenizer.decode, assembly.chat.stop_ids))))

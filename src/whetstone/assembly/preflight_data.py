@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from whetstone.assembly.assembly import Assembly
-from whetstone.assembly.own_data import check_data, demonstrations_of
-from whetstone.causes import causes_of, listed
+from whetstone.assembly.assembly import RunComponents
+from whetstone.assembly.stage_datasets import check_data, read_demonstrations
 from whetstone.data import Demonstrations
-from whetstone.evaluation.checks import Check, CheckStatus
+from whetstone.data.policy_limits import PolicyLimits
+from whetstone.evaluation.check_result import Check, CheckStatus
+from whetstone.failure_causes import count_failure_causes, format_causes
 from whetstone.recipe import Resolved, SupervisedSettings
-from whetstone.recipe.stage_settings import data_of
+from whetstone.recipe.stage_settings import get_data
 from whetstone.trajectory import Trajectory
 
 _SECONDS = 5.0
@@ -19,24 +20,26 @@ _SECONDS = 5.0
 
 def has_data(resolved: Resolved) -> bool:
     """Return True if a stage of the recipe reads data."""
-    return any(data_of(settings) is not None for settings in resolved.recipe.own_stages.values())
+    return any(get_data(settings) is not None for settings in resolved.recipe.own_stages.values())
 
 
-async def check_stage_data(assembly: Assembly) -> Check:
+async def check_stage_data(assembly: RunComponents) -> Check:
     """Read the data of each stage, and tokenize its demonstrations as the stage does.
 
-    A demonstration that the stage skips is a warning; one that is longer than the context is a failure.
+    A demonstration that the stage skips, or that the policy cannot reproduce within its limits, is a warning; one that
+    is longer than the context is a failure.
     """
     check_data(assembly, assembly.resolved)
     for key, settings in assembly.resolved.recipe.own_stages.items():
         if isinstance(settings, SupervisedSettings) and settings.data is not None:
-            drawn = demonstrations_of(assembly, settings.data, f"{key}.data")
+            drawn = read_demonstrations(assembly, settings.data, f"{key}.data")
             if isinstance(drawn, Demonstrations):
-                return _check_demonstrations(f"{key}.data", drawn, assembly.policy.context_length)
+                return _check_demonstrations(assembly, f"{key}.data", drawn)
     return Check("", CheckStatus.PASS, "the files of all stages are readable")
 
 
-def _check_demonstrations(key: str, demonstrations: Demonstrations, context_length: int) -> Check:
+def _check_demonstrations(assembly: RunComponents, key: str, demonstrations: Demonstrations) -> Check:
+    context_length = assembly.policy.context_length
     began, episodes = time.perf_counter(), []
     for episode in demonstrations.all():
         episodes.append(episode)
@@ -54,8 +57,11 @@ def _check_demonstrations(key: str, demonstrations: Demonstrations, context_leng
         return Check("", CheckStatus.FAIL, text, remedy)
     skipped = [episode for episode in episodes if episode.score is None]
     if skipped:
-        text = f"{key}: {len(skipped)} of {len(episodes)} demonstrations are skipped: {listed(causes_of(skipped))}"
+        causes = format_causes(count_failure_causes(skipped))
+        text = f"{key}: {len(skipped)} of {len(episodes)} demonstrations are skipped: {causes}"
         return Check("", CheckStatus.WARN, text)
+    for problem in PolicyLimits.of_recipe(assembly.resolved.recipe).add(episodes).problems(key):
+        return Check("", CheckStatus.WARN, problem.text, problem.remedy)
     return Check("", CheckStatus.PASS, f"{key}: {len(episodes)} demonstrations, {max(lengths):,} tokens at most")
 
 

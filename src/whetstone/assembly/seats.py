@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from whetstone.assembly.members import Member, frozen_engine
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat
-from whetstone.contracts import fulfils
 from whetstone.errors import PolicyError
-from whetstone.inference import Sampling
-from whetstone.policies import clone_trainable, load_frozen
+from whetstone.inference import Sampling, frozen_member
 from whetstone.recipe import RolloutSettings
 from whetstone.rollout import Actor, FrozenActor, ModelActor, PolicyActor
-from whetstone.rollout.optional import FrozenSeats, MemberSeats
+from whetstone.rollout.optional_protocols import FrozenSeats, MemberSeats
 
 if TYPE_CHECKING:
-    from whetstone.assembly.assembly import Assembly
+    from whetstone.assembly.assembly import RunComponents
 
 
-def member_seats(assembly: Assembly) -> Mapping[str, str]:
+def member_seats(assembly: RunComponents) -> Mapping[str, str]:
     """Return the name of the member that plays a seat, by role."""
     strategy, policies = assembly.strategy, assembly.resolved.recipe.policies
-    if not fulfils(strategy, MemberSeats):
+    if not implements_protocol(strategy, MemberSeats):
         return {}
     return strategy.members or {role: role for role in strategy.roles if role in policies}
 
 
-def member_actors(assembly: Assembly) -> dict[str, Actor]:
-    """Return the actors of the members that are open, by role; those of the first member are left out."""
+def evaluation_seats(assembly: RunComponents) -> dict[str, str]:
+    """Return the seat that each trained member plays in an evaluation, by member, the first member first.
+
+    It is its first seat in the order of the strategy. Empty if at most one member is sampled.
+    """
+    policies = assembly.resolved.recipe.policies
+    strategy = assembly.strategy if len(policies) > 1 else None
+    if not implements_protocol(strategy, MemberSeats):
+        return {}
+    played = member_seats(assembly)
+    if not set(played.values()) - {assembly.member}:
+        return {}
+    frozen = (strategy.frozen if implements_protocol(strategy, FrozenSeats) else None) or {}
+    names = {role: played.get(role, assembly.member) for role in strategy.roles if role not in frozen}
+    seats = {name: role for role, name in reversed(names.items()) if policies[name].trained}
+    return {name: seats[name] for name in policies if name in seats}
+
+
+def member_actors(assembly: RunComponents) -> dict[str, Actor]:
+    """Return the actors of the members that are open, by role.
+
+    Those of the first member are left out.
+    """
     actors: dict[str, Actor] = {}
     for role, name in member_seats(assembly).items() if assembly.members else ():
         if name in assembly.members:
@@ -40,35 +57,41 @@ def member_actors(assembly: Assembly) -> dict[str, Actor]:
     return actors
 
 
-def frozen_actors(assembly: Assembly) -> dict[str, Actor]:
+def frozen_actors(assembly: RunComponents) -> dict[str, Actor]:
     """Return the actors of frozen seats, by role: models of `models` by name, and those of folders.
 
     Raises:
         RecipeError: A folder has no model, or its model has other tokens than the policy.
     """
     resolved, strategy = assembly.resolved, assembly.strategy
-    named = strategy.frozen if fulfils(strategy, FrozenSeats) else None
+    named = strategy.frozen if implements_protocol(strategy, FrozenSeats) else None
     actors: dict[str, Actor] = {}
     for role, folder in (named or {}).items():
         if folder in assembly.models:
             actors[role] = ModelActor(assembly.models[folder], assembly.chat)
             continue
         policy, rollout = assembly.policy, resolved.recipe.rollout
+        trusted = resolved.recipe.policy.trust_remote_code
+        member = frozen_member(
+            role,
+            folder,
+            trust_remote_code=trusted,
+            device=policy.device,
+            dtype=policy.dtype,
+            max_sequences=rollout.max_in_flight,
+        )
         try:
-            trusted = resolved.recipe.policy.trust_remote_code
-            other = load_frozen(folder, trust_remote_code=trusted, device=policy.device)
+            other = member.policy
         except PolicyError as error:
             raise resolved.error("rollout.strategy", f"frozen.{role}: {error}") from None
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise resolved.error("rollout.strategy", f"frozen.{role}: {folder} has other tokens than the policy")
-        cast = partial(replace, other, model=clone_trainable(other.model, dtype=policy.dtype))
-        member = Member(role, cast, engine=partial(frozen_engine, max_sequences=rollout.max_in_flight))
-        sampling = sampling_of(rollout, assembly.chat, rollout.temperature)
+        sampling = build_sampling(rollout, assembly.chat, rollout.temperature)
         actors[role] = FrozenActor(PolicyActor(member.engine, sampling, assembly.chat.stop_ids))
     return actors
 
 
-def sampling_of(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
+def build_sampling(settings: RolloutSettings, chat: Chat, temperature: float) -> Sampling:
     """Return the sampling settings of a recipe at a temperature."""
     return Sampling(
         max_new_tokens=settings.max_new_tokens,

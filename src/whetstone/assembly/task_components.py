@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from whetstone.assembly.instantiate import part_of
-from whetstone.environments.catalogue import TASKS_OF_WORLDS
+from whetstone.assembly.instantiate import build_component
+from whetstone.environments.registry import TASKS_OF_WORLDS
 from whetstone.errors import RecipeError
+from whetstone.inference import Member
 from whetstone.plugins import OptionError
 from whetstone.recipe import Part, Resolved
 from whetstone.rewards import REWARDS, Composed, Reward, make_reward
@@ -17,20 +18,25 @@ from whetstone.tasks.built_in import SOURCES
 _SOURCES = {**SOURCES, **TASKS_OF_WORLDS}
 
 
-def source_of(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
+def build_source(resolved: Resolved, key: str, options: Mapping[str, Any]) -> Source:
     """Return the task source of a recipe; `key` is the recipe key of its options."""
     seed = {"seed": resolved.recipe.seed}
     part, place = Part(name=resolved.recipe.tasks.source, **options), "tasks.source"
-    source: Source = part_of(resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place)
+    source: Source = build_component(
+        resolved, key, "task source", part, _SOURCES, seed, protocol=Source, named_at=place
+    )
     return source
 
 
-def reward_of(resolved: Resolved) -> Reward:
-    """Build the reward of a recipe."""
+def build_reward(resolved: Resolved, **members: Callable[[str], Member]) -> Reward:
+    """Build the reward of a recipe.
+
+    `member` is a function that returns a model of `policies` by name.
+    """
     part = resolved.recipe.reward
     warm_up = resolved.recipe.supervised.steps if resolved.recipe.supervised is not None else 0
     try:
-        reward = make_reward({"name": part.name, **part.options}, REWARDS)
+        reward = make_reward({"name": part.name, **part.options}, REWARDS, **members)
         if isinstance(reward, Composed):
             reward.terms = {name: term.begun(warm_up) for name, term in reward.terms.items()}
         return reward

@@ -1,4 +1,4 @@
-"""What is said in an environment? The texts of an expert's episodes, for a tokenizer that is made from nothing."""
+"""Texts of an expert's episodes in an environment, for training a tokenizer from scratch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from whetstone.environments import Environment
 from whetstone.errors import TaskError, WhetstoneError
 from whetstone.tasks import Expert
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Task
 from whetstone.user_code import describe_exception
 
@@ -19,7 +19,7 @@ _MOST_TURNS = 60
 _LONG_SECONDS = 5.0
 
 
-def conversations(
+def list_expert_texts(
     source: Any,
     environment: Callable[[], Environment],
     format: Any,
@@ -27,16 +27,22 @@ def conversations(
     *,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """Every text of the expert's episodes of the first tasks; the actions as the format writes them.
+    """Return all texts of the expert's episodes of the first tasks.
+
+    Actions are written in the format.
 
     Args:
-        say: Told where that takes a while.
+        source: Task source with an expert.
+        environment: Creates the environment.
+        format: Tool-call format.
+        count: Number of tasks.
+        say: Called with a line if it takes a while.
 
     Raises:
-        TaskError: An episode of the expert failed; the message says of which task, and why.
-        WhetstoneError: What the environment stands on is not there.
+        TaskError: If an episode of the expert fails; the message has the task and the reason.
+        WhetstoneError: If a dependency of the environment is missing.
     """
-    # a loop may be running here already, and then none can be begun in this thread
+    # an event loop may already be running, and a thread cannot run two
     with ThreadPoolExecutor(1, thread_name_prefix="conversations") as pool:
         return pool.submit(asyncio.run, _played(source, environment, format, count, say)).result()
 
@@ -47,11 +53,11 @@ async def _played(
     assert isinstance(source, Expert)
     texts = []
     began = time.perf_counter()
-    said = False
+    is_reported = False
     for index in range(count):
-        if not said and time.perf_counter() - began > _LONG_SECONDS:
-            say(f"the tiny model's tokenizer is made of {count} episodes of the expert; {index} are played")
-            said = True
+        if not is_reported and time.perf_counter() - began > _LONG_SECONDS:
+            say(f"the tiny model's tokenizer is trained on {count} episodes of the expert; {index} are finished")
+            is_reported = True
         task = source.task(index)  # type: ignore[attr-defined]
         try:
             texts += await _episode(source, task, make(), format, seed=index)
@@ -66,16 +72,16 @@ async def _episode(source: Expert, task: Task, environment: Environment, format:
     texts: list[str] = []
     try:
         first = await call_user_function(environment.reset, task, seed=seed)
-        said, tools = list(first.messages), first.tools
+        conversation, tools = list(first.messages), first.tools
         for _ in range(_MOST_TURNS):
-            action = source.demonstrate(task, said, tools)
+            action = source.demonstrate(task, conversation, tools)
             texts.append(format.write(action, tools))
             result = await call_user_function(environment.step, action)
-            said += [action, *result.observation.messages]
+            conversation += [action, *result.observation.messages]
             tools = result.observation.tools or tools
             if result.ended is not None:
                 break
-        texts += [message.text for message in said if message.role != "assistant"]
+        texts += [message.text for message in conversation if message.role != "assistant"]
     finally:
         await call_user_function(environment.close)
     return texts

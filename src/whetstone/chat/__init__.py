@@ -1,34 +1,25 @@
-"""Messages, tool-call formats, and the exact way from messages to tokens and back."""
+"""Messages, tool-call formats, and the exact conversion from messages to tokens and back."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.chat.endpoint import ChatEndpoint, Completion
-    from whetstone.chat.fitting import fitting_format
-    from whetstone.chat.formats import FORMATS
-    from whetstone.chat.incremental import Chat, Context
-    from whetstone.chat.message import Image, Message, Text, ToolCall, ToolSpec, assistant, system, tool_result, user
-    from whetstone.chat.protocol import ToolCallFormat
+    from whetstone.chat.openai_client import ChatEndpoint as ChatEndpoint, Completion as Completion
+    from whetstone.chat.detect_format import detect_tool_call_format as detect_tool_call_format
+    from whetstone.chat.formats import FORMATS as FORMATS
+    from whetstone.chat.incremental_tokenizer import Chat as Chat, Context as Context
+    from whetstone.chat.message import (
+        Image as Image,
+        Message as Message,
+        Text as Text,
+        ToolCall as ToolCall,
+        ToolSpec as ToolSpec,
+        assistant as assistant,
+        system as system,
+        tool_result as tool_result,
+        user as user,
+    )
+    from whetstone.chat.protocol import ToolCallFormat as ToolCallFormat
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "FORMATS",
-    "Chat",
-    "ChatEndpoint",
-    "Completion",
-    "Context",
-    "Image",
-    "Message",
-    "Text",
-    "ToolCall",
-    "ToolCallFormat",
-    "ToolSpec",
-    "assistant",
-    "fitting_format",
-    "system",
-    "tool_result",
-    "user",
-]
+__getattr__, __dir__ = export_lazily(__name__)

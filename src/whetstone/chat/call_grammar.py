@@ -1,7 +1,7 @@
-"""Grammars of required tool calls, for engines that sample under a constraint.
+"""Grammars of required tool calls, for constrained decoding.
 
-The text around the arguments of a call is read off calls that the chat writes, so a tool-call format needs no code for
-its grammar. Two layouts are recognized:
+The text around the arguments of a call is extracted from calls that the chat writes, so a tool-call format needs no
+code for its grammar. Two layouts are recognized:
 
     prefix {arguments} suffix                       the arguments are one JSON object
     prefix (opening value closing)* suffix          each parameter has tags; the value is JSON or plain text
@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import shared_beginning
 from whetstone.chat.formats import FORMATS
-from whetstone.chat.incremental import Chat
+from whetstone.chat.incremental_tokenizer import Chat
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 from whetstone.chat.protocol import ToolCallFormat
+from whetstone.chat.template_probe import common_prefix
 from whetstone.errors import PolicyError
 
 JSON_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -298,7 +298,7 @@ class _Value:
         return f"{self._writer.literal(opening)} {value} {self._writer.literal(rest)}", defined
 
     def _value(self, closing: str, name: str) -> tuple[str, list[str], str]:
-        """(symbols of the value, the terminals that they refer to, the rest of the closing tag)"""
+        """Return (symbols of the value, the terminals that they refer to, the rest of the closing tag)."""
         if not self._is_text:
             root = {word: self._tool.parameters[word] for word in _DEFINITIONS if word in self._tool.parameters}
             return f"%json {_json({**self._schema, **root})}", [], closing
@@ -421,7 +421,7 @@ def _without_formats(schema: Any) -> Any:
 
 
 def _shared_ending(one: str, other: str) -> str:
-    return shared_beginning(one[::-1], other[::-1])[::-1]
+    return common_prefix(one[::-1], other[::-1])[::-1]
 
 
 def _escaped(text: str) -> str:

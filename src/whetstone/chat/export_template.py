@@ -6,7 +6,7 @@ turns OpenAI messages into the messages that `Chat` passes to the template: tool
 of the tool-call format, results as the format writes them, template variables of the recipe.
 
 Note:
-    `Chat` breaks up look-alikes of special tokens in text from outside, and so does the preamble. The model's own
+    `Chat` breaks up look-alikes of special tokens in untrusted text, and so does the preamble. The model's own
     template does not.
 """
 
@@ -20,12 +20,12 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from whetstone.chat.dialect import Dialect
-from whetstone.chat.format_macros import literal, write_calls_macro, write_tools_macro
-from whetstone.chat.incremental import Chat, Context
+from whetstone.chat.format_macros import write_calls_macro, write_literal, write_tools_macro
+from whetstone.chat.incremental_tokenizer import Chat, Context
 from whetstone.chat.message import Message, ToolCall, ToolSpec, assistant, system, tool_result, user
 from whetstone.chat.protocol import ToolCallFormat
-from whetstone.errors import PolicyError, explained
+from whetstone.chat.template_probe import Dialect
+from whetstone.errors import PolicyError, summarize_exception
 
 _PROBES = (
     ToolSpec(
@@ -96,7 +96,9 @@ class ExportedTemplate:
 
 
 def export_template(chat: Chat, prompts: Sequence[Prompt]) -> ExportedTemplate:
-    """Return the template that reproduces most prompts in plain Transformers; the model's own if it reproduces all.
+    """Return the template that reproduces most prompts in plain Transformers.
+
+    The model's own if it reproduces all.
 
     Args:
         prompts: Prompts of stored episodes, and of `probe_prompts`.
@@ -164,7 +166,7 @@ def find_difference(tokenizer: Any, source: str, prompt: Prompt) -> Difference |
             list(prompt.messages), tools=tools, add_generation_prompt=True, return_dict=True, chat_template=source
         )
     except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        return Difference(f"it cannot be rendered: {explained(error, max_characters=200)}", False)
+        return Difference(f"it cannot be rendered: {summarize_exception(error, max_characters=200)}", False)
     ids = tuple(rendered["input_ids"])
     if ids == prompt.ids:
         return None
@@ -212,7 +214,7 @@ def _preamble(chat: Chat) -> str:
     if len(signs) > _MAX_LOOK_ALIKES:
         signs = [sign for sign in signs if sign in format.markers]
     lines = [
-        f"{{%- if {name} is not defined %}}{{%- set {name} = {literal(value)} %}}{{%- endif %}}"
+        f"{{%- if {name} is not defined %}}{{%- set {name} = {write_literal(value)} %}}{{%- endif %}}"
         for name, value in chat.variables.items()
     ]
     if not dialect.shows_tools:
@@ -225,7 +227,7 @@ def _preamble(chat: Chat) -> str:
         "{%- set content = message.content if message.content is string else "
         "(message.content or []) | map(attribute='text') | join %}",
         "{%- if message.role != 'assistant' %}{%- set whetstone.content = content %}",
-        f"{{%- for sign in [{', '.join(map(literal, signs))}] %}}{{%- set whetstone.content = "
+        f"{{%- for sign in [{', '.join(map(write_literal, signs))}] %}}{{%- set whetstone.content = "
         "whetstone.content | replace(sign, sign[:1] ~ '\u200b' ~ sign[1:]) %}{%- endfor %}",
         "{%- set content = whetstone.content %}{%- endif %}",
         "{%- if message.role == 'assistant' %}",
@@ -250,7 +252,7 @@ def _preamble(chat: Chat) -> str:
         ]
     empty = "none" if dialect.no_tools is None else "[]"
     lines.append(
-        f"{{%- if not tools or {literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}"
+        f"{{%- if not tools or {write_literal(not dialect.shows_tools)} %}}{{%- set tools = {empty} %}}{{%- endif %}}"
     )
     return _START + "".join(f"{line}\n" for line in lines) + _END
 
@@ -265,7 +267,7 @@ def _writes_ids(chat: Chat) -> bool:
 
 
 def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
-    opening, closing = map(literal, dialect.thought_frame)
+    opening, closing = map(write_literal, dialect.thought_frame)
     split = "content.split('</think>')"
     thought = f"{split}[:-1] | join('</think>') | trim"
     lines = ["{%- set thought = message.reasoning_content or message.reasoning or '' %}"]
@@ -305,7 +307,7 @@ def _assistant(dialect: Dialect, *, writes_ids: bool) -> list[str]:
         lines.append(
             "{%- if calls %}{%- set content = whetstone_calls(content, whetstone.called, tools) %}{%- endif %}"
         )
-    silence = literal(dialect.silence)
+    silence = write_literal(dialect.silence)
     entry = f"{{'role': 'assistant', 'content': content or ({silence} if calls else '')}}"
     lines.append(f"{{%- set spoken = {entry} %}}")
     if dialect.thought_key:
@@ -322,7 +324,9 @@ def _call_id(pattern: str) -> str:
     """Write the Jinja expression of a call's id, from the pattern that `Dialect.id_of` fills."""
     if pattern == "call{index:05d}":
         return "'call%05d' | format(whetstone.count)"
-    return literal(pattern).replace("{name}", '" ~ function.name ~ "').replace("{index}", '" ~ whetstone.count ~ "')
+    return (
+        write_literal(pattern).replace("{name}", '" ~ function.name ~ "').replace("{index}", '" ~ whetstone.count ~ "')
+    )
 
 
 def _answer(dialect: Dialect) -> list[str]:
@@ -358,8 +362,8 @@ def _result(format: ToolCallFormat) -> list[str]:
         if len(single) != 1 or single[0].text.count(bodies[0]) != 1:
             continue
         before, after = single[0].text.split(bodies[0])
-        entry = f"{{'role': {literal(single[0].role)}, 'content': text}}"
-        start = f"{{%- set text = {literal(before)} ~ {value} ~ {literal(after)} %}}"
+        entry = f"{{'role': {write_literal(single[0].role)}, 'content': text}}"
+        start = f"{{%- set text = {write_literal(before)} ~ {value} ~ {write_literal(after)} %}}"
         if len(pair) == 2:
             return [start, _append(entry)]
         between = pair[0].text.removeprefix(before).partition(bodies[0])[2].partition(bodies[1])[0]
@@ -367,7 +371,7 @@ def _result(format: ToolCallFormat) -> list[str]:
         return [
             start,
             "{%- if loop.previtem is defined and loop.previtem.role == 'tool' %}",
-            f"{{%- set text = {joined} ~ {literal(between)} ~ {value} ~ {literal(after)} %}}",
+            f"{{%- set text = {joined} ~ {write_literal(between)} ~ {value} ~ {write_literal(after)} %}}",
             "{%- set whetstone.messages = whetstone.messages[:-1] %}",
             "{%- endif %}",
             _append(entry),
@@ -390,7 +394,7 @@ def _first_messages(*, knows_system: bool, shows_tools: bool) -> list[str]:
     alone = first % ("messages[0].role", "described ~ '\\n\\n' ~ messages[0].content")
     alone = f"[{alone}] + messages[1:]"
     if knows_system:
-        alone = f"[{first % (literal('system'), 'described')}] + messages"
+        alone = f"[{first % (write_literal('system'), 'described')}] + messages"
     return [
         *lines,
         "{%- set described = whetstone_tools(tools) if tools else '' %}",

@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat.message import ToolCall, ToolSpec, assistant
 from whetstone.chat.protocol import DescribesInJinja, ToolCallFormat, WritesInJinja
-from whetstone.contracts import fulfils
 from whetstone.errors import PolicyError
 
 _NAMES = ("qzonezq", "qztwozq", "qzsixzq")
@@ -39,14 +39,16 @@ def write_calls_macro(format: ToolCallFormat) -> str:
 
 
 def _tools_body(format: ToolCallFormat) -> str:
-    if fulfils(format, DescribesInJinja):
+    if implements_protocol(format, DescribesInJinja):
         return format.jinja_tools
     tools = [ToolSpec(name, "x", {"type": "object", "properties": {}}) for name in _NAMES]
     bodies = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
     parts = _repeated(lambda count: format.describe(tools[:count]), bodies, ("",) * len(tools))
     if parts is None or parts[1] is None:
-        raise PolicyError("the tool-call format describes tools in a way that no template was derived for")
-    head, between, tail = map(literal, parts)
+        raise PolicyError(
+            "the tool-call format describes tools in a way that no chat template can repeat; export another format"
+        )
+    head, between, tail = map(write_literal, parts)
     return (
         "{%- for tool in tools %}{%- set function = tool.function or tool %}"
         f"{{{{- {head} if loop.first else {between} }}}}"
@@ -57,7 +59,7 @@ def _tools_body(format: ToolCallFormat) -> str:
 
 
 def _calls_body(format: ToolCallFormat) -> str:
-    if fulfils(format, WritesInJinja):
+    if implements_protocol(format, WritesInJinja):
         return format.jinja_calls
     bodies = [json.dumps({"x": text}) for text in ("qzAq", "qzBq", "qzCq")]
     calls = [ToolCall(name, body) for name, body in zip(_NAMES, bodies, strict=True)]
@@ -71,7 +73,7 @@ def _calls_body(format: ToolCallFormat) -> str:
         separator = both.removeprefix("T").removesuffix(format.write(assistant("", calls[0]), ()))
 
     def named(text: str) -> str:
-        return literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
+        return write_literal(text).replace(_NAMES[0], '" ~ call.function.name ~ "')
 
     several = f"{named(between)} if not loop.first else {named(head)}" if between is not None else named(head)
     refused = (
@@ -81,9 +83,9 @@ def _calls_body(format: ToolCallFormat) -> str:
     )
     arguments = "call.function.arguments if call.function.arguments is string else call.function.arguments | tojson"
     return (
-        f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {literal(separator)} }}}}{{%- endif %}}"
+        f"{refused}{{{{- content }}}}{{%- if content %}}{{{{- {write_literal(separator)} }}}}{{%- endif %}}"
         f"{{%- for call in calls %}}{{{{- {several} }}}}{{{{- {arguments} }}}}{{%- endfor %}}"
-        f"{{{{- {literal(tail)} }}}}"
+        f"{{{{- {write_literal(tail)} }}}}"
     )
 
 
@@ -118,7 +120,7 @@ def _repeated(
     return (before, between, after) if triple == expected else None
 
 
-def literal(value: Any) -> str:
+def write_literal(value: Any) -> str:
     """Write a value as a Jinja literal; strings are in double quotes."""
     if value is None or isinstance(value, bool):
         return str(value).lower()

@@ -1,7 +1,8 @@
-"""What is a message? One chat message in the OpenAI shape, as a value.
+"""Chat messages in the OpenAI format, as immutable values.
 
-Easy to get wrong: `arguments` of a tool call is a JSON *string*, exactly as the model's text gave it.
-It may not parse; whoever executes the call finds that out and answers with an error the model reads.
+Note:
+    `arguments` of a tool call is a JSON *string*, exactly as in the model's text. It may be invalid; the component that
+    executes the call then returns an error to the model.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text in a message."""
+    """Text part of a message."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a message."""
+    """Image part of a message."""
 
     url: str
-    """An address or a `data:` URL."""
+    """Address or `data:` URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call the model asked for."""
+    """One tool call."""
 
     name: str
     arguments: str
     """A JSON object as text; not necessarily valid."""
     id: str = ""
-    """Pairs the call with its answer; unique within the episode."""
+    """Identifier that pairs the call with its result; unique within the episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What a model is told of a tool."""
+    """Declaration of a tool for a model."""
 
     name: str
     description: str
@@ -49,17 +50,17 @@ class ToolSpec:
     """A JSON Schema of type `object`."""
 
     def to_openai(self) -> dict[str, Any]:
-        """The declaration as the OpenAI chat API writes it."""
+        """Return the declaration in the OpenAI format."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     @classmethod
     def from_openai(cls, declared: Any) -> ToolSpec:
-        """A declaration in the OpenAI shape, with or without `{"type": "function", "function": …}` around it, or as the
-        Model Context Protocol writes it (`inputSchema`).
+        """Parse a declaration in the OpenAI format, with or without `{"type": "function", "function": …}` around it, or
+        in the format of the Model Context Protocol (`inputSchema`).
 
         Raises:
-            ValueError: It is none.
+            ValueError: If it is not one.
         """
         inner = declared.get("function", declared) if isinstance(declared, Mapping) else None
         if not isinstance(inner, Mapping) or "name" not in inner:
@@ -69,7 +70,10 @@ class ToolSpec:
 
     @property
     def properties(self) -> dict[str, Mapping[str, Any]]:
-        """The schema of each parameter by name; one that is no mapping (`true`: anything) says nothing."""
+        """Schema of each parameter by name.
+
+        A schema that is not a mapping (`true`: anything) becomes {}.
+        """
         declared = self.parameters.get("properties")
         if not isinstance(declared, Mapping):
             return {}
@@ -77,7 +81,7 @@ class ToolSpec:
 
     @property
     def only_text_parameter(self) -> str | None:
-        """The name of the parameter where the tool takes exactly one, a string; else None."""
+        """Name of the parameter if the tool has exactly one, a string; else None."""
         if len(self.properties) != 1:
             return None
         ((name, schema),) = self.properties.items()
@@ -86,30 +90,32 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: who speaks, what is said, and what is called."""
+    """One message: role, content and tool calls."""
 
     role: Role
     content: tuple[Text | Image, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """On a `tool` message: the call it answers."""
+    """Id of the call of which a `tool` message is the result."""
     malformed: tuple[str, ...] = ()
-    """Attempts at a call that could not be read, each with what was wrong; only on `assistant` messages."""
+    """Calls that could not be parsed, each as an error text; only on `assistant` messages."""
 
     @property
     def text(self) -> str:
-        """All text parts, one after the other."""
+        """Concatenated text parts."""
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Text and addresses of images: equal for messages that show the same to the policy."""
+        """Text and addresses of images: equal for messages that are equal for the policy."""
         return (self.text, *(part.url for part in self.content if isinstance(part, Image)))
 
     def to_openai(self) -> dict[str, Any]:
-        """The message as the OpenAI chat API writes it; text alone is a plain string.
+        """Return the message in the OpenAI format.
 
-        `malformed` is ours and is written only where there is something in it.
+        Content without images is a plain string.
+
+        `malformed` is an extension and is written only if it is not empty.
         """
         written: dict[str, Any] = {"role": self.role}
         if all(isinstance(part, Text) for part in self.content):
@@ -129,10 +135,12 @@ class Message:
 
     @classmethod
     def from_openai(cls, written: Mapping[str, Any]) -> Message:
-        """The message `to_openai` wrote, or one from any OpenAI-style API; `content: null` is no content.
+        """Parse a message of `to_openai` or of any OpenAI-style API.
+
+        `content: null` is no content.
 
         Raises:
-            ValueError: It is none: another role, a text that is no text, a call without a name.
+            ValueError: If it is not one: an unknown role, a text that is not a string, a call without a name.
         """
         if not isinstance(written, Mapping) or written.get("role") not in get_args(Role):
             raise ValueError(f"a message has a role of {', '.join(get_args(Role))}, got {str(written)[:80]}")
@@ -146,22 +154,22 @@ class Message:
 
 
 def system(text: str) -> Message:
-    """A message that sets the scene."""
+    """Create a system message."""
     return Message("system", (Text(text),))
 
 
 def user(text: str) -> Message:
-    """A message from the user."""
+    """Create a user message."""
     return Message("user", (Text(text),))
 
 
 def assistant(text: str, *tool_calls: ToolCall) -> Message:
-    """A message from the model."""
+    """Create a message of the model."""
     return Message("assistant", (Text(text),) if text else (), tool_calls)
 
 
 def tool_result(text: str, *, call_id: str | None = None) -> Message:
-    """The answer of a tool; no `call_id` where the call could not even be read."""
+    """Create a tool result; `call_id` is None if the call could not be parsed."""
     return Message("tool", (Text(text),), tool_call_id=call_id)
 
 
@@ -194,11 +202,11 @@ def _call_from_openai(call: Any) -> ToolCall:
 
 def _list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"a list was to be here, got {str(value)[:80]}")
+        raise ValueError(f"expected a list, got {str(value)[:80]}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"a text was to be here, got {str(value)[:80]}")
+        raise ValueError(f"expected a string, got {str(value)[:80]}")
     return value

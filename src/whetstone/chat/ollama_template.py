@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from whetstone.chat.incremental import Chat
+from whetstone.chat.incremental_tokenizer import Chat
 from whetstone.chat.message import ToolSpec
 
 END = "end"
@@ -25,7 +25,9 @@ _MARK = "qz{}zq"
 
 
 def message_frames(tokenizer: Any, source: str) -> dict[tuple[str, str], str]:
-    """Return the text between two messages by their roles; `("", role)` is the text before the first.
+    """Return the text between two messages by their roles.
+
+    `("", role)` is the text before the first.
 
     Pairs that the template refuses, such as results without a call, are left out.
     """

@@ -1,4 +1,4 @@
-"""The seam of the chat room: how a model is told of tools, asks for them, and reads their answers."""
+"""Interfaces of tool-call formats: describing tools, writing and parsing calls, writing results."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from whetstone.chat.message import Message, ToolSpec
 
 
 class ToolCallFormat(Protocol):
-    """A way to write tool calls as text. Reading never raises: what cannot be read is in `Message.malformed`."""
+    """A syntax of tool calls in text. Parsing never raises: errors are in `Message.malformed`."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts with a meaning of their own; in foreign text they are broken up so that nothing is forged."""
+        """Texts with a special meaning.
+
+        In untrusted text they are broken up so that calls cannot be forged.
+        """
         ...
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Texts behind which a turn is over, whatever the model would go on to say."""
+        """Texts after which a turn ends, whatever the model would write next."""
         ...
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """What the system message says of the tools on offer; empty where there are none."""
+        """Return the description of the tools in the system message.
+
+        Empty if there are none.
+        """
         ...
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """An assistant message as the text a model would have produced.
+        """Write an assistant message as the text that a model would have produced.
 
         Raises:
-            ValueError: The message holds something the format cannot express.
+            ValueError: If the format cannot express the message.
         """
         ...
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The assistant message in a model's text: what it says, what it calls, and what could not be read."""
+        """Parse a model's text into an assistant message: text, calls and malformed calls."""
         ...
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages with `tool` answers in the form this format shows them to the model."""
+        """Convert `tool` messages into the form in which this format presents results to the model."""
         ...
 
 

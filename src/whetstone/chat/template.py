@@ -1,11 +1,12 @@
-"""How is a model's chat template rendered, when whoever wrote the model folder may mean harm?
+"""Sandboxed rendering of untrusted chat templates, with limits of time and memory.
 
-A template is a program. Jinja's sandbox keeps it away from Python's insides, and lets it take all the time and memory
-there are: `range` in `range`, a text doubled forty times, `{{ 'a' * 10**10 }}`. Here what it makes is measured before
-and behind each operation, and its time at each turn of a loop, each call and each piece it shows.
+A template is a program. Jinja's sandbox isolates it from Python's internals, but does not limit its time and memory:
+`range` in `range`, a text doubled forty times, `{{ 'a' * 10**10 }}`. Here the size of values is checked before and
+after each operation, and the elapsed time at each iteration of a loop, each call and each piece of output.
 
-Easy to get wrong: what is shown must be, to the letter, what Transformers shows for a template that means well; so the
-environment is set up as theirs is. One thing is allowed that is not there: a list may be appended to and popped from.
+Note:
+    For a harmless template the output must be identical to that of Transformers, so the environment is configured in
+    the same way. One operation is allowed in addition: a list may be appended to and popped from.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 _MOST_SECONDS = 5.0
-"""Of processor time for one rendering; those of the field take some thousandths."""
+"""Maximum processor time of one rendering; common templates take a few milliseconds."""
 _MOST_MADE = 256 << 20
-"""Characters and elements made in one rendering."""
+"""Maximum number of characters and elements created in one rendering."""
 _LARGEST = 16 << 20
-"""Of one value: its characters, and its elements by their weight."""
+"""Maximum size of one value: its characters, and its elements by their weight."""
 _WEIGHT = 64
-"""Of an element, or a bit of a number, in characters."""
+"""Weight of an element, or of a bit of a number, in characters."""
 _LARGEST_NUMBER = 100_000
-"""As an argument: of a width, a count."""
+"""Maximum number in an argument: a width, a count."""
 _LONGEST_TEMPLATE = 1 << 20
 OWN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "functions", "datetime"})
-"""What every template is given."""
+"""Variables that every template receives."""
 _CLOCKS = frozenset({"datetime", "strftime_now"})
 _WIDE = re.compile(r"\d{6}|\*")
-"""Widths in formats, those taken from an argument among them."""
+"""Pattern of widths in formats, including those from an argument."""
 
 
 class ChatTemplate:
-    """A template, ready to be rendered.
+    """A compiled template.
 
     Args:
-        source: Jinja, as models of the field come with it.
+        source: Jinja source of a model's template.
 
     Raises:
-        TemplateError: It is no Jinja.
+        TemplateError: If the Jinja is invalid.
     """
 
     def __init__(self, source: str) -> None:
@@ -64,7 +65,7 @@ class ChatTemplate:
             tree = self._environment.parse(source)
             self._asks = {node.name for node in tree.find_all(nodes.Name)}
             self.reads = frozenset(meta.find_undeclared_variables(tree) - self._environment.globals.keys())
-            """What it reads that it has not made itself."""
+            """Variables that the template reads and does not define."""
             measured = _Measuring().visit(tree)
             measured.set_environment(self._environment)
             code = self._environment.compile(measured)
@@ -79,14 +80,16 @@ class ChatTemplate:
         special: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """The text of a conversation.
+        """Render a conversation.
 
         Args:
-            special: Special tokens by their names, as templates read them, and whatever else one is given.
-            tools: On offer, as the OpenAI chat API writes them; None where the conversation has none.
+            messages: Messages.
+            add_generation_prompt: Whether to add the generation prompt.
+            special: Special tokens by the names that templates use, and additional template variables.
+            tools: Available tools in the OpenAI format; None if there are none.
 
         Raises:
-            TemplateError: The template fails, or takes more time or memory than it may.
+            TemplateError: If the template fails, or exceeds its time or memory.
         """
         self._environment.begin()
         with _as_template_errors():
@@ -101,11 +104,11 @@ class ChatTemplate:
 
     @property
     def tells_time(self) -> bool:
-        """Whether it may show another text tomorrow."""
+        """Whether the output can depend on the current time."""
         return not self._asks.isdisjoint(_CLOCKS)
 
     def _own_names(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
-        """What some templates ask for by names of their own: the tools as a text (FireFunction), the day."""
+        """Return variables of some templates: the tools as text (FireFunction), the date."""
         own: dict[str, str] = {}
         if "functions" in self._asks:
             own["functions"] = json.dumps(tools or [], ensure_ascii=False)
@@ -115,24 +118,24 @@ class ChatTemplate:
 
 
 @functools.lru_cache(maxsize=4)
-def compiled(source: str) -> ChatTemplate:
-    """The template, compiled once where several ask for it: a long one takes half a second.
+def compile_template(source: str) -> ChatTemplate:
+    """Compile a template, with a cache: compiling a long one takes half a second.
 
     Raises:
-        TemplateError: It is no Jinja.
+        TemplateError: If the Jinja is invalid.
     """
     return ChatTemplate(source)
 
 
 def _copied(value: Any) -> Any:
-    """The same in lists and dicts of its own."""
+    """Copy nested lists and dicts."""
     if isinstance(value, Mapping):
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 class _as_template_errors:
-    """Whatever a template makes Python raise is the template's failure."""
+    """Converts all exceptions of a template into `TemplateError`."""
 
     def __enter__(self) -> None:
         pass
@@ -143,16 +146,16 @@ class _as_template_errors:
 
 
 class _Spent(threading.local):
-    """By the rendering that a thread is at."""
+    """Resources that the rendering in a thread has used."""
 
-    made: int = 0
-    """Characters."""
+    size: int = 0
+    """Number of characters created."""
     until: tuple[float, float] = (math.inf, math.inf)
-    """By the clock on the wall, by the thread's own: when its time is over."""
+    """Deadlines by the monotonic clock and by the thread's processor time."""
 
 
 class _Measured(ImmutableSandboxedEnvironment):
-    """Transformers' environment for templates, in which each operation is measured."""
+    """Transformers' environment for templates, with limits on each operation."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -165,42 +168,42 @@ class _Measured(ImmutableSandboxedEnvironment):
         self.globals["dict"] = lambda *args, **named: dict(*args, **named)
         self.globals["namespace"] = _Names
         del self.globals["lipsum"]
-        self._own = (self.shown, self.tick, self.joined, self.made)
+        self._own = (self.check_output, self.tick, self.join_values, self.count_size)
         self._spent = _Spent()
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Also a list's `append` and `pop`, which Kimi-K2's template needs: what a template is given is a copy."""
+        """Also allow `append` and `pop` of lists, which Kimi-K2's template requires: templates receive copies."""
         return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
     def begin(self) -> None:
-        """A rendering begins."""
-        self._spent.made = 0
+        """Reset the limits for a rendering."""
+        self._spent.size = 0
         self._spent.until = time.monotonic() + _MOST_SECONDS, time.thread_time() + _MOST_SECONDS
 
     def tick(self) -> bool:
-        """A turn of a loop, a call; always true."""
-        # it cannot have run out before as much has passed by the clock on the wall, which is quicker to look at
+        """Check the time, at an iteration of a loop or a call; return True."""
+        # processor time is at most elapsed time, which is faster to read
         soonest, until = self._spent.until
         if time.monotonic() > soonest and time.thread_time() > until:
             raise TemplateError(f"it takes longer than {_MOST_SECONDS:g} s")
         return True
 
-    def made(self, value: Any) -> Any:
-        """A value the template made."""
-        self._spent.made += _size(value)
-        if self._spent.made > _MOST_MADE:
+    def count_size(self, value: Any) -> Any:
+        """Count the size of a value that the template created."""
+        self._spent.size += _size(value)
+        if self._spent.size > _MOST_MADE:
             raise TemplateError(f"it makes more than {_MOST_MADE} characters")
         return value
 
-    def shown(self, value: Any) -> str:
-        """A piece of what is shown."""
+    def check_output(self, value: Any) -> str:
+        """Check and return a piece of output."""
         self.tick()
         _size(value)
-        return str(self.made(str(value)))
+        return str(self.count_size(str(value)))
 
-    def joined(self, *values: Any) -> str:
-        """`a ~ b`."""
-        return "".join(map(self.shown, values))
+    def join_values(self, *values: Any) -> str:
+        """Concatenate values (`a ~ b`)."""
+        return "".join(map(self.check_output, values))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
         """See `SandboxedEnvironment.call`."""
@@ -212,7 +215,7 @@ class _Measured(ImmutableSandboxedEnvironment):
             _check_growth(subject, (*args, *named.values()), formats=__obj.__name__ in ("format", "format_map"))
         else:
             _check_numbers((*args, *named.values()))
-        return __self.made(super().call(__context, __obj, *args, **named))
+        return __self.count_size(super().call(__context, __obj, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """See `SandboxedEnvironment.call_binop`."""
@@ -225,7 +228,7 @@ class _Measured(ImmutableSandboxedEnvironment):
             raise TemplateError("it makes a number that is too large")
         elif operator == "%" and isinstance(left, str):
             _check_growth(left, right if isinstance(right, tuple) else (right,), formats=True)
-        return self.made(super().call_binop(context, operator, left, right))
+        return self.count_size(super().call_binop(context, operator, left, right))
 
     def _measured_filter(self, function: Callable[..., Any]) -> Callable[..., Any]:
         passed = 1 if hasattr(function, "jinja_pass_arg") else 0  # context or environment come first
@@ -235,13 +238,13 @@ class _Measured(ImmutableSandboxedEnvironment):
             self.tick()
             subject, *others = (*args[passed:], *named.values())
             _check_growth(subject, others, formats=function.__name__ == "do_format")
-            return self.made(function(*args, **named))
+            return self.count_size(function(*args, **named))
 
         return measured
 
 
 class _Measuring(NodeTransformer):
-    """A template in which loops, texts and lists are measured."""
+    """Inserts checks of loops, texts and lists into a template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -258,35 +261,35 @@ class _Measuring(NodeTransformer):
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
         node.nodes = [
-            _measure("shown", each, nodes.Const(each.data) if isinstance(each, nodes.TemplateData) else each)
+            _measure("check_output", each, nodes.Const(each.data) if isinstance(each, nodes.TemplateData) else each)
             for each in node.nodes
         ]
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _measure("joined", node, *node.nodes)
+        return _measure("join_values", node, *node.nodes)
 
     def _collection(self, node: Any) -> nodes.Node:
         self.generic_visit(node)
-        return node if getattr(node, "ctx", "load") != "load" else _measure("made", node, node)
+        return node if getattr(node, "ctx", "load") != "load" else _measure("count_size", node, node)
 
     visit_List = visit_Tuple = visit_Dict = _collection
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model said, for training on masks; here it shows what is in it."""
+    """`{% generation %}` marks the model's text for loss masks; here it renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """What is in it."""
+        """Return the content."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Names(Namespace):
-    """A template's own variables, none of which reach into Python."""
+    """A template's namespace, whose variables cannot access Python's internals."""
 
     def __init__(*args: Any, **named: Any) -> None:
         own, *rest = args
@@ -305,7 +308,7 @@ class _Names(Namespace):
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise TemplateError(f"a variable is called {name[:60]!r}; names do not begin with an underscore")
+        raise TemplateError(f"a variable is called {name[:60]!r}; names must not start with an underscore")
 
 
 def _measure(what: str, at: nodes.Node, *values: Any) -> nodes.Call:
@@ -325,10 +328,10 @@ def _to_json(
 
 
 def _size(value: Any) -> int:
-    """Characters and weighed elements, those of shared parts as often as they are there.
+    """Return the number of characters and weighted elements; shared parts count each time.
 
     Raises:
-        TemplateError: More than a value may have.
+        TemplateError: If a value exceeds its limit.
     """
     size, left = 0, [value]
     while left:
@@ -349,14 +352,14 @@ def _size(value: Any) -> int:
 
 
 def _check_growth(subject: Any, others: Sequence[Any], *, formats: bool) -> None:
-    """See that a text or list cannot become too large by what it is combined with.
+    """Check that a text or list cannot become too large in an operation.
 
     Raises:
-        TemplateError: It could.
+        TemplateError: If it could.
     """
     _check_numbers(others)
     if formats and isinstance(subject, str) and _WIDE.search(subject):
-        raise TemplateError(f"it formats by {subject[:40]!r}, which may be too wide")
+        raise TemplateError(f"the format {subject[:40]!r} may be too wide")
     if _extent(subject) * max((_extent(other) for other in others), default=1) > 12 * _LARGEST:
         raise TemplateError("it makes a value that is too large")
 
@@ -364,12 +367,12 @@ def _check_growth(subject: Any, others: Sequence[Any], *, formats: bool) -> None
 def _check_numbers(values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, int | float) and abs(value) > _LARGEST_NUMBER:
-            raise TemplateError(f"it asks for {value:.6g} of something")
+            raise TemplateError(f"an argument is too large: {value:.6g}")
 
 
 def _extent(value: Any) -> int:
     if isinstance(value, str | list | tuple | dict | range):
         return len(value) + 1
-    if isinstance(value, Iterator):  # what `map` and `select` give: no longer than a range may be
+    if isinstance(value, Iterator):  # from `map` and `select`: no longer than a range may be
         return _LARGEST_NUMBER
     return 1 + abs(int(value)) if isinstance(value, int) else 1

@@ -2,7 +2,7 @@
 
 Note:
     `</think>` may also occur within the thought ("I close with </think>") and within the arguments of a call. Therefore
-    the thought ends at the last such sign that is not part of a call. Other signs are tokens, and end it at once.
+    the thought ends at the last such tag that is not part of a call. Other tags are tokens, and end it immediately.
 """
 
 from __future__ import annotations

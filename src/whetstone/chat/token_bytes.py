@@ -1,7 +1,7 @@
 """Bytes of single tokens.
 
-A token can hold a part of a character, which no text expresses: decoded by itself it is U+FFFD. The bytes of the tokens
-of an answer, joined, are the bytes of its text.
+A token can contain a part of a character, which no text expresses: decoded separately it is U+FFFD. The concatenated
+bytes of the tokens of an answer are the bytes of its text.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def text_offsets(pieces: Sequence[bytes]) -> list[int]:
 
 
 def _decoders(tokenizer: Any) -> list[dict[str, Any]]:
-    """The steps by which a fast tokenizer decodes; none of any other tokenizer."""
+    """Return the decoding steps of a fast tokenizer; none for any other tokenizer."""
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
     if decoder is None:
         return []
@@ -92,7 +92,7 @@ def _pattern(step: dict[str, Any]) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Letter → byte, as byte-level tokenizers write bytes: printable ones as themselves, others from U+0100 on."""
+    """Return letter → byte of byte-level tokenizers: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

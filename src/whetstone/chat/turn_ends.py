@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.chat.dialect import CALLED, SAID, THOUGHT, TOOL, Dialect, Prober, Speech, shared_beginning
 from whetstone.chat.message import ToolCall
+from whetstone.chat.template_probe import CALLED, SAID, THOUGHT, TOOL, Dialect, Prober, TurnParts, common_prefix
 from whetstone.errors import PolicyError
 
 _PROBE = "\ue000probe\ue000"
@@ -94,11 +94,11 @@ class _Finder:
         Raises:
             PolicyError: No special token ends a turn.
         """
-        messages = ({"role": "user", "content": "x"}, Speech("", "", _PROBE))
+        messages = ({"role": "user", "content": "x"}, TurnParts("", "", _PROBE))
         alone = self.render(messages, (), False).rpartition(_PROBE)[2]
         following = self.render((*messages, {"role": "user", "content": "x"}), (), True).rpartition(_PROBE)[2]
         # some templates close the last turn once more (Phi-3), or with another token (gpt-oss)
-        closed = answering = self._ends(shared_beginning(alone, following), alone) or self._ends(alone, alone)
+        closed = answering = self._ends(common_prefix(alone, following), alone) or self._ends(alone, alone)
         if not answering:  # the token that starts the next message ends the turn
             answering = self._first_special(following)
         if not answering:
@@ -109,7 +109,7 @@ class _Finder:
         if not self.dialect.writes_calls:
             return answering, answering
         call = ToolCall(TOOL.name, json.dumps({"text": CALLED}))
-        called = Speech("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
+        called = TurnParts("", "", "", (replace(call, id=self.dialect.id_of(call, 0)),))
         answer = {"role": "tool", "tool_call_id": called.calls[0].id, "name": TOOL.name, "content": "x"}
         tail = self.render((messages[0], called), (TOOL,), False).rpartition(CALLED)[2]
         ids = [i for i in self.vocabulary.encode(tail) if i in self.vocabulary.added]
@@ -127,7 +127,7 @@ class _Finder:
 
     def find_text_end(self, stops: Sequence[str]) -> str:
         """Return the text that the template writes between an answer and the token that ends the turn."""
-        rendered = self.render(({"role": "user", "content": "x"}, Speech("", "", _PROBE)), (), False)
+        rendered = self.render(({"role": "user", "content": "x"}, TurnParts("", "", _PROBE)), (), False)
         after = rendered.rpartition(_PROBE)[2]
         end = min((at for stop in stops if (at := after.find(stop)) >= 0), default=0)
         between = after[:end].strip()
@@ -140,7 +140,7 @@ class _Finder:
             return False
         call = ToolCall(TOOL.name, json.dumps({"text": CALLED, "count": 3}))
         calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(2))
-        text = self.prober.turn(self.dialect.speech(Speech("", "", "", calls)), self.dialect.shows_tools)
+        text = self.prober.turn(self.dialect.convert_turn(TurnParts("", "", "", calls)), self.dialect.shows_tools)
         rest = text.partition(CALLED)[2]
         return closing in rest.rpartition(CALLED)[0]
 
@@ -155,7 +155,9 @@ class _Finder:
             if count and not self.dialect.writes_calls:
                 continue
             calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index in range(count))
-            text = self.prober.turn(self.dialect.speech(Speech("", thought, content, calls)), self.dialect.shows_tools)
+            text = self.prober.turn(
+                self.dialect.convert_turn(TurnParts("", thought, content, calls)), self.dialect.shows_tools
+            )
             last = max(text.rfind(mark) for mark in (SAID, CALLED))
             if last >= 0 and all(mark in text for mark in (thought, content, *(CALLED for _ in calls))):
                 inner |= ends.intersection(self.vocabulary.encode(text[:last]))

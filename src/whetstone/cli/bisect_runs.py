@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from whetstone import analysis
-from whetstone.cli import completing
-from whetstone.plain_json import to_json
-from whetstone.tools.plain_text import plain
+from whetstone.cli import shell_completion
+from whetstone.strict_json import to_json
+from whetstone.tools.sanitize_text import sanitize_text
 
 if TYPE_CHECKING:
     from whetstone.analysis import FirstDifference
@@ -21,8 +21,8 @@ _INPUTS_SHOWN = 12
 
 
 @click.command()
-@click.argument("run_a", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
-@click.argument("run_b", type=click.Path(path_type=Path, file_okay=False), shell_complete=completing.run_folders)
+@click.argument("run_a", type=click.Path(path_type=Path, file_okay=False), shell_complete=shell_completion.run_folders)
+@click.argument("run_b", type=click.Path(path_type=Path, file_okay=False), shell_complete=shell_completion.run_folders)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bisect(run_a: Path, run_b: Path, as_json: bool) -> None:
     """Find the first difference of RUN_A and RUN_B, in causal order.
@@ -35,7 +35,7 @@ def bisect(run_a: Path, run_b: Path, as_json: bool) -> None:
         click.echo(to_json(asdict(comparison)))
     else:
         for name, a, b in comparison.inputs[:_INPUTS_SHOWN]:
-            click.echo(plain(f"input  {name}: {a} | {b}"))
+            click.echo(sanitize_text(f"input  {name}: {a} | {b}"))
         if len(comparison.inputs) > _INPUTS_SHOWN:
             click.echo(f"input  {len(comparison.inputs) - _INPUTS_SHOWN} more (--json lists them)")
         _show(comparison.first)
@@ -58,9 +58,9 @@ def _show(first: FirstDifference | None) -> None:
     where += [f"trajectory {first.trajectory}"] if first.trajectory else []
     where += [] if first.turn is None else [f"turn {first.turn}"]
     where += [] if first.token is None else [f"token {first.token}"]
-    click.secho(plain(f"first difference: {first.level}{f' {first.name}' if first.name else ''}"), bold=True)
-    click.echo(plain(f"  {', '.join(where)}"))
+    click.secho(sanitize_text(f"first difference: {first.level}{f' {first.name}' if first.name else ''}"), bold=True)
+    click.echo(sanitize_text(f"  {', '.join(where)}"))
     if first.text:
-        click.echo(plain(f"  after {first.text!r}"))
-    click.echo(plain(f"  A: {first.a}"))
-    click.echo(plain(f"  B: {first.b}"))
+        click.echo(sanitize_text(f"  after {first.text!r}"))
+    click.echo(sanitize_text(f"  A: {first.a}"))
+    click.echo(sanitize_text(f"  B: {first.b}"))

@@ -1,4 +1,4 @@
-"""`whetstone chat`: speak with a policy in the terminal; its tools work."""
+"""`whetstone chat`: chat with a policy in the terminal; its tools work."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.rollout
-from whetstone.cli import completing
-from whetstone.cli.effects import allow_effects_option, ask_once, permitting
-from whetstone.cli.run_or_model import assembled
-from whetstone.cli.shown import shown
-from whetstone.cli.unread import LEARNING, say_unread
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
+from whetstone.cli import shell_completion
+from whetstone.cli.effects import add_permissions, allow_effects_option, ask_once
+from whetstone.cli.format_message import format_message
+from whetstone.cli.policy_argument import load_policy_argument, member_option
+from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.environments.protocol import HoldsTools
-from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, explained
+from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError, summarize_exception
 
 if TYPE_CHECKING:
-    from whetstone.assembly import Assembly
+    from whetstone.assembly import RunComponents
     from whetstone.inference import Engine
 
 
@@ -29,11 +29,12 @@ _OF_EPISODES = ("rollout.strategy", "rollout.group_size", "rollout.temperature",
 
 
 @click.command()
-@click.argument("run_or_model", shell_complete=completing.run_folders)
+@click.argument("run_or_model", shell_complete=shell_completion.run_folders)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--recipe", help="Whose tools a model has; none unless said. A run has its own.")
+@click.option("--recipe", help="Recipe with the tools of a model [none]. A run has its own.")
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.7, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for sampling.")
+@member_option
 @allow_effects_option
 def chat(
     run_or_model: str,
@@ -41,32 +42,37 @@ def chat(
     recipe: str | None,
     temperature: float,
     seed: int,
+    member: str | None,
     allow_effects: bool,
 ) -> None:
-    """Speak with RUN_OR_MODEL, a run at its last checkpoint or a model as `policy.path` names it.
+    """Chat with RUN_OR_MODEL, a run at its last checkpoint or a model as in `policy.path`.
 
-    A line of yours, then what it says and calls, with what its tools answer. Ctrl-D ends; lines may come from a pipe.
+    Each line of input is a user message. The response, the tool calls and their results are printed. Ctrl-D ends the
+    chat; input can come from a pipe.
     """
-    say_unread(overrides, (*LEARNING, *_OF_EPISODES), "what is said is neither judged nor learned from")
-    assembly = assembled(run_or_model, permitting(overrides, allow_effects), recipe, ask=ask_once())
-    if not fulfils(assembly.environment(), HoldsTools):
+    warn_unused_overrides(overrides, (*LEARNING, *_OF_EPISODES), "a chat is neither scored nor trained on")
+    allowed = add_permissions(overrides, allow_effects)
+    assembly = load_policy_argument(run_or_model, allowed, recipe, member=member, ask=ask_once())
+    if not implements_protocol(assembly.environment(), HoldsTools):
         named = assembly.resolved.recipe.environment.name
-        raise RecipeError(f'the environment "{named}" is no set of tools, and only those can be spoken with')
+        raise RecipeError(f'the environment "{named}" is not a set of tools; only those support chat')
     with asyncio.Runner() as runner:
         engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
         talk = _conversation(assembly, engine, temperature, seed)
         try:
             for line in _lines():
-                runner.run(_answered(talk, line))
+                runner.run(_send_line(talk, line))
         except PromptTooLong as full:
             click.echo(f"whetstone: {full}; start another one", err=True)
         except InfrastructureError as error:
-            raise RecipeError(f"what a tool stands on is gone: {explained(error)}") from error
+            raise RecipeError(f"a resource of a tool is not available: {summarize_exception(error)}") from error
         finally:
-            runner.run(_closed(talk, engine))
+            runner.run(_close(talk, engine))
 
 
-def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: int) -> whetstone.rollout.Conversation:
+def _conversation(
+    assembly: RunComponents, engine: Engine, temperature: float, seed: int
+) -> whetstone.rollout.Conversation:
     environment = assembly.environment()
     settings = assembly.resolved.recipe.environment
     limits = whetstone.rollout.Limits(settings.max_turns, assembly.policy.context_length, settings.timeout_seconds)
@@ -83,7 +89,7 @@ def _conversation(assembly: Assembly, engine: Engine, temperature: float, seed: 
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, or comes through a pipe; empty lines say nothing."""
+    """Yield the lines of standard input; empty lines are skipped."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while True:
@@ -96,11 +102,11 @@ def _lines() -> Iterator[str]:
             yield line.strip()
 
 
-async def _answered(talk: whetstone.rollout.Conversation, line: str) -> None:
+async def _send_line(talk: whetstone.rollout.Conversation, line: str) -> None:
     async for message in talk.say(line):
-        click.secho(shown(message), dim=message.role == "tool")
+        click.secho(format_message(message), dim=message.role == "tool")
 
 
-async def _closed(talk: whetstone.rollout.Conversation, engine: Engine) -> None:
+async def _close(talk: whetstone.rollout.Conversation, engine: Engine) -> None:
     await talk.close()
     await engine.close()

@@ -1,10 +1,10 @@
-"""How is a check shown to a person? One line, and under it what would mend it."""
+"""Output of a check: one line with its status, and a second one with the remedy."""
 
 from __future__ import annotations
 
 import click
 
-from whetstone.evaluation.checks import Check, CheckStatus
+from whetstone.evaluation.check_result import Check, CheckStatus
 
 _MARKS = {
     CheckStatus.PASS: click.style("pass", fg="green"),
@@ -13,8 +13,8 @@ _MARKS = {
 }
 
 
-def show(check: Check) -> None:
-    """Print it."""
+def print_check(check: Check) -> None:
+    """Print the result of a check."""
     click.echo(f"{_MARKS[check.verdict]}  {check.name:<24} {check.said}  ({check.seconds:.1f} s)")
     if check.mend:
         click.echo(f"{'':<30} → {check.mend}")

@@ -10,7 +10,7 @@ import click
 
 from whetstone import evaluation
 from whetstone.errors import RecipeError
-from whetstone.plain_json import to_json
+from whetstone.strict_json import to_json
 
 
 @click.command("compare-logs")
@@ -21,12 +21,12 @@ def compare_logs(files: tuple[Path, ...], as_json: bool) -> None:
 
     `whetstone evaluate … --inspect FILE` writes such a log.
     """
-    named = {str(file): evaluation.outcomes_of(file) for file in files}
+    named = {str(file): evaluation.read_task_scores(file) for file in files}
     if len(named) < len(files):
         raise RecipeError("a log is listed twice")
     means = {name: (fmean(tasks.values()), len(tasks)) for name, tasks in named.items()}
     try:
-        pairs = evaluation.paired({name: {0: tasks} for name, tasks in named.items()})
+        pairs = evaluation.compare_pairs({name: {0: tasks} for name, tasks in named.items()})
     except ValueError as error:
         raise RecipeError(f"{error}: the same tasks have the same ids in both") from None
     if as_json:

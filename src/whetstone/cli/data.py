@@ -13,19 +13,21 @@ import click
 import whetstone.assembly
 import whetstone.record
 import whetstone.training
-from whetstone.data.checking import DataReader, DataReport, checked_file, counted, write_redacted
-from whetstone.data.choosing import Choice
+from whetstone.cli.data_import import import_data
 from whetstone.data.conversations import LEARNED_FROM
-from whetstone.data.rows import InvalidRow, read_rows
+from whetstone.data.offline_episodes import best_and_worst, stored_groups
+from whetstone.data.policy_limits import PolicyLimits
+from whetstone.data.row_readers import InvalidRow, read_rows
+from whetstone.data.select_episodes import Choice
 from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensitive, missing_package
-from whetstone.data.stored_episodes import best_and_worst, stored_groups
-from whetstone.environments.protocol import tools_shown
+from whetstone.data.traces.otel_export import export_episode
+from whetstone.data.validate import DataReader, DataReport, check_file, count_lines, write_redacted
 from whetstone.errors import DataError
-from whetstone.extras import install_command
-from whetstone.plain_json import to_json
+from whetstone.optional_dependencies import install_command
 from whetstone.plugins import find_part
 from whetstone.recipe import DataSettings, Resolved, load_recipe
-from whetstone.recipe.stages import stages_of
+from whetstone.recipe.stage_recipes import list_stages
+from whetstone.strict_json import to_json
 from whetstone.tasks.file import task_suffix
 from whetstone.trajectory import Segment
 from whetstone.trajectory_json import encoded_trajectory
@@ -33,7 +35,10 @@ from whetstone.trajectory_json import encoded_trajectory
 
 @click.group()
 def data() -> None:
-    """Check a dataset, or export one from a run."""
+    """Check a dataset, import one from traces, or export one from a run."""
+
+
+data.add_command(import_data)
 
 
 @data.command()
@@ -46,7 +51,7 @@ def data() -> None:
     help="Assistant turns to train: all, last, calls, answers, or module:name.  [default: of the stage, or all]",
 )
 @click.option(
-    "-n", "show", type=click.IntRange(min=0), default=1, show_default=True, help="How many to show in tokens."
+    "-n", "show", type=click.IntRange(min=0), default=1, show_default=True, help="Number of episodes to show as tokens."
 )
 @click.option(
     "--redact",
@@ -70,11 +75,11 @@ def check(
 
     If a stage of the recipe names FILE, the file is read with the settings of that stage, its filters included. Every
     row is read: invalid rows, duplicates, rows that are too long, changed by the template or contain tasks of the
-    evaluation, and the number of secrets and personal data by kind. The first episode is shown token by token, trained
-    tokens in green. The exit code is 2 if a row is invalid.
+    evaluation, answers that are longer than the policy may sample, and the number of secrets and personal data by kind.
+    The first episode is shown token by token, trained tokens in green. The exit code is 2 if a row is invalid.
     """
     resolved = load_recipe(recipe, overrides)
-    assembly = whetstone.assembly.assemble(whetstone.assembly.with_learning(resolved))
+    assembly = whetstone.assembly.assemble(whetstone.assembly.as_reinforcement(resolved))
     stage, settings = _settings_for(resolved, file)
     changes = {"split": split, "train_on": train_on}
     settings = settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
@@ -86,14 +91,15 @@ def check(
             assembly.chat,
             settings,
             stage.partition(".")[0],
-            offered=tuple(tools_shown(assembly.environment())),
+            offered=assembly.offered_tools,
             chosen=find_part("turn filter", settings.train_on, LEARNED_FROM),
             context_length=assembly.policy.context_length,
-            choice=whetstone.assembly.choice_of(settings),
+            choice=whetstone.assembly.episode_filter(settings),
             stored=lambda: assembly.stored_reader.groups(settings, stage or "data"),
+            limits=lambda: PolicyLimits.of_recipe(resolved.recipe),
         )
         held_out = assembly.source.held_out(assembly.resolved.recipe.evaluation.episodes)
-        report = checked_file(file, reader, held_out=held_out, show=show)
+        report = check_file(file, reader, held_out=held_out, show=show)
     copied = None
     if output is not None:
         suffix = task_suffix(file) if is_tasks else ""
@@ -101,8 +107,8 @@ def check(
     if as_json:
         click.echo(to_json(report.to_json()))
     else:
-        _tell(report, file)
-        for episode in report.shown:
+        _print_report(report, file)
+        for episode in report.examples:
             for segment in episode.segments():
                 _show(segment, assembly.chat.tokenizer)
     if copied is not None:
@@ -110,13 +116,13 @@ def check(
         click.echo(f"{output}: redacted copy with {copied[0]} rows{skipped}", err=as_json)
     if report.wrong or not report.learned:
         raise DataError(
-            f"{file}: {len(report.wrong)} rows are wrong, {report.learned} of {report.rows} can be learned from"
+            f"{file}: {len(report.wrong)} rows are invalid, {report.learned} of {report.rows} can be trained"
         )
 
 
 def _settings_for(resolved: Resolved, file: Path) -> tuple[str, DataSettings]:
     """Return (recipe key, settings) of the stage that reads a file; an empty key and defaults if no stage does."""
-    for recipe in (resolved.recipe, *(stage.resolved.recipe for stage in stages_of(resolved))):
+    for recipe in (resolved.recipe, *(stage.resolved.recipe for stage in list_stages(resolved))):
         for kind, stage in recipe.own_stages.items():
             fields = dict(stage)
             mixture, named = fields.get("offline_mixture"), {f"{kind}.data": fields.get("data")}
@@ -138,7 +144,7 @@ def _is_same(path: str, file: Path) -> bool:
     return Path(path).resolve() == file.resolve()
 
 
-def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataReport:
+def _check_tasks(file: Path, assembly: whetstone.assembly.RunComponents) -> DataReport:
     """Report on the file of the recipe's tasks, which are valid or skipped once the source is built."""
     report = DataReport("tasks")
     _ = assembly.source  # invalid rows are counted when it is built
@@ -154,16 +160,18 @@ def _check_tasks(file: Path, assembly: whetstone.assembly.Assembly) -> DataRepor
     return report
 
 
-def _tell(report: DataReport, file: Path) -> None:
+def _print_report(report: DataReport, file: Path) -> None:
     plain = report.to_json()
     lengths = plain["lengths"]
-    click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} can be learned from", bold=True)
+    click.secho(f"{file}: {report.rows} {report.kind}, {report.learned} can be trained", bold=True)
     click.echo(
-        f"  {lengths['median']:.0f} tokens in the median, {lengths['most']:,} at most, {lengths['tokens']:,} in all; "
-        f"{report.trained:,} are learned from"
+        f"  {lengths['median']:.0f} tokens (median), {lengths['most']:,} at most, {lengths['tokens']:,} in total; "
+        f"{report.trained:,} are trained"
     )
     for line in report.usage.describe(file):
         click.echo(f"  {line}")
+    for problem in report.limits.problems(str(file)) if report.limits is not None else ():
+        click.secho(f"  {problem}", fg="yellow")
     kinds = ", ".join(f"{count} {kind}" for kind, count in plain["sensitive"].items())
     if report.searched:
         of = (
@@ -178,11 +186,11 @@ def _tell(report: DataReport, file: Path) -> None:
         click.secho(f"  detect-secrets finds keys of further providers: {install_command('secrets')}", dim=True)
     if report.wrong:
         click.secho(f"  {len(report.wrong)} rows are invalid:", fg="red")
-    evaluated = [f"{where}  holds the task {task} of the evaluation" for where, task in report.evaluated]
-    twice = [f"{where}  says what {before} says" for where, before in report.twice]
+    evaluated = [f"{where}  contains the evaluation task {task}" for where, task in report.evaluated]
+    twice = [f"{where}  duplicate of {before}" for where, before in report.twice]
     listed = ((plain["wrong"], "red", 10), (plain["left_out"], "yellow", 5), (evaluated, "yellow", 5))
     for lines, color, most in (*listed, (twice, "yellow", 5)):
-        for line in counted(lines, most=most):
+        for line in count_lines(lines, most=most):
             click.secho(f"  {line}", fg=color)
 
 
@@ -207,10 +215,10 @@ def _show(segment: Segment, tokenizer: Any) -> None:
 @click.option(
     "--as",
     "kind",
-    type=click.Choice(["conversations", "pairs", "trajectories"]),
+    type=click.Choice(["conversations", "pairs", "trajectories", "otel"]),
     default="conversations",
     show_default=True,
-    help="Messages in OpenAI format; best and worst episode of each task; or tokens with log-probs.",
+    help="Messages in OpenAI format; best and worst episode of each task; tokens with log-probs; or spans (OTLP/JSON).",
 )
 def export(
     run_dir: Path,
@@ -224,21 +232,25 @@ def export(
 ) -> None:
     """Export the episodes sampled by RUN_DIR in reinforcement to a file, for the `data` of another recipe."""
     if output.exists():
-        raise DataError(f"{output}: is there already")
+        raise DataError(f"{output}: exists; choose another name")
     assembly = whetstone.assembly.assemble(
         whetstone.record.run_recipe(run_dir), whetstone.training.final_policy(run_dir)
     )
     top_k = None if kind == "pairs" else top_k_per_task
     choice = Choice(min_reward, top_k, max_tokens, well_formed_only, deduplicate)
     groups = stored_groups(run_dir, assembly.chat, choice)
-    tools = [spec.to_openai() for spec in tools_shown(assembly.environment())]
+    tools = [spec.to_openai() for spec in assembly.offered_tools]
     lines: list[bytes] = []
     for group in groups:
         if kind == "trajectories":
             lines += [encoded_trajectory(each) for each in group.trajectories]
+        elif kind == "otel":
+            start = run_dir.stat().st_mtime
+            spans = (export_episode(each, assembly.offered_tools, start_seconds=start) for each in group.trajectories)
+            lines += [to_json(each).encode() for each in spans]
         elif kind == "conversations":
-            told = ([message.to_openai() for message in each.messages] for each in group.trajectories)
-            lines += [json.dumps({"messages": messages, "tools": tools}).encode() for messages in told]
+            conversations = ([message.to_openai() for message in each.messages] for each in group.trajectories)
+            lines += [json.dumps({"messages": messages, "tools": tools}).encode() for messages in conversations]
         else:
             pair = best_and_worst(group)
             if pair is None:
@@ -247,6 +259,6 @@ def export(
             row = {side: [message.to_openai() for message in each.messages] for side, each in sides}
             lines.append(json.dumps({**row, "tools": tools}).encode())
     if not lines:
-        raise DataError(f"{run_dir}: no task of it has a better and a worse episode")
+        raise DataError(f"{run_dir}: no task has episodes with different rewards")
     output.write_bytes(b"\n".join(lines) + b"\n")
-    click.echo(f"{output}: {len(lines)} {kind}")
+    click.echo(f"{output}: {len(lines)} {'traces' if kind == 'otel' else kind}")

@@ -1,4 +1,4 @@
-"""`whetstone doctor`: what this machine offers, and whether a recipe would run on it."""
+"""`whetstone doctor`: check this machine, and whether a recipe would run on it."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whetstone import assembly, environments, inference, policies, training
-from whetstone.cli import completing
-from whetstone.cli.check_output import show
+from whetstone.capabilities import implements_protocol
+from whetstone.cli import shell_completion
+from whetstone.cli.check_output import print_check
+from whetstone.cli.deprecation_notices import print_notices
 from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy
-from whetstone.cli.notes import say_notes
 from whetstone.compute_thread import is_computing
-from whetstone.contracts import fulfils
-from whetstone.environments.protocol import Needs
+from whetstone.environments.protocol import HasRequirements
 from whetstone.errors import RecipeError, WhetstoneError
-from whetstone.evaluation.checks import Check, CheckStatus
-from whetstone.extras import install_command
-from whetstone.plain_json import to_json
+from whetstone.evaluation.check_result import Check, CheckStatus
+from whetstone.optional_dependencies import install_command
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.sandbox import Isolation, does_not_hold, find_bwrap, offers
-from whetstone.sandbox.cgroups import parents
+from whetstone.sandbox import Isolation, find_bwrap, list_isolation_layers, missing_guarantees
+from whetstone.sandbox.cgroups import list_parent_groups
+from whetstone.strict_json import to_json
 
 if TYPE_CHECKING:
     import torch
 
 
 @click.command()
-@click.argument("recipe", required=False, shell_complete=completing.recipes)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
+@click.argument("recipe", required=False, shell_complete=shell_completion.complete_recipes)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @call_tools_option
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(
     recipe: str | None, overrides: tuple[str, ...], call_tools: bool, allow_effects: bool, as_json: bool
 ) -> None:
-    """Look at this machine: processors, packages, programs, disk; and say what is missing for what.
+    """Report processors, packages, programs and disk of this machine, and missing requirements.
 
-    With RECIPE, try each of its parts once, small, before anything long begins: the template, tools, reward, a few
-    episodes, whether sampler and learner agree, the largest step. Exits with 1 where something would go wrong.
+    With RECIPE, run a small check of each component before a long run: the chat template, tools, reward, a few
+    episodes, the log-prob mismatch of sampler and learner, the largest step. The exit code is 1 if a check fails.
 
-    Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
-    `--allow-effects` those that change something.
+    Tools are called for real only if they declare the effect `read`. `--call-tools` also calls tools without a declared
+    effect, `--allow-effects` those with side effects.
 
-    With `engine=… policy.path=MODEL` and no recipe, try that engine alone: its log-probs, its tokenizer, its prefix
-    cache, and whether weights reach it.
+    With `engine=… policy.path=MODEL` and no recipe, check only that engine: its log-probs, its tokenizer, its prefix
+    cache, and weight sync.
     """
     if recipe is not None and recipe.startswith(_OF_ENGINES):
         alone = _engine_alone((recipe, *overrides))
-        tried = _try(assembly.engine_preflight(alone), "the engine is as a run needs it", as_json)
+        tried = _try(assembly.engine_preflight(alone), "the engine meets the requirements of a run", as_json)
         sys.exit(0 if asyncio.run(tried) else 1)
     if recipe is not None:
         resolved = load_recipe(recipe, overrides)
-        say_notes(resolved)
+        print_notices(resolved)
         try:
             effects = training.tool_effects(resolved)
         except WhetstoneError:
@@ -71,44 +71,45 @@ def doctor(
         needed = ["--allow-effects"] if assembly.run_policy(resolved).refused(effects) else []
         command = shlex.join(["whetstone", "train", recipe, *overrides, *needed])
         calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
-        checks = assembly.preflight(resolved, calls=calls, effects=effects)
+        checks = assembly.run_preflight_checks(resolved, calls=calls, effects=effects)
         sys.exit(0 if asyncio.run(_try(checks, f"ready: {command}", as_json)) else 1)
-    found = examine()
+    report = collect_facts()
     if as_json:
-        click.echo(to_json(found))
+        click.echo(to_json(report))
         return
-    for area, facts in found.items():
+    for area, facts in report.items():
         click.secho(area, bold=True)
         for name, fact in facts.items():
             click.echo(f"  {name:<16} {fact}")
 
 
 _OF_ENGINES = ("engine=", "engine.", "policy.")
-"""What changes begin with that say which engine is to be tried, and with which model."""
+"""Prefixes of overrides that select an engine and its model."""
 
 
 def _engine_alone(changes: tuple[str, ...]) -> Resolved:
-    """A recipe of which the engine alone is tried: the demo, with a model of the caller's."""
+    """Return a recipe for an engine check: the demo with the model of the user."""
     named = {change.split("=", 1)[0] for change in changes}
     if not any(name.split(".")[0] == "engine" for name in named) or "policy.path" not in named:
         raise RecipeError(
-            "an engine is tried with a model: whetstone doctor engine=… policy.path=MODEL; "
-            "of a recipe: whetstone doctor RECIPE engine=…"
+            "an engine check requires a model: whetstone doctor engine=… policy.path=MODEL; "
+            "with a recipe: whetstone doctor RECIPE engine=…"
         )
     return load_recipe("demo", ["policy.tiny=null", "ablations=null", *changes])
 
 
 async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
-    """Whether nothing is bad.
+    """Run and print the checks. Return whether none fails.
 
     Args:
-        good: What is said then.
+        tried: The checks.
+        good: Last line if none fails.
     """
     checks = []
     async for check in tried:
         checks.append(check)
         if not as_json:
-            show(check)
+            print_check(check)
     bad = [check.name for check in checks if check.verdict is CheckStatus.FAIL]
     unfinished = [check.name for check in checks if not check.is_finished]
     undecided = [check for check in checks if not check.is_decided]
@@ -127,9 +128,10 @@ async def _try(tried: AsyncIterator[Check], good: str, as_json: bool) -> bool:
     return not bad
 
 
-def examine() -> dict[str, dict[str, Any]]:
+def collect_facts() -> dict[str, dict[str, Any]]:
     """Return facts by area."""
-    less, is_invariant = inference.lacking(), inference.matmul_is_batch_invariant()
+    is_invariant = inference.matmul_is_batch_invariant()
+    missing = inference.missing_for(policies.fast_dtype(policies.find_device("cpu")))
     return {
         "machine": {
             "python": platform.python_version(),
@@ -139,20 +141,22 @@ def examine() -> dict[str, dict[str, Any]]:
             "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
         },
         "accelerator": {
-            "devices": ", ".join(map(policies.described, policies.available_devices())),
+            "devices": ", ".join(map(policies.describe_device, policies.available_devices())),
             "auto": f"{policies.find_device('auto')} (policy.device: auto)",
             "free_gib": {str(device): _free_gib(device) for device in policies.available_devices()},
             "torch_threads": policies.num_threads(),
             "fast_precision": policies.describe_fast_dtype(policies.find_device("auto")),
-            "bfloat16": f"sampled by PyTorch's own operations: {less}" if less else "sampled by compiled functions",
+            "larger_models": f"sampled by PyTorch's operations: {missing}"
+            if missing
+            else "sampled by compiled functions",
             "repeatable": "bit for bit for any batch size" if is_invariant else "up to rounding",
         },
         "packages": {name: _package(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
         "sandbox": _examine_sandbox(),
         "environments": {
-            name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.met) or "yes"
+            name: "; ".join(f"needs {n.kind} {n.name}: {n.command}" for n in part.needs if not n.is_installed) or "yes"
             for name, part in sorted(environments.ENVIRONMENTS.items())
-            if fulfils(part, Needs) and part.needs
+            if implements_protocol(part, HasRequirements) and part.needs
         },
         "optional": {
             "search": _package("tantivy", f"searching a folder: {install_command('search')}"),
@@ -167,7 +171,7 @@ def examine() -> dict[str, dict[str, Any]]:
 
 def _examine_sandbox() -> dict[str, str]:
     """Return the isolation layers, the one that `sandbox: auto` chooses, and the remedy if it is not the strongest."""
-    layers = {offer.isolation: offer for offer in offers()}
+    layers = {offer.isolation: offer for offer in list_isolation_layers()}
     strongest = layers[Isolation.NAMESPACES]
     available = [name for name, offer in layers.items() if not offer.missing and name is not Isolation.UNSAFE]
     chosen = available[0] if available else None
@@ -176,10 +180,12 @@ def _examine_sandbox() -> dict[str, str]:
         facts["bwrap"] = find_bwrap()
     facts["chosen"] = chosen.value if chosen is not None else "none: untrusted code is refused"
     if chosen is not None:
-        facts["does_not_hold"] = does_not_hold(chosen) or "nothing"
+        facts["does_not_hold"] = missing_guarantees(chosen) or "nothing"
     if strongest.missing:
         facts["remedy"] = strongest.remedy
-    facts["control_groups"] = "yes" if parents() else "not writable: memory is limited for each process by itself"
+    facts["control_groups"] = (
+        "yes" if list_parent_groups() else "not writable: memory is limited for each process by itself"
+    )
     return facts
 
 
@@ -207,7 +213,7 @@ def _program(name: str, otherwise: str) -> str:
     if path is None:
         return f"not installed ({otherwise})"
     try:
-        asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        process = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return path
-    return next(iter((asked.stdout or asked.stderr).splitlines()), path)
+    return next(iter((process.stdout or process.stderr).splitlines()), path)

@@ -1,4 +1,4 @@
-"""Options and questions of commands that call tools: `--allow-effects` and `--call-tools`."""
+"""Options and confirmation prompts of commands that call tools: `--allow-effects` and `--call-tools`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ call_tools_option = click.option(
 )
 
 
-def permitting(overrides: tuple[str, ...], allow_effects: bool) -> tuple[str, ...]:
+def add_permissions(overrides: tuple[str, ...], allow_effects: bool) -> tuple[str, ...]:
     """Return the overrides of a run with those of its options."""
     return (*overrides, PERMISSION) if allow_effects else overrides
 
@@ -61,7 +61,7 @@ def check_policy(effects: Mapping[str, Effect | None], *, allow_effects: bool, c
     return CallPolicy(allow_effects, call_tools)
 
 
-def say_refused(calls: CallPolicy, effects: Mapping[str, Effect | None]) -> None:
+def report_refused(calls: CallPolicy, effects: Mapping[str, Effect | None]) -> None:
     """Report tools that are not called, on standard error."""
     if refused := calls.refused(effects):
         remedy = describe_remedy(refused, for_check=True)

@@ -14,17 +14,17 @@ import click
 import whetstone.chat
 from whetstone import evaluation, training
 from whetstone.atomic_write import write_text
-from whetstone.causes import listed
-from whetstone.cli import completing
-from whetstone.cli.effects import allow_effects_option, ask_once, permitting
-from whetstone.cli.notes import say_notes
-from whetstone.cli.shown import show_tools
-from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.cli import shell_completion
+from whetstone.cli.deprecation_notices import print_notices
+from whetstone.cli.effects import add_permissions, allow_effects_option, ask_once
+from whetstone.cli.format_message import show_tools
+from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.errors import RecipeError
-from whetstone.plain_json import to_json
+from whetstone.failure_causes import format_causes
 from whetstone.reporting import Progress
+from whetstone.strict_json import to_json
 from whetstone.tool_calls import describe_failing_tools
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Group
 
 if TYPE_CHECKING:
@@ -39,29 +39,31 @@ _OF_GROUPS = (
     "rollout.start_states", "rollout.replay", "rollout.trajectory_filters", "rollout.dynamic_sampling",
     "rollout.group_timeout_seconds",
 )  # fmt: skip
-"""Keys of how training samples; an evaluation has `evaluation.temperature` and the like."""
+"""Keys of sampling in training; an evaluation has `evaluation.temperature` and the like."""
 
 
 @click.command()
-@click.argument("run_or_recipe", shell_complete=completing.recipes_or_runs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
+@click.argument("run_or_recipe", shell_complete=shell_completion.recipes_or_runs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
 @click.option("--policy", help="Policy to evaluate instead of the recipe's: a run, a model folder or a URL such as "
               "http://host:8000/v1.")  # fmt: skip
-@click.option("--model", default="", help="The model's name at that address.")
-@click.option("--api-key-env", default="", help="The environment variable that holds the key for that address.")
-@click.option("--episodes", type=click.IntRange(min=1), help="Held-out tasks [the recipe's].")
-@click.option("--samples", type=click.IntRange(min=1), help="Episodes of each task, for pass@k [the recipe's].")
-@click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token [the recipe's].")
+@click.option("--model", default="", help="Name of the model on the server.")
+@click.option("--api-key-env", default="", help="Environment variable with the API key.")
+@click.option("--episodes", type=click.IntRange(min=1), help="Number of held-out tasks [the recipe's].")
+@click.option("--samples", type=click.IntRange(min=1), help="Episodes per task, for pass@k [the recipe's].")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Sampling temperature; 0 is greedy [the recipe's].")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed for sampling [the recipe's].")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
     help="Save episodes to this directory; rerunning the command resumes from them.",
 )
-@click.option("--lm-eval", type=click.Path(path_type=Path), help="Write results there as lm-evaluation-harness does.")
 @click.option(
-    "--inspect", type=click.Path(path_type=Path), help="Write a log there that Inspect reads, episodes and all."
+    "--lm-eval",
+    type=click.Path(path_type=Path),
+    help="Write results to this file in the format of lm-evaluation-harness.",
 )
+@click.option("--inspect", type=click.Path(path_type=Path), help="Write an Inspect log with all episodes to this file.")
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
@@ -80,9 +82,9 @@ def evaluate(
     allow_effects: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or a recipe's policy as it stands.
+    """Evaluate RUN_OR_RECIPE: a run directory at its last checkpoint, or the initial policy of a recipe.
 
-    Exits with 1 where too many episodes could not be scored to say anything.
+    The exit code is 1 if too many episodes have no score.
     """
     remote = policy is not None and policy.startswith(("http://", "https://"))
     if policy is not None and _HOST.fullmatch(policy) and not Path(policy).exists():
@@ -90,52 +92,52 @@ def evaluate(
         raise RecipeError(f"--policy {policy}: a URL starts with http:// or https://: --policy http://{policy}{path}")
     for option, value in (("--model", model), ("--api-key-env", api_key_env)):
         if value and not remote:
-            raise RecipeError(f"{option}: belongs to an address (--policy http://…), and none is given")
+            raise RecipeError(f"{option}: requires --policy http://…")
     if output_dir is not None:
         training.EvaluationRecord(output_dir).check()
     for option, file in (("--lm-eval", lm_eval), ("--inspect", inspect)):
         if file is not None and file.is_dir():
-            raise RecipeError(f"{option} {file}: is a folder; a file is written")
+            raise RecipeError(f"{option} {file}: is a folder; name a file")
     unread = (*LEARNING, *_OF_GROUPS, *(("policy",) if policy is not None or Path(run_or_recipe).is_dir() else ()))
-    say_unread(overrides, unread, "an evaluation plays held-out tasks by the weights that are there")
-    given = {"episodes": episodes, "samples": samples, "temperature": temperature}
-    changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
-    agent = training.agent_of(
+    warn_unused_overrides(overrides, unread, "an evaluation plays held-out tasks with the present weights")
+    settings = {"episodes": episodes, "samples": samples, "temperature": temperature}
+    changes = [f"evaluation.{key}={value}" for key, value in settings.items() if value is not None]
+    agent = training.load_agent(
         run_or_recipe,
-        permitting((*overrides, *changes), allow_effects),
+        add_permissions((*overrides, *changes), allow_effects),
         _endpoint(policy, model, api_key_env) if remote and policy else policy,
     )
-    say_notes(agent.resolved)
+    print_notices(agent.resolved)
     record = training.EvaluationRecord(output_dir) if output_dir is not None else None
     progress = Progress(quiet=as_json or not sys.stderr.isatty())
     groups: list[Group] = []
-    came_to, protocol = training.evaluate_agent(
+    result, protocol = training.evaluate_agent(
         agent,
         seed=seed,
         record=record,
         progress=progress,
-        say=lambda line: click.echo(line, err=True),
-        heard=groups.append if inspect is not None else None,
+        log=lambda line: click.echo(line, err=True),
+        on_group=groups.append if inspect is not None else None,
         ask=ask_once(),
     )
     if episodes is not None and protocol["tasks"]["count"] < episodes:
-        there = protocol["tasks"]["count"]
-        click.echo(f"whetstone: {episodes} held-out tasks are asked for, there are {there}", err=True)
+        count = protocol["tasks"]["count"]
+        click.echo(f"whetstone: {episodes} held-out tasks were requested, the source has {count}", err=True)
     name = agent.resolved.name
     if lm_eval is not None:
         lm_eval.parent.mkdir(parents=True, exist_ok=True)
-        write_text(lm_eval, to_json(evaluation.harness_json(name, came_to, protocol), indent=1) + "\n")
+        write_text(lm_eval, to_json(evaluation.harness_json(name, result, protocol), indent=1) + "\n")
     if inspect is not None:
         inspect.parent.mkdir(parents=True, exist_ok=True)
-        write_text(inspect, to_json(evaluation.inspect_json(name, came_to, protocol, groups), indent=1) + "\n")
+        write_text(inspect, to_json(evaluation.inspect_json(name, result, protocol, groups), indent=1) + "\n")
     if as_json:
-        click.echo(to_json({**came_to.to_json(), "protocol": protocol}))
+        click.echo(to_json({**result.to_json(), "protocol": protocol}))
     else:
-        _show(came_to, protocol)
-    if not came_to.sound:
-        said = f"{came_to.invalid} of {came_to.episodes + came_to.invalid} episodes have no score"
-        why = f"too many for the rest to say anything of the agent (more than {evaluation.MOST_INVALID:.0%})"
-        click.echo(f"whetstone: {said}, {why}: {listed(came_to.causes)}", err=True)
+        _show(result, protocol)
+    if not result.sound:
+        problem = f"{result.invalid} of {result.episodes + result.invalid} episodes have no score"
+        why = f"too many for a valid result (more than {evaluation.MOST_INVALID:.0%})"
+        click.echo(f"whetstone: {problem}, {why}: {format_causes(result.causes)}", err=True)
         sys.exit(1)
 
 
@@ -147,37 +149,37 @@ def _endpoint(url: str, model: str, api_key_env: str) -> whetstone.chat.ChatEndp
     return whetstone.chat.ChatEndpoint(url, model, key=os.environ.get(api_key_env, "") if api_key_env else "")
 
 
-def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
-    for line in describe_failing_tools(came_to.tools):
-        click.secho(plain(line), bold=True)
-    click.echo(training.headline(came_to.to_json()))
-    if came_to.tasks:
-        few = f"; {came_to.tasks} tasks are few" if came_to.tasks < _FEW else ""
-        click.echo(f"  the interval is over {came_to.tasks} tasks, whose episodes are alike{few}")
-    for tag, values in came_to.tags.items():
+def _show(result: Evaluation, protocol: dict[str, Any]) -> None:
+    for line in describe_failing_tools(result.tools):
+        click.secho(sanitize_text(line), bold=True)
+    click.echo(training.run_headline(result.to_json()))
+    if result.tasks:
+        few = f"; {result.tasks} tasks are few" if result.tasks < _FEW else ""
+        click.echo(f"  the interval is over {result.tasks} tasks, because episodes of a task are correlated{few}")
+    for tag, values in result.tags.items():
         for value, rate in values.items() if len(values) > 1 or tag == "kind" else ():
             low, high = rate.interval
             name = value if tag == "kind" else f"{tag} {value}"
             click.echo(f"  {name:<22} {rate.success:6.1%}  ({low:.0%} to {high:.0%}, {rate.episodes} episodes)")
-    well_formed = "" if came_to.well_formed_calls is None else f"  well-formed calls {came_to.well_formed_calls:.1%}"
-    productivity = "" if came_to.tool_productivity is None else f"  solved per call {came_to.tool_productivity:.2f}"
-    cost = f"  cost {came_to.cost:.3g}" if came_to.cost else ""
+    well_formed = "" if result.well_formed_calls is None else f"  well-formed calls {result.well_formed_calls:.1%}"
+    productivity = "" if result.tool_productivity is None else f"  solved per call {result.tool_productivity:.2f}"
+    cost = f"  cost {result.cost:.3g}" if result.cost else ""
     click.echo(
-        f"turns {came_to.turns:.2f}  tool calls {came_to.tool_calls:.2f}"
-        f"  tokens {came_to.action_tokens:.1f}{well_formed}{productivity}{cost}"
+        f"turns {result.turns:.2f}  tool calls {result.tool_calls:.2f}"
+        f"  tokens {result.action_tokens:.1f}{well_formed}{productivity}{cost}"
     )
     click.echo(
-        f"reward  {came_to.reward:.3f}  " + "  ".join(f"{name} {value:.3f}" for name, value in came_to.parts.items())
+        f"reward  {result.reward:.3f}  " + "  ".join(f"{name} {value:.3f}" for name, value in result.parts.items())
     )
-    click.echo("ended   " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.ended.items()))
-    if came_to.tools:
-        show_tools(came_to.tools)
-    if came_to.failures:
-        click.echo("failed  " + "  ".join(f"{reason} {share:.1%}" for reason, share in came_to.failures.items()))
-    for name, of_k in (("pass@", came_to.pass_at), ("pass^", came_to.pass_hat), ("maj@", came_to.majority)):
-        if len(came_to.pass_at) > 1 and of_k:
+    click.echo("ended   " + "  ".join(f"{reason} {share:.1%}" for reason, share in result.ended.items()))
+    if result.tools:
+        show_tools(result.tools)
+    if result.failures:
+        click.echo("failed  " + "  ".join(f"{reason} {share:.1%}" for reason, share in result.failures.items()))
+    for name, of_k in (("pass@", result.pass_at), ("pass^", result.pass_hat), ("maj@", result.majority)):
+        if len(result.pass_at) > 1 and of_k:
             click.echo("  ".join(f"{name}{k} {value:.1%}" for k, value in of_k.items() if not math.isnan(value)))
-    sure = came_to.calibration
+    sure = result.calibration
     if sure is not None:
         click.echo(
             f"sure    {sure.mean_confidence:.1%} on average in {sure.said} episodes"
@@ -185,7 +187,7 @@ def _show(came_to: Evaluation, protocol: dict[str, Any]) -> None:
         )
     strategy = protocol["strategy"]
     if strategy:
-        spent = "  ".join(f"{name.replace('_', ' ')} {value:.1f}" for name, value in came_to.spent.items())
+        spent = "  ".join(f"{name.replace('_', ' ')} {value:.1f}" for name, value in result.spent.items())
         click.echo(f"by      {strategy['name']}, on a task: {spent}")
     click.secho(
         f"agent   {protocol['agent']}  seed {protocol['seed']}  temperature {protocol['temperature']:g}"

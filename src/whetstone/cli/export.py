@@ -9,15 +9,16 @@ import click
 
 import whetstone.policies
 from whetstone import training
-from whetstone.cli import completing
-from whetstone.cli.run_or_model import at_checkpoint
+from whetstone.cli import shell_completion
+from whetstone.cli.policy_argument import at_checkpoint, member_option
 from whetstone.errors import RecipeError
 
 
 @click.command()
-@click.argument("run_or_model", shell_complete=completing.run_folders)
+@click.argument("run_or_model", shell_complete=shell_completion.run_folders)
 @click.option("--output-dir", type=click.Path(path_type=Path), required=True, help="Output directory; must not exist.")
 @click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
+@member_option
 @click.option("--merged", "merge", is_flag=True, help="Merge the adapters into the base weights.")
 @click.option("--adapter", is_flag=True, help="Write the adapters without merging, with their base in DIR/base.")
 @click.option(
@@ -30,6 +31,7 @@ def export(
     run_or_model: str,
     output_dir: Path,
     checkpoint: str | None,
+    member: str | None,
     merge: bool,
     adapter: bool,
     dtype: str | None,
@@ -53,6 +55,7 @@ def export(
         dtype=cast("whetstone.policies.ExportPrecision | None", dtype),
         gguf=gguf,
         template="original" if chat_template == "original" else "training",
+        member=member,
     )
     click.echo(f"{exported.folder}: {exported.parameters:,} parameters")
     for line in exported.lines:

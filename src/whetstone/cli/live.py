@@ -1,4 +1,4 @@
-"""`whetstone live`: a policy that learns from whoever talks to it."""
+"""`whetstone live`: online learning of a served policy from its conversations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.record
-import whetstone.serving.live
+import whetstone.serving.online
 import whetstone.training
-from whetstone.cli.effects import allow_effects_option, ask_once, permitting
-from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
+from whetstone.cli.effects import add_permissions, allow_effects_option, ask_once
+from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, server_url, start_access_log
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import RunDirectoryError
+from whetstone.garbage import exclude_present_objects
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.serving.connections import keep_what_is_loaded, runner
+from whetstone.serving.http_server import build_server
 
 if TYPE_CHECKING:
     from whetstone.serving import Keys
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
 )
-@click.option("--name", help="What clients call the model; the recipe's name unless said.")
+@click.option("--name", help="Name of the model for clients [the recipe's name].")
 @click.option("--keys", type=click.Path(path_type=Path),
               help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
-@click.option("--paused", is_flag=True, help="Begin without learning, until POST /v1/live/resume.")
+@click.option("--paused", is_flag=True, help="Start without training, until POST /v1/live/resume.")
 @click.option("--idle-seconds", type=click.FloatRange(min=1), default=3600.0, show_default=True,
               help="Close an episode after this many seconds without a request.")  # fmt: skip
 @allow_effects_option
@@ -55,30 +56,31 @@ def live(
     allow_effects: bool,
     access_log: str,
 ) -> None:
-    """Serve the policy of RECIPE, or of a run at its last checkpoint, and let it learn from what follows its answers.
+    """Serve the policy of RECIPE, or of a run at its last checkpoint, and train it on the feedback in its
+    conversations.
 
-    A correction, the same question again, a tool's error: each lowers the answer before it, and what was said is the
-    hint by which the policy teaches itself. Stopped or killed and called again it goes on. The address itself, without
-    /v1, is a page for people, who talk with the policy, take over its answers and rate them.
+    A correction, a repeated question or a tool error lowers the reward of the preceding response. The text of the
+    feedback is the hint for self-distillation. If stopped or killed, the same command resumes. The address without /v1
+    is a page on which people chat with the policy, replace its responses and rate them.
 
     \b
     whetstone live runs/demo live.turns_per_update=4 live.reference_kl=0.05
     whetstone live runs/demo 'live.guard={interval_updates: 5, max_drop: 0.1}' live.require_approval=true
-    curl localhost:8000/v1/live                          # what is learned from next, and why
+    curl localhost:8000/v1/live                          # the next training batch, with reasons
     curl -X POST localhost:8000/v1/live/episodes/ID/unlearn
     """
-    known = keys_for(address, keys)
-    resolved = _resolved(recipe, permitting(overrides, allow_effects))
+    known = load_api_keys(address, keys)
+    resolved = _load(recipe, add_permissions(overrides, allow_effects))
     folder = run_dir or default_folder(recipe, resolved.name)
     if (folder / "recipe.yaml").is_file() and not (folder / "live").is_dir():
         raise RunDirectoryError(f"{folder}: holds a run of `whetstone train`; choose another --run-dir")
-    resolved = _permitted(whetstone.training.pin_choices(resolved, folder, resume=True))
+    resolved = _permit_calls(whetstone.training.pin_choices(resolved, folder, resume=True))
     start_access_log(access_log)
-    with bound_to(address, port) as bound, whetstone.record.claimed(folder, resolved, resume=True):
+    with bind_socket(address, port) as bound, whetstone.record.open_run_directory(folder, resolved, resume=True):
         asyncio.run(_live(resolved, folder, bound, name or resolved.name, known, paused, idle_seconds))
 
 
-def _permitted(resolved: Resolved) -> Resolved:
+def _permit_calls(resolved: Resolved) -> Resolved:
     """Return the recipe with permission for the real calls of `live.guard`; the calls of clients are the clients'.
 
     Raises:
@@ -93,12 +95,12 @@ def _permitted(resolved: Resolved) -> Resolved:
 
 
 def default_folder(recipe: str, name: str) -> Path:
-    """Return where a live run is stored by default: next to the run it starts from, else in `runs`."""
+    """Return the default directory of a live run: next to the run it starts from, else in `runs`."""
     run = Path(recipe)
     return (run.resolve().parent if (run / "recipe.yaml").is_file() else Path("runs")) / f"{name}-live"
 
 
-def _resolved(recipe: str, overrides: tuple[str, ...]) -> Resolved:
+def _load(recipe: str, overrides: tuple[str, ...]) -> Resolved:
     run = Path(recipe)
     if not (run / "recipe.yaml").is_file():
         return load_recipe(recipe, overrides)
@@ -122,16 +124,16 @@ async def _live(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    service_type = whetstone.serving.live.LiveService
-    made = partial(service_type, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
-    async with await run_in_compute_thread(made) as service:
+    service_type = whetstone.serving.online.LiveService
+    create = partial(service_type, resolved, folder, name=name, keys=keys, idle_seconds=idle_seconds, say=say)
+    async with await run_in_compute_thread(create) as service:
         if paused:
-            service.live.pause(True)
-        asked = runner(service.app)
-        keep_what_is_loaded()
-        click.echo(f"{name} at {served_at(bound)}, learning in {folder}")
-        serving = asyncio.ensure_future(asked.serve(sockets=[bound]))
+            service.live.set_paused(True)
+        server = build_server(service.app)
+        exclude_present_objects()
+        click.echo(f"{name} at {server_url(bound)}, run directory {folder}")
+        serving = asyncio.ensure_future(server.serve(sockets=[bound]))
         assert service.learning is not None
         await asyncio.wait([serving, service.learning], return_when=asyncio.FIRST_COMPLETED)
-        asked.should_exit = True  # whichever ended, the other does not go on without it
+        server.should_exit = True  # when one of them ends, stop the other
         await serving

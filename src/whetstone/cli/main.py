@@ -1,4 +1,4 @@
-"""The `whetstone` command: one subcommand a file, one line and exit code 2 for what a person can put right."""
+"""Entry point of the `whetstone` command: lazy subcommands, and one line with exit code 2 for user errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import importlib
 import os
 import select
 import sys
+import tomllib
 import traceback as traceback_module
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
+from importlib.resources import files
 from types import TracebackType
 from typing import Any
 
@@ -23,64 +26,16 @@ from click.shell_completion import CompletionItem
 
 from whetstone.cli.examples import with_examples
 from whetstone.errors import WhetstoneError, did_you_mean
-from whetstone.extras import release
 from whetstone.masking import mask_message
+from whetstone.optional_dependencies import get_package_version
 from whetstone.training.interruption import Interrupted
 from whetstone.user_code import describe_mistake
 
-COMMANDS = {
-    "bisect": ("bisect_runs:bisect", "Find the first difference of two runs."),
-    "chat": ("chat:chat", "Speak with a policy in the terminal; its tools work."),
-    "compare": ("compare:compare_command", "Compare recipes: same tasks, same budget, several seeds."),
-    "compare-logs": ("compare_logs:compare_logs", "Compare logs of Inspect and lm-evaluation-harness."),
-    "completion": ("completion:completion", "Print what makes a shell complete commands."),
-    "data": ("data:data", "Check a dataset, or export one from a run."),
-    "doctor": ("doctor:doctor", "Look at this machine, or try every part of a recipe."),
-    "environments": ("environments:environments", "Try an environment; serve one over HTTP."),
-    "evaluate": ("evaluate:evaluate", "Evaluate a run, or a recipe's policy as it stands."),
-    "export": ("export:export", "Write a trained policy as a folder for other tools."),
-    "import": ("import_recipe:import_recipe", "Translate a configuration of TRL or verl."),
-    "live": ("live:live", "Serve a policy that learns from what follows its answers."),
-    "mcp": ("mcp:mcp", "Serve tools by the Model Context Protocol."),
-    "models": ("models:models", "List, fetch or convert pretrained models."),
-    "new": ("new:new", "Begin a recipe, tool, environment, reward or tasks of one's own."),
-    "papers": ("papers:papers_command", "List papers, and what came of their claims here."),
-    "plan": ("plan:plan", "Estimate the cost of a run here, or its speed on a cluster."),
-    "recipes": ("recipes:recipes", "List every recipe, its paper and its parts."),
-    "replay": ("replay:replay", "Compute again what a run has on record."),
-    "rewards": ("rewards:rewards", "Try a reward; list rewards."),
-    "rollout": ("rollout:rollout", "Play episodes and show them as conversations."),
-    "serve": ("serve:serve", "Serve a policy to agents, with every call on record."),
-    "show": ("show:show", "Show a run on a page, or one of its trajectories."),
-    "tasks": ("tasks:tasks", "Look at tasks; find those a run learned from."),
-    "train": ("train:train", "Train a recipe."),
-    "view": ("view:view", "Look at runs in a browser, while they run and afterwards."),
-    "why": ("why:why", "Explain one number of a run."),
-}
-"""By name, the file and object of each command, and what the list of commands says of it. A command is loaded when it
-is called: what most of them stand on takes seconds."""
-RENAMED = {
-    "host": "environments serve",
-    "tasks check": "environments check",
-    "rewards fit": "rewards train-model",
-    "--into": "--output-dir",
-    "--key-variable": "--api-key-env",
-    "--learn-from": "--train-on",
-    "--best": "--top-k-per-task",
-    "--clean": "--well-formed-only",
-    "--distinct": "--deduplicate",
-    "logs": "compare-logs",
-    "data from-run": "data export",
-    "--requests-a-minute": "--requests-per-minute",
-    "--tokens-a-minute": "--tokens-per-minute",
-    "--at-once": "--max-concurrent",
-    "--most-bytes": "--max-bytes",
-    "--share": "--fraction",
-    "--at-least": "--min-score",
-    "--address": "--host",
-    "--row": "--paper",
-    "--people": "--annotations",
-}
+_TABLES = tomllib.loads((files("whetstone.cli") / "commands.toml").read_text("utf-8"))
+COMMANDS: Mapping[str, Sequence[str]] = _TABLES["commands"]
+"""Module and object of each command, and its line in the list of commands. A command is imported when it is called,
+because most of them import packages that take seconds."""
+RENAMED: Mapping[str, str] = _TABLES["renamed"]
 """Old name → new name of commands and options of an earlier release."""
 
 
@@ -98,11 +53,11 @@ class _LoadingNotice(MetaPathFinder):
 
 
 class _ReaderLeft(Exception):
-    """`whetstone rollout demo | head`: nobody reads what is printed."""
+    """The reader of the output closed its pipe, as in `whetstone rollout demo | head`."""
 
 
 class _Broken(Exception):
-    """Somebody else's pipe broke."""
+    """A pipe other than standard output or error broke."""
 
     def __init__(self, error: BrokenPipeError) -> None:
         super().__init__(str(error))
@@ -110,15 +65,17 @@ class _Broken(Exception):
 
 
 class _Commands(click.Group):
-    """Commands that are loaded when they are called; a broken pipe is let through, which click would end without a word
-    whoever's pipe it was."""
+    """Commands that are imported when they are called.
+
+    A BrokenPipeError of another pipe is raised in a wrapper, because click would exit without a message.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of this name, loaded."""
+        """Import and return a command."""
         if cmd_name in RENAMED:
             ctx.fail(f"{cmd_name}: renamed to {RENAMED[cmd_name]}")
         if cmd_name not in COMMANDS:
@@ -127,14 +84,16 @@ class _Commands(click.Group):
         return with_examples(getattr(importlib.import_module(f"whetstone.cli.{module}"), name), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without loading one."""
+        """Write the list of commands without importing one."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
+            formatter.write_dl([(name, description) for name, (_, description) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands and options, without loading a command."""
+        """Complete names of commands and options without importing a command."""
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [CompletionItem(n, help=said) for n, (_, said) in COMMANDS.items() if n.startswith(incomplete)] + options
+        return [
+            CompletionItem(n, help=description) for n, (_, description) in COMMANDS.items() if n.startswith(incomplete)
+        ] + options
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand."""
@@ -147,8 +106,8 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(release(), prog_name="whetstone")
-@click.option("--traceback", is_flag=True, help="Show where an error came from, all of it.")
+@click.version_option(get_package_version(), prog_name="whetstone")
+@click.option("--traceback", is_flag=True, help="Show the full traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, traceback: bool) -> None:
     """Train language-model agents that use tools, by reinforcement learning."""
@@ -158,7 +117,7 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
 
 def main() -> None:
-    """Run the command; a mistake of the user's, or in his own code, is one line and exit code 2."""
+    """Run the command; an error of the user or in the user's code is one line and exit code 2."""
     options = {"traceback": False}
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _LoadingNotice())
@@ -166,7 +125,7 @@ def main() -> None:
     try:
         cli(standalone_mode=False, obj=options)
     except click.ClickException as refused:
-        old = _renamed(refused)
+        old = _find_renamed(refused)
         if old is None:
             refused.show()
         else:
@@ -179,7 +138,7 @@ def main() -> None:
         _complain("stopped")
         sys.exit(130)
     except _ReaderLeft:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards output that is not flushed yet
         sys.exit(0)
     except Exception as raised:
         error = raised.error if isinstance(raised, _Broken) else raised
@@ -193,7 +152,7 @@ def main() -> None:
             sys.excepthook = _print_masked
             raise
         own_code = not isinstance(error, WhetstoneError) and outside is None
-        _complain(f"{line}; `whetstone --traceback …` shows all of it" if own_code else line)
+        _complain(f"{line}; `whetstone --traceback …` shows the traceback" if own_code else line)
         sys.exit(2)
     finally:
         _release_output()
@@ -256,8 +215,8 @@ def _release_output() -> None:
             continue
 
 
-def _renamed(refused: click.ClickException) -> str | None:
-    """The option or command of the release before that was called, where that is what is wrong."""
+def _find_renamed(refused: click.ClickException) -> str | None:
+    """Return the old name of an option or command that was renamed in the last release, if it caused the error."""
     if isinstance(refused, click.NoSuchOption):
         called = refused.option_name
     elif isinstance(refused, click.UsageError) and refused.ctx is not None and refused.ctx.info_name is not None:
@@ -270,7 +229,7 @@ def _renamed(refused: click.ClickException) -> str | None:
 
 
 def _reader_left() -> bool:
-    """Whether nobody reads standard output or standard error any more."""
+    """Return whether the reader of standard output or standard error closed its pipe."""
     looked = select.poll()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""`whetstone mcp`: tools of ours as an MCP server, for agents that are not."""
+"""`whetstone mcp`: tools as an MCP server, for other agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 import whetstone.tools
 from whetstone.errors import RecipeError
 from whetstone.plugins import named_part
-from whetstone.tools.mcp import serve
+from whetstone.tools.mcp_tools import serve_tools
 from whetstone.tools.protocol import OPTIONAL
 
 
@@ -23,7 +23,7 @@ def mcp(tools: tuple[str, ...]) -> None:
     Each is a name (`python`, `package.module:function`) or JSON with a name and options:
     '{"name": "sql", "url": "shop.sqlite"}'.
     """
-    asyncio.run(serve([_tool(text) for text in tools]))
+    asyncio.run(serve_tools([_tool(text) for text in tools]))
 
 
 def _tool(text: str) -> Any:

@@ -1,7 +1,7 @@
-"""`whetstone new`: something small of one's own that runs, with its test, to begin from.
+"""`whetstone new`: write a template of a component or recipe, with its test.
 
-What is written lies in `starting-points/`, a folder for each kind, as files that are linted, typed and tested like the
-rest; the word `starter` in them is the name of what is written.
+The templates are in `project-templates/`, one folder per kind, and are linted, type-checked and tested. The word
+`starter` in them is replaced by the name of the new folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 from whetstone.atomic_write import new_folder
 from whetstone.errors import RecipeError, did_you_mean
 
-_STARTING_POINTS = resources.files("whetstone") / "cli" / "starting-points"
+_STARTING_POINTS = resources.files("whetstone") / "cli" / "project-templates"
 _PLACEHOLDER = re.compile(r"(?<![A-Za-z])starter(?![A-Za-z])")
 KINDS = ("recipe", "tool", "environment", "reward", "task", "method")
 
@@ -27,14 +27,14 @@ KINDS = ("recipe", "tool", "environment", "reward", "task", "method")
 @click.argument("kind", metavar="|".join(KINDS))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def new(kind: str, folder: Path) -> None:
-    """Write a recipe, tool, environment, reward, task or method of your own into DIR, a folder that is not there yet.
+    """Write a template of a recipe, tool, environment, reward, task or method into DIR, which must not exist.
 
-    It runs as it is: a file to change, a recipe that trains with it, and a test that plain `pytest` passes. What DIR is
-    called is what the files are called: `whetstone new tool shop` writes shop/shop_tools.py.
+    It runs unchanged: a file to edit, a recipe that trains with it, and a test that plain `pytest` passes. The files
+    are named after DIR: `whetstone new tool shop` writes shop/shop_tools.py.
     """
     files = written_files(kind, folder)
     if folder.exists():
-        raise RecipeError(f"{folder}: is there already; nothing was written. Name a folder that is not there yet")
+        raise RecipeError(f"{folder}: exists; nothing was written. Choose another name")
     with new_folder(folder) as aside:
         for name, text in files.items():
             (aside / name).write_text(text, encoding="utf-8")
@@ -44,23 +44,23 @@ def new(kind: str, folder: Path) -> None:
 
 
 def written_files(kind: str, folder: Path) -> dict[str, str]:
-    """By name, what is written into this folder.
+    """Return the files of a template: name → text.
 
     Args:
         kind: One of `KINDS`.
-        folder: Its last part is the name: small letters, digits and underscores, beginning with a letter.
+        folder: Its last part is the name: lowercase letters, digits and underscores, starting with a letter.
 
     Raises:
-        RecipeError: No such kind; no such name can be a module's; or there is a module that would be hidden.
+        RecipeError: The kind does not exist, the name is not valid in Python, or the new module would hide another.
     """
     if kind not in KINDS:
-        raise RecipeError(f'nothing to begin from named "{kind}"{did_you_mean(kind, KINDS)}')
+        raise RecipeError(f'no template named "{kind}"{did_you_mean(kind, KINDS)}')
     name = folder.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         right = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_0123456789")
         near = f'; did you mean "{folder.parent / right}"?' if right and not keyword.iskeyword(right) else ""
         raise RecipeError(
-            f'{folder}: "{name}" cannot be a name in Python; small letters, digits and underscores can{near}'
+            f'{folder}: "{name}" is not a valid Python name; use lowercase letters, digits and underscores{near}'
         )
     sources = sorted((_STARTING_POINTS / kind).iterdir(), key=lambda entry: entry.name)
     files = {
@@ -69,7 +69,7 @@ def written_files(kind: str, folder: Path) -> dict[str, str]:
         if source.is_file()
     }
     for module in (Path(file).stem for file in files if file.endswith(".py")):
-        found = importlib.util.find_spec(module)
-        if found is not None:
-            raise RecipeError(f'{folder}: there is a module "{module}" already ({found.origin}); take another name')
+        spec = importlib.util.find_spec(module)
+        if spec is not None:
+            raise RecipeError(f'{folder}: a module "{module}" exists ({spec.origin}); choose another name')
     return files

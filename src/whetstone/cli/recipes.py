@@ -1,4 +1,4 @@
-"""`whetstone recipes`: the worlds and methods that come with Whetstone, and what any two of them come to."""
+"""`whetstone recipes`: list built-in recipes and methods, and print the combination of any two."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import Any
 
 import click
 
-from whetstone.cli.notes import say_notes
+from whetstone.cli.deprecation_notices import print_notices
 from whetstone.errors import RecipeError
-from whetstone.plain_json import to_json
-from whetstone.recipe import built_in_methods, built_in_recipes, load_recipe, origins, read_method, with_origins
+from whetstone.recipe import (
+    built_in_methods,
+    built_in_recipes,
+    list_key_sources,
+    load_recipe,
+    read_method,
+    with_origins,
+)
+from whetstone.strict_json import to_json
 
 _SHOWN = 60
 
@@ -19,7 +26,8 @@ _SHOWN = 60
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_context
 def recipes(context: click.Context, as_json: bool) -> None:
-    """List worlds and methods: name, paper, parts and needs. A method is laid over any recipe: `with=METHOD`."""
+    """List recipes and methods: name, paper, components and requirements. Apply a method to any recipe with
+    `with=METHOD`."""
     if context.invoked_subcommand is not None:
         return
     worlds, methods = [_row(name) for name in built_in_recipes()], [_method_row(name) for name in built_in_methods()]
@@ -27,8 +35,8 @@ def recipes(context: click.Context, as_json: bool) -> None:
         click.echo(to_json([*worlds, *methods]))
         return
     for title, rows in (
-        ("Worlds: whetstone train NAME", worlds),
-        ("Methods, over any recipe: whetstone train RECIPE with=NAME,…", methods),
+        ("Recipes: whetstone train NAME", worlds),
+        ("Methods, for any recipe: whetstone train RECIPE with=NAME,…", methods),
     ):
         click.secho(f"{title}\n", underline=True)
         for row in rows:
@@ -43,13 +51,13 @@ def recipes(context: click.Context, as_json: bool) -> None:
 @recipes.command()
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[with=METHOD,...] [KEY=VALUE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: by key, its value and where it is from.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the value and the origin of each key.")
 def show(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print all of RECIPE, with methods and overrides over it, and behind each key where it comes from."""
+    """Print all keys of RECIPE, with methods and overrides applied, and the origin of each value."""
     resolved = load_recipe(recipe, overrides)
-    say_notes(resolved)
+    print_notices(resolved)
     if as_json:
-        click.echo(to_json({key: {"value": value, "from": where} for key, value, where in origins(resolved)}))
+        click.echo(to_json({key: {"value": value, "from": where} for key, value, where in list_key_sources(resolved)}))
     else:
         click.echo(with_origins(resolved), nl=False)
 
@@ -64,21 +72,23 @@ def _method_row(name: str) -> dict[str, Any]:
     parts: dict[str, str] = {}
     for key, value in keys.items():
         within = value.items() if key in ("rollout", "reinforcement") and isinstance(value, Mapping) else [("", value)]
-        parts |= {f"{key}.{below}".rstrip("."): _said(said) for below, said in within}
-    parts |= {f"adds to {key}": _said(more) for key, more in method.adds.items()}
+        parts |= {f"{key}.{below}".rstrip("."): _format_value(below_value) for below, below_value in within}
+    parts |= {f"adds to {key}": _format_value(more) for key, more in method.adds.items()}
     needs = [f"{key} ({wanted})" for key, wanted in method.needs.items()]
     return {"name": name, "kind": "method", "title": title, "paper": paper, "parts": parts, "needs": needs}
 
 
-def _said(value: Any) -> str:
-    """The names of parts, or a value."""
+def _format_value(value: Any) -> str:
+    """Format a value, or the names of components."""
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
+        return ", ".join(map(_format_value, value))
     if isinstance(value, Mapping):
-        given = value.get("name", value.get("mode"))
-        text = str(given) if given is not None else ", ".join(f"{key} {_said(each)}" for key, each in value.items())
+        name = value.get("name", value.get("mode"))
+        text = (
+            str(name) if name is not None else ", ".join(f"{key} {_format_value(each)}" for key, each in value.items())
+        )
     else:
-        text = "as by default" if value is None else str(value)
+        text = "default" if value is None else str(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
@@ -86,7 +96,7 @@ def _row(name: str) -> dict[str, Any]:
     needs: list[str] = []
     try:
         recipe = load_recipe(name).recipe
-    except RecipeError as error:  # one of ours that cannot be read is a bug; the others are still listed
+    except RecipeError as error:  # a built-in recipe that cannot be read is a bug; list the others
         return {"name": name, "kind": "world", "title": str(error), "paper": "", "parts": {}, "needs": []}
     if recipe.tasks.source == "gsm8k" and recipe.tasks.options.get("path") == "data/gsm8k":
         needs.append("tasks.path=FOLDER with train.jsonl and test.jsonl")

@@ -1,4 +1,4 @@
-"""`whetstone rewards`: try whether a reward can be fooled; list those there are."""
+"""`whetstone rewards`: audit a reward for reward hacking, train a reward model, list rewards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import click
 import whetstone.evaluation.audit
 import whetstone.rewards
 from whetstone import assembly, training
-from whetstone.cli.check_output import show
-from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, say_refused
+from whetstone.cli.check_output import print_check
+from whetstone.cli.effects import allow_effects_option, call_tools_option, check_policy, report_refused
 from whetstone.errors import RecipeError
-from whetstone.evaluation.checks import Check, CheckStatus
-from whetstone.plain_json import to_json
+from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.recipe import Resolved, load_recipe
-from whetstone.rewards.protocol import let_go
+from whetstone.rewards.protocol import close_reward
+from whetstone.strict_json import to_json
 
 if TYPE_CHECKING:
     from whetstone.evaluation.audit import Audit
@@ -30,21 +30,21 @@ _MOST_TURNS = 60
 
 @click.group()
 def rewards() -> None:
-    """Try a reward; list rewards."""
+    """Audit a reward; train a reward model; list rewards."""
 
 
 @rewards.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def listed(as_json: bool) -> None:
-    """Every reward a recipe can name, with what it says of itself."""
-    said = {
+    """List all built-in rewards with their descriptions."""
+    descriptions = {
         name: (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
         for name, part in whetstone.rewards.REWARDS.items()
     }
     if as_json:
-        click.echo(to_json(said))
+        click.echo(to_json(descriptions))
         return
-    for name, text in said.items():
+    for name, text in descriptions.items():
         click.secho(f"{name:<16}", bold=True, nl=False)
         click.echo(f" {text}")
 
@@ -53,10 +53,18 @@ def listed(as_json: bool) -> None:
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "--model", "folder", required=True, type=click.Path(path_type=Path), help="The model; the line goes there."
+    "--model",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Model folder; the reward head is written to it.",
 )
 @click.option(
-    "--tasks", default=100, show_default=True, type=click.IntRange(min=5), help="A fifth is kept to try it on."
+    "--tasks",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=5),
+    help="Number of tasks; a fifth is held out for validation.",
 )
 @call_tools_option
 @allow_effects_option
@@ -70,10 +78,10 @@ def train_model(
     allow_effects: bool,
     as_json: bool,
 ) -> None:
-    """Fit a reward model on RECIPE's tasks: what its expert does is better, what impostors do is worse.
+    """Train a reward model on RECIPE's tasks: episodes of the expert are preferred to those of impostors.
 
-    Written to the model folder as `reward_head.json`; a recipe uses it with
-    `reward: {name: reward_model, path: FOLDER}`.
+    Written to the model folder as `reward_head.json`; a recipe uses it with `reward: {name: reward_model, path:
+    FOLDER}`.
     """
     resolved = load_recipe(recipe, overrides)
     tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
@@ -86,52 +94,58 @@ def train_model(
     pairs = tried.pairs()
     if len(pairs) < 5:
         raise RecipeError(
-            f"{recipe}: {len(pairs)} tasks have a good and a bad episode; take more --tasks, or one with an expert"
+            f"{recipe}: {len(pairs)} tasks have a good and a bad episode; increase --tasks, or use an expert"
         )
-    kept = max(1, len(pairs) // 5)
+    num_held_out = max(1, len(pairs) // 5)
     model = whetstone.rewards.RewardModel(folder)
-    loss = model.fit([pair for of_task in pairs[kept:] for pair in of_task])
-    accuracy = model.accuracy([pair for of_task in pairs[:kept] for pair in of_task])
+    loss = model.fit([pair for of_task in pairs[num_held_out:] for pair in of_task])
+    accuracy = model.pair_accuracy([pair for of_task in pairs[:num_held_out] for pair in of_task])
     path = model.save()
-    said = {"path": str(path), "tasks": len(pairs) - kept, "loss": loss, "accuracy": accuracy, "tried_on": kept}
+    report = {
+        "path": str(path),
+        "tasks": len(pairs) - num_held_out,
+        "loss": loss,
+        "accuracy": accuracy,
+        "tried_on": num_held_out,
+    }
     if as_json:
-        click.echo(to_json(said))
+        click.echo(to_json(report))
     else:
-        click.echo(f"{path}  puts {accuracy:.1%} of the pairs of {kept} tasks it did not see in their order")
+        click.echo(f"{path}  validation accuracy {accuracy:.1%} on the pairs of {num_held_out} held-out tasks")
 
 
 @rewards.command()
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--tasks", default=6, show_default=True, type=click.IntRange(min=1), help="Number of tasks.")
 @call_tools_option
 @allow_effects_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit(
     recipe: str, overrides: tuple[str, ...], tasks: int, call_tools: bool, allow_effects: bool, as_json: bool
 ) -> None:
-    """Try the reward of RECIPE: whether anybody who does not do the task is paid as if he did.
+    """Audit the reward of RECIPE for reward hacking: whether a policy that does not solve the task is rewarded.
 
-    An expert plays its tasks, and fifteen impostors: one that fails honestly, one at random, one that says nothing,
-    gives up, guesses, calls tools for ever, copies what tools said, answers everything, talks to the judge, says
-    garbage or nonsense, makes one move, stops at once, or is cut off before its end. Exits with 1 where the reward can
-    be fooled, or is the same for every episode.
+    An expert plays the tasks, and fifteen impostors: one that fails honestly, one that acts at random, one that is
+    silent, gives up, guesses, calls tools forever, copies tool results, gives every answer, addresses the judge, sends
+    garbage or nonsense, makes one move, stops immediately, or is truncated. The exit code is 1 if the reward can be
+    fooled, or is the same for every episode.
 
-    Tools are called for real only if they declare that they read. `--call-tools` calls those that declare nothing,
-    `--allow-effects` those that change something. A task whose expert needs another tool is left out.
+    Tools are called for real only if they declare the effect `read`. `--call-tools` also calls tools without a declared
+    effect, `--allow-effects` those with side effects. A task whose expert needs another tool is skipped.
     """
     resolved = load_recipe(recipe, overrides)
     tried = _audit(resolved, tasks, call_tools=call_tools, allow_effects=allow_effects)
-    found = asyncio.run(_checked(tried, as_json))
-    bad = [each.name for each in found if each.verdict is CheckStatus.FAIL]
+    checks = asyncio.run(_run_audit(tried, as_json))
+    bad = [each.name for each in checks if each.verdict is CheckStatus.FAIL]
     if as_json:
-        said = {
+        report = {
             "recipe": resolved.name,
             "sound": not bad if tried.tried else None,
             "players": tried.table(),
-            "checks": [asdict(each) for each in found],
+            "checks": [asdict(each) for each in checks],
         }
-        click.echo(to_json(said))
+        click.echo(to_json(report))
     else:
         _show(tried)
         click.echo(_verdict(tried, resolved.name, bad))
@@ -142,15 +156,15 @@ def _audit(resolved: Resolved, tasks: int, *, call_tools: bool, allow_effects: b
     """Return the audit of a recipe's reward; report the tools that it does not call.
 
     Raises:
-        WhetstoneError: As `assemble`; or the environment is not played.
+        WhetstoneError: Same as for `assemble`; or the environment is not played.
     """
     effects = training.tool_effects(resolved)
     calls = check_policy(effects, allow_effects=allow_effects, call_tools=call_tools)
-    say_refused(calls, effects)
+    report_refused(calls, effects)
     settings = resolved.recipe.environment
     if settings.name in calls.refused(effects):
         raise RecipeError(f"nothing is audited: the environment {settings.name} is not played")
-    source, make, reward = assembly.judged_parts(resolved, calls)
+    source, make, reward = assembly.scoring_components(resolved, calls)
     turns = min(_MOST_TURNS, settings.max_turns)
     return whetstone.evaluation.audit.Audit(make, source, reward, tasks=tasks, max_turns=turns)
 
@@ -163,21 +177,21 @@ def _verdict(tried: Audit, name: str, bad: list[str]) -> str:
     """
     if not tried.tried:
         return "undecided: no task was played"
-    if tried.constant is not None:
-        constant = f"the reward of {name} is constant: {tried.constant:.3g} in all {len(tried.tried)} episodes"
+    if tried.constant_reward is not None:
+        constant = f"the reward of {name} is constant: {tried.constant_reward:.3g} in all {len(tried.tried)} episodes"
         others = [check for check in bad if check != whetstone.evaluation.audit.REWARD_VARIES]
         return f"{constant}; it also fails: {', '.join(others)}" if others else constant
     return f"can be fooled: {', '.join(bad)}" if bad else f"the reward of {name} was not fooled"
 
 
-async def _checked(tried: Audit, quiet: bool) -> list[Check]:
-    found = []
+async def _run_audit(tried: Audit, quiet: bool) -> list[Check]:
+    checks = []
     async for each in tried.checks():
-        found.append(each)
+        checks.append(each)
         if not quiet:
-            show(each)
-    await let_go(tried.reward)
-    return found
+            print_check(each)
+    await close_reward(tried.reward)
+    return checks
 
 
 def _show(tried: Audit) -> None:

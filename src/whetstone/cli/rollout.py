@@ -1,4 +1,4 @@
-"""`whetstone rollout`: sample a few episodes and show them, no training."""
+"""`whetstone rollout`: sample a few episodes and show them, without training."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import whetstone.assembly
 import whetstone.rollout
 import whetstone.tasks
 from whetstone import training
-from whetstone.cli import completing
-from whetstone.cli.effects import allow_effects_option, ask_once, permitting
-from whetstone.cli.notes import say_notes
-from whetstone.cli.shown import show_tools, shown
-from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.cli import shell_completion
+from whetstone.cli.deprecation_notices import print_notices
+from whetstone.cli.effects import add_permissions, allow_effects_option, ask_once
+from whetstone.cli.format_message import format_message, show_tools
+from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.errors import RecipeError
-from whetstone.plain_json import to_json
+from whetstone.strict_json import to_json
 from whetstone.tool_calls import describe_failing_tools, tool_statistics
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from whetstone.assembly import Assembly
+    from whetstone.assembly import RunComponents
 
 
 _OF_GROUPS = (
@@ -35,22 +35,22 @@ _OF_GROUPS = (
 
 
 @click.command()
-@click.argument("run_or_recipe", shell_complete=completing.recipes_or_runs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides)
-@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many episodes.")
-@click.option("--expert", is_flag=True, help="Let the source's expert play instead of the policy.")
+@click.argument("run_or_recipe", shell_complete=shell_completion.recipes_or_runs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=shell_completion.complete_overrides)
+@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="Number of episodes.")
+@click.option("--expert", is_flag=True, help="Play with the expert of the task source instead of the policy.")
 @allow_effects_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an episode.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per episode.")
 def rollout(
     run_or_recipe: str, overrides: tuple[str, ...], count: int, expert: bool, allow_effects: bool, as_json: bool
 ) -> None:
     """Play episodes of RUN_OR_RECIPE on training tasks and show them as conversations."""
     run_dir = Path(run_or_recipe)
     unread = (*LEARNING, *_OF_GROUPS, "evaluation", *(("policy",) if run_dir.is_dir() else ()))
-    say_unread([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
-               "episodes are played one by one and not learned from")  # fmt: skip
-    resolved, run = training.recipe_of(run_or_recipe, permitting(overrides, allow_effects))
-    say_notes(resolved)
+    warn_unused_overrides([each for each in overrides if not expert or not each.startswith("supervised.")], unread,
+               "episodes are sampled one by one and not trained on")  # fmt: skip
+    resolved, run = training.resolve_recipe(run_or_recipe, add_permissions(overrides, allow_effects))
+    print_notices(resolved)
     resolved = training.permit_run(
         resolved,
         [(resolved, lambda _: count)],
@@ -61,12 +61,12 @@ def rollout(
     trusted = resolved.recipe.policy.trust_remote_code
     policy, memory = training.final_agent(run, trust_remote_code=trusted) if run is not None else (None, None)
     assembly = whetstone.assembly.assemble(resolved, policy, memory, say=lambda line: click.echo(line, err=True))
-    if expert and not isinstance(assembly.demonstrated, whetstone.tasks.Expert):
+    if expert and not isinstance(assembly.demonstration_source, whetstone.tasks.Expert):
         raise RecipeError(f'--expert: the source "{resolved.recipe.tasks.source}" has no expert')
-    trajectories = asyncio.run(_sampled(assembly, count, expert))
+    trajectories = asyncio.run(_sample(assembly, count, expert))
     tools = tool_statistics(call for trajectory in trajectories for call in trajectory.calls)
     for line in describe_failing_tools(tools):
-        click.secho(plain(f"whetstone: {line}"), err=True)
+        click.secho(sanitize_text(f"whetstone: {line}"), err=True)
     for trajectory in trajectories:
         if as_json:
             click.echo(to_json(_as_json(trajectory)))
@@ -76,7 +76,7 @@ def rollout(
         show_tools(tools)
 
 
-async def _sampled(assembly: Assembly, count: int, expert: bool) -> list[Trajectory]:
+async def _sample(assembly: RunComponents, count: int, expert: bool) -> list[Trajectory]:
     recipe = assembly.resolved.recipe
     engine = assembly.engine()
     try:
@@ -84,7 +84,7 @@ async def _sampled(assembly: Assembly, count: int, expert: bool) -> list[Traject
             assembly.expert_actor() if expert else assembly.policy_actor(engine, temperature=recipe.rollout.temperature)
         )
         collector = assembly.collector(actor, method=None if expert else assembly.method)
-        plans = whetstone.rollout.plans_of((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
+        plans = whetstone.rollout.make_plans((assembly.source.task(index) for index in range(count)), seed=recipe.seed)
         return await asyncio.gather(*map(collector.sample, plans))
     finally:
         await engine.close()
@@ -103,9 +103,9 @@ def _as_json(trajectory: Trajectory) -> dict[str, object]:
 
 
 def _show(trajectory: Trajectory) -> None:
-    click.secho(plain(trajectory.task_id), bold=True)
+    click.secho(sanitize_text(trajectory.task_id), bold=True)
     for message in trajectory.messages:
-        click.echo(shown(message))
+        click.echo(format_message(message))
     score = "no score" if trajectory.score is None else f"reward {trajectory.score.value:g}"
     error = f" ({trajectory.error})" if trajectory.error else ""
-    click.secho(plain(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n"), dim=True)
+    click.secho(sanitize_text(f"  {trajectory.ended}{error}, {score}, {trajectory.action_tokens} tokens\n"), dim=True)

@@ -1,4 +1,4 @@
-"""`whetstone serve`: a policy behind OpenAI's APIs and Anthropic's, with every call on record."""
+"""`whetstone serve`: serve a policy over the OpenAI and Anthropic APIs, and record all calls."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING
 import click
 
 import whetstone.serving
-from whetstone.cli.listening import access_log_option, bound_to, keys_for, served_at, start_access_log
-from whetstone.cli.run_or_model import assembled, at_checkpoint, is_run_or_checkpoint
-from whetstone.cli.unread import LEARNING, say_unread
+from whetstone.cli.policy_argument import at_checkpoint, is_run_or_checkpoint, load_policy_argument, member_option
+from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, server_url, start_access_log
+from whetstone.cli.unused_overrides import LEARNING, warn_unused_overrides
 from whetstone.data.redacting import Redacting
 from whetstone.data.sensitive import find_redactor
-from whetstone.errors import RecipeError, explained
-from whetstone.serving.access import ROLES
-from whetstone.serving.connections import keep_what_is_loaded, runner
-from whetstone.serving.judging import Judging
-from whetstone.serving.people import PeopleQueue, people_routes
+from whetstone.errors import RecipeError, summarize_exception
+from whetstone.garbage import exclude_present_objects
+from whetstone.serving.api_keys import ROLES
+from whetstone.serving.http_server import build_server
+from whetstone.serving.human_in_the_loop import PeopleQueue, people_routes
+from whetstone.serving.reward_scoring import RewardScorer
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import encoded_trajectory
 
 if TYPE_CHECKING:
-    from whetstone.assembly import Assembly
+    from whetstone.assembly import RunComponents
     from whetstone.serving import Keys
 
 
@@ -42,6 +43,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
 )
 @click.option("--name", help="Name of the model for clients; defaults to the last part of RUN_OR_MODEL.")
 @click.option("--checkpoint", metavar="step-N", help="Checkpoint of the run [the last one].")
+@member_option
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
@@ -61,7 +63,7 @@ _OF_EPISODES = ("rollout", "evaluation", "reward", "tasks")
               help="Serve the human-in-the-loop page at / and store its queue and annotations in FILE.")  # fmt: skip
 @click.option("--keys", type=click.Path(path_type=Path),
               help="File with API keys. Without it only requests from localhost are accepted.")  # fmt: skip
-@click.option("--new-key", "made", metavar="NAME", help="Create a key in the file of --keys, print it and exit.")
+@click.option("--new-key", "new_key", metavar="NAME", help="Create a key in the file of --keys, print it and exit.")
 @click.option("--role", type=click.Choice(ROLES), default="use", show_default=True, help="Role of the new key.")
 @click.option("--requests-per-minute", "requests_a_minute", type=click.IntRange(min=1),
               help="Maximum requests per minute for the new key.")  # fmt: skip
@@ -81,12 +83,13 @@ def serve(
     port: int,
     name: str | None,
     checkpoint: str | None,
+    member: str | None,
     record: Path | None,
     judge: bool,
     redact: str | None,
     people: Path | None,
     keys: Path | None,
-    made: str | None,
+    new_key: str | None,
     role: str,
     requests_a_minute: int | None,
     tokens_a_minute: int | None,
@@ -98,42 +101,45 @@ def serve(
 ) -> None:
     """Serve RUN_OR_MODEL, a run at its last checkpoint, a checkpoint folder or a model, until stopped.
 
-    Agents are given `base_url=http://HOST:PORT/v1`, those of Anthropic's client the same without `/v1`. With
-    --record what they say is kept token by token, and `POST /v1/episodes/ID/reward`, or `whetstone.episode` in Python,
-    says what it was worth. `whetstone why FILE` says which tokens of it can be trained.
+    OpenAI clients use `base_url=http://HOST:PORT/v1`, Anthropic clients the same without `/v1`. With --record, all
+    sampled tokens are stored. Set the reward of an episode with `POST /v1/episodes/ID/reward`, or `whetstone.episode`
+    in Python. `whetstone why FILE` shows which tokens can be trained.
     """
-    if made is not None:
+    if new_key is not None:
         limits = {"requests_a_minute": requests_a_minute, "tokens_a_minute": tokens_a_minute}
         limits |= {"at_once": at_once, "most_bytes": most_bytes}
-        click.echo(_made(keys, made, role, limits))
+        click.echo(_create_key(keys, new_key, role, limits))
         return
-    known = keys_for(address, keys)
+    known = load_api_keys(address, keys)
     if redact is not None and record is None and people is None:
         raise RecipeError("--redact: requires --record FILE or --annotations FILE")
     if judge and record is None:
-        raise RecipeError("--judge: nothing is kept without --record FILE")
+        raise RecipeError("--judge: requires --record FILE")
     name = name or Path(run_or_model).name
     run_or_model = at_checkpoint(run_or_model, checkpoint)
     if judge and not is_run_or_checkpoint(Path(run_or_model)):
-        raise RecipeError(f"--judge: {run_or_model} is a model, and has no reward; name a run")
+        raise RecipeError(f"--judge: {run_or_model} is a model without a reward; name a run")
     unread = [key for key in _OF_EPISODES if not (judge and key == "reward")]
-    say_unread(overrides, (*LEARNING, *unread), "what is said is not learned from, nor played here")
+    warn_unused_overrides(overrides, (*LEARNING, *unread), "served conversations are not trained on")
     start_access_log(access_log)
-    with bound_to(address, port) as bound:
+    with bind_socket(address, port) as bound:
         asyncio.run(
-            _serve(run_or_model, overrides, bound, name, record, judge, redact, people, known, idle_seconds, seed)
+            _serve(
+                run_or_model, overrides, member, bound, name, record, judge, redact, people, known, idle_seconds, seed
+            )
         )
 
 
-def _made(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
+def _create_key(keys: Path | None, name: str, role: str, limits: dict[str, int | None]) -> str:
     if keys is None:
         raise RecipeError("--new-key: into which file? (--keys FILE)")
-    return whetstone.serving.new_key(keys, name, role, **limits)
+    return whetstone.serving.create_key(keys, name, role, **limits)
 
 
 async def _serve(
     run_or_model: str,
     overrides: tuple[str, ...],
+    member: str | None,
     bound: socket.socket,
     name: str,
     record: Path | None,
@@ -144,7 +150,7 @@ async def _serve(
     idle_seconds: float,
     seed: int,
 ) -> None:
-    assembly = assembled(run_or_model, overrides, None)
+    assembly = load_policy_argument(run_or_model, overrides, None, member=member)
     engine = assembly.engine(heard=lambda line: click.echo(line, err=True))
     taken_out = find_redactor(redact) if redact is not None else None
     redacting = Redacting(assembly.chat, taken_out) if taken_out is not None else None
@@ -152,33 +158,34 @@ async def _serve(
     judging = _judging(assembly, writer) if judge and writer is not None else None
     try:
         episodes = whetstone.serving.Episodes(writer, idle_seconds=idle_seconds, judging=judging)
-        speaker = whetstone.serving.Speaker(
+        completions = whetstone.serving.CompletionService(
             engine, assembly.chat, context_length=assembly.policy.context_length, seed=seed
         )
-        behind = whetstone.serving.Server(speaker, episodes, name=name, keys=keys)
-        also = people_routes(behind, PeopleQueue(people, redact=taken_out)) if people is not None else ()
-        server = runner(whetstone.serving.application(behind, also=also))
-        keep_what_is_loaded()
-        click.echo(f"{name} at {served_at(bound)}")
+        served = whetstone.serving.Server(completions, episodes, name=name, keys=keys)
+        also = people_routes(served, PeopleQueue(people, redact=taken_out)) if people is not None else ()
+        server = build_server(whetstone.serving.build_serving_app(served, extra_routes=also))
+        exclude_present_objects()
+        click.echo(f"{name} at {server_url(bound)}")
         await server.serve(sockets=[bound])
     finally:
         if judging is not None:
-            await judging.settled()
+            await judging.wait_idle()
         if writer is not None:
             click.echo(f"{record}: {writer.count} episodes")
         await engine.close()
 
 
-def _judging(assembly: Assembly, over: Callable[[Trajectory], None]) -> Judging:
+def _judging(assembly: RunComponents, over: Callable[[Trajectory], None]) -> RewardScorer:
     seconds = assembly.resolved.recipe.rollout.reward_timeout_seconds
-    return Judging(assembly.reward, over, seconds=seconds, say=lambda line: click.echo(line, err=True))
+    return RewardScorer(assembly.reward, over, seconds=seconds, say=lambda line: click.echo(line, err=True))
 
 
 class RecordFile:
-    """A file of trajectories, one a line, each whole on the disk before the next.
+    """A file of trajectories, one per line, each flushed to disk before the next.
 
     Args:
-        redacting: What is done to each before; None: nothing.
+        path: Path of the file.
+        redacting: Function applied to each trajectory before it is written; None: none.
     """
 
     def __init__(self, path: Path, redacting: Callable[[Trajectory], Trajectory] | None = None) -> None:
@@ -188,8 +195,10 @@ class RecordFile:
         if self._redacting is not None:
             try:
                 trajectory = self._redacting(trajectory)
-            except Exception as failure:  # somebody's own function; what it did not read through is not kept
-                click.echo(f"{trajectory.id}: not kept, since --redact failed: {explained(failure)}", err=True)
+            except Exception as failure:  # a custom function failed; without redaction, nothing is stored
+                click.echo(
+                    f"{trajectory.id}: not kept, since --redact failed: {summarize_exception(failure)}", err=True
+                )
                 return
         with open(self.path, "ab") as file:
             file.write(encoded_trajectory(trajectory) + b"\n")

@@ -1,4 +1,4 @@
-"""`whetstone tasks`: look at tasks; find those a run learned from."""
+"""`whetstone tasks`: show tasks; score the tasks that a run was trained on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from whetstone import record
 from whetstone.analysis.task_scores import task_scores
 from whetstone.atomic_write import write_text
 from whetstone.errors import RecipeError
-from whetstone.plain_json import to_json
-from whetstone.plugins import checked_options, find_part
+from whetstone.plugins import find_part, validate_options
 from whetstone.recipe import load_recipe, yaml_value
+from whetstone.strict_json import to_json
 from whetstone.tasks.protocol import OPTIONAL
 
 _SHOWN = 20
@@ -26,32 +26,32 @@ _SHOWN = 20
 
 @click.group()
 def tasks() -> None:
-    """Look at tasks; find those a run learned from."""
+    """Show tasks; score the tasks that a run was trained on."""
 
 
 @tasks.command()
 @click.argument("source")
 @click.argument("options", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
 @click.option("--held-out", is_flag=True, help="Held-out tasks instead of training tasks.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, private data among it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, including private data.")
 def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_json: bool) -> None:
-    """Show tasks of SOURCE, a task source by its name, or `package.module:name`; options as KEY=VALUE."""
+    """Show tasks of SOURCE, a task source by name, or `package.module:name`; options as KEY=VALUE."""
     if source.endswith((".yaml", ".yml")):
         named = load_recipe(source).recipe.tasks
         like = " ".join([named.source, *(f"{key}={value}" for key, value in named.options.items())])
         raise RecipeError(f"{source}: is a recipe; its tasks are shown by `whetstone tasks show {like}`")
     part = find_part("task source", source, all_sources(), optional=OPTIONAL)
-    made = part(**checked_options(part, read_options(options)))
-    shown = list(made.held_out(count)) if held_out else [made.task(index) for index in range(count)]
-    for task in shown:
+    task_source = part(**validate_options(part, read_options(options)))
+    selected = list(task_source.held_out(count)) if held_out else [task_source.task(index) for index in range(count)]
+    for task in selected:
         if as_json:
             row = {"id": task.id, "prompt": task.prompt, "tags": dict(task.tags), "private": dict(task.private)}
             click.echo(to_json(row, other=str))
             continue
         click.secho(task.id, bold=True, nl=False)
         click.echo(f"  {', '.join(f'{name}: {value}' for name, value in task.tags.items())}")
-        click.echo(f"  {task.prompt or '(the environment makes the opening)'}")
+        click.echo(f"  {task.prompt or '(the environment provides the prompt)'}")
         for name, value in task.private.items():
             written = json.dumps(value, ensure_ascii=False, default=str)
             click.secho(f"    {name}: {written if len(written) <= 100 else written[:99] + '…'}", dim=True)
@@ -59,16 +59,16 @@ def show(source: str, options: tuple[str, ...], count: int, held_out: bool, as_j
 
 @tasks.command()
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--windows", type=click.IntRange(min=2), help="Points of a curve  [how often the run went round].")
+@click.option("--windows", type=click.IntRange(min=2), help="Points of a curve  [number of passes over the tasks].")
 @click.option(
     "--fraction",
     type=click.FloatRange(min=0, max=1, min_open=True),
     default=1 / 6,
     show_default="a sixth",
-    help="How many are chosen, the best first.",
+    help="Fraction of the tasks to select, the best first.",
 )
 @click.option("--min-score", type=float, help="Select all tasks with at least this score instead (0.6 in the paper).")
-@click.option("--output-file", type=click.Path(path_type=Path, dir_okay=False), help="Where the chosen are written.")
+@click.option("--output-file", type=click.Path(path_type=Path, dir_okay=False), help="File for the selected tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
     run_dir: Path,
@@ -78,27 +78,29 @@ def score(
     output_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Score the tasks RUN_DIR was trained on by how its success on each moved as the mean did; choose the best.
+    """Score the tasks of RUN_DIR by the alignment of their success curve with the mean curve; select the best.
 
-    The file that is written is read by `curriculum: {name: task_subset, path: FILE}`; `with=limr` does the rest.
+    The output file is read by `curriculum: {name: task_subset, path: FILE}`; `with=limr` sets everything else.
     """
-    record.run_recipe(run_dir)  # says where there is no run
-    found = task_scores(run_dir, windows=windows)
-    best = found.best(share=fraction, at_least=min_score)
+    record.run_recipe(run_dir)  # raises if it is not a run
+    scores = task_scores(run_dir, windows=windows)
+    best = scores.best(share=fraction, at_least=min_score)
     if not best:
-        raise RecipeError(f"--min-score {min_score:g}: no task has this score; the best has {found.tasks[0].score:.3g}")
+        raise RecipeError(
+            f"--min-score {min_score:g}: no task has this score; the best has {scores.tasks[0].score:.3g}"
+        )
     if output_file is not None:
         write_text(output_file, json.dumps(best))
     if as_json:
-        rows = [asdict(task) for task in found.tasks]
-        click.echo(to_json({"chosen": best, "dropped": found.dropped, "tasks": rows}))
+        rows = [asdict(task) for task in scores.tasks]
+        click.echo(to_json({"chosen": best, "dropped": scores.dropped, "tasks": rows}))
         return
-    for task in found.tasks[:_SHOWN]:
+    for task in scores.tasks[:_SHOWN]:
         click.echo(f"{task.score:7.3f}  {task.index:>6}  {task.id}  {' '.join(f'{r:.2f}' for r in task.curve)}")
-    more = len(found.tasks) - _SHOWN
-    click.echo(f"{f'… and {more} more; ' if more > 0 else ''}{len(best)} of {len(found.tasks)} tasks chosen")
-    if found.dropped:
-        click.echo(f"{found.dropped} tasks were not sampled often enough to be told of")
+    more = len(scores.tasks) - _SHOWN
+    click.echo(f"{f'… and {more} more; ' if more > 0 else ''}{len(best)} of {len(scores.tasks)} tasks selected")
+    if scores.dropped:
+        click.echo(f"{scores.dropped} tasks were sampled too rarely for a score")
     if output_file is not None:
         click.echo(f"wrote {output_file}; whetstone train RECIPE with=limr curriculum.path={output_file}")
 
@@ -109,10 +111,10 @@ def all_sources() -> dict[str, Any]:
 
 
 def read_options(options: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE, each value as YAML reads it.
+    """Parse KEY=VALUE options, with values as in YAML.
 
     Raises:
-        RecipeError: One is not of that form.
+        RecipeError: An option does not have this form.
     """
     read = {}
     for option in options:

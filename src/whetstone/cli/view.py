@@ -1,4 +1,4 @@
-"""`whetstone view`: runs in a browser, while they run and afterwards."""
+"""`whetstone view`: view runs in a browser, during and after training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from whetstone import viewing
-from whetstone.cli.listening import access_log_option, bound_to, keys_for, start_access_log
-from whetstone.serving.connections import runner
+from whetstone import viewer
+from whetstone.cli.server_options import access_log_option, bind_socket, load_api_keys, start_access_log
+from whetstone.serving.http_server import build_server
 
 
 @click.command()
@@ -36,19 +36,19 @@ def view(
     allow_run_code: bool,
     follow_symlinks: bool,
 ) -> None:
-    """Look at RUNs in a browser: run directories, folders that hold some, or what `whetstone compare` made.
+    """View RUNs in a browser: run directories, folders with runs, or the output of `whetstone compare`.
 
-    Curves, alerts, trajectories token by token, tools, the timeline; while a run goes on, the page goes on with it.
+    The page shows curves, alerts, trajectories token by token, tools and the timeline, and is updated during a run.
     Nothing is written into a run.
     """
-    known = keys_for(address, keys)
+    known = load_api_keys(address, keys)
     start_access_log(access_log)
-    opened = viewing.opened_runs(runs, follow_symlinks=follow_symlinks)
-    with bound_to(address, port) as bound:
-        viewer = viewing.Viewer(
+    opened = viewer.open_runs(runs, follow_symlinks=follow_symlinks)
+    with bind_socket(address, port) as bound:
+        viewer_app = viewer.Viewer(
             opened, keys=known, folders=runs, allow_run_code=allow_run_code, follow_symlinks=follow_symlinks
         )
-        server = runner(viewing.view_application(viewer))
+        server = build_server(viewer.view_application(viewer_app))
         host, at = bound.getsockname()[:2]
         click.echo(f"{len(opened)} run{'s' * (len(opened) > 1)} at http://{f'[{host}]' if ':' in host else host}:{at}/")
         asyncio.run(server.serve(sockets=[bound]))

@@ -1,4 +1,4 @@
-"""`whetstone why`: one number explained, or why a step did (not) learn."""
+"""`whetstone why`: explain a number of a run, or why a step did (not) learn."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from rich.table import Table
 
 import whetstone.analysis
 from whetstone import record
-from whetstone.causes import listed
-from whetstone.cli import completing
-from whetstone.cli.shown import judgment_of, show_judgment
+from whetstone.cli import shell_completion
+from whetstone.cli.format_message import load_judgment, show_judgment
 from whetstone.errors import RunDirectoryError
-from whetstone.plain_json import to_json
-from whetstone.reporting import Journal, learned_from, learning_rows, noise_advice
-from whetstone.serving.live.explaining import live_turns
-from whetstone.serving.recorded import recorded_episodes
+from whetstone.failure_causes import format_causes
+from whetstone.reporting import Journal, describe_learning, learning_rows, noise_advice
+from whetstone.serving.online.explain_update import live_turns
+from whetstone.serving.trainable_tokens import recorded_episodes
+from whetstone.strict_json import to_json
 from whetstone.tool_calls import describe_errors, describe_failing_tools, statistics_of_run
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 
 if TYPE_CHECKING:
-    from whetstone.analysis import Explanation, Slowness
+    from whetstone.analysis import Bottleneck, Explanation
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path), shell_complete=completing.run_folders)
-@click.argument("trajectory", required=False, shell_complete=completing.trajectory_ids)
-@click.option("--step", type=int, help="Of reinforcement, from 1: its trajectories, and why it did or did not learn.")
+@click.argument("run_dir", type=click.Path(path_type=Path), shell_complete=shell_completion.run_folders)
+@click.argument("trajectory", required=False, shell_complete=shell_completion.trajectory_ids)
+@click.option("--step", type=int, help="Reinforcement step, from 1: its trajectories, and why it did (not) learn.")
 @click.option("--turn", type=int, help="Only the tokens of this turn, from 0.")
 @click.option("--token", type=int, help="Only this action token of the trajectory, from 0.")
-@click.option("--weights/--no-weights", default=True, help="Make updates again for ratios and pushes.  [default: yes]")
-@click.option("--slow", is_flag=True, help="What the run waits for: its bottleneck, and what to try.")
+@click.option("--weights/--no-weights", default=True, help="Recompute updates, for ratios and pushes.  [default: yes]")
+@click.option("--slow", is_flag=True, help="Show the bottleneck of the run, and a remedy.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def why(
     run_dir: Path,
@@ -51,90 +51,95 @@ def why(
 ) -> None:
     """Explain one number of RUN_DIR.
 
-    Without a TRAJECTORY: a table of steps, what each learned from and what was lost; of a run on stored episodes alone,
-    losses there and on held-out ones, and whether to stop, regularize, continue or add data. With one: its rewards,
-    what it was compared with, its advantage, and each token's ratio, clipping and push. Ids are listed by --step.
+    Without TRAJECTORY: a table of steps with the data that each was trained on and the data that was dropped. For a run
+    on offline episodes only: training and held-out losses, and whether to stop, regularize, continue or add data. With
+    TRAJECTORY: its rewards, its baseline, its advantage, and each token's ratio, clipping and push. --step lists the
+    IDs.
 
-    Of a live run: every answer something was made of, by whom and in which update; with an episode's id, which of its
-    tokens are trained and why the rest are not. Of a file of `whetstone serve --record`: the same of what is on record.
+    For a live run: every response with a training signal, its source and its update; with an episode's ID, which of its
+    tokens are trained and why the others are not. For a file of `whetstone serve --record`: the same for the recorded
+    episodes.
 
-    With --slow: where its time went, which part holds the others up, the costliest tools, and what to change.
+    With --slow: where time is spent, the bottleneck, the most expensive tools, and what to change.
     """
     if run_dir.is_file():
         for option, value in (("--step", step), ("--turn", turn), ("--token", token), ("--slow", slow or None)):
             if value is not None:
-                raise RunDirectoryError(f"{option}: of a file there are its episodes, and with an episode's id its own")
-        _recorded(run_dir, trajectory, as_json)
+                raise RunDirectoryError(f"{option}: has no effect on a file of recorded episodes")
+        _explain_recorded(run_dir, trajectory, as_json)
         return
-    record.run_recipe(run_dir)  # says where there is no run
+    record.run_recipe(run_dir)  # raises if it is not a run
     if slow:
-        given = {"TRAJECTORY": trajectory, "--step": step, "--turn": turn, "--token": token}
-        for option, asked in given.items():
-            if asked is not None:
-                raise RunDirectoryError(f"{option}: --slow is of the whole run; leave one of them out")
+        options = {"TRAJECTORY": trajectory, "--step": step, "--turn": turn, "--token": token}
+        for option, argument in options.items():
+            if argument is not None:
+                raise RunDirectoryError(f"{option}: has no effect with --slow, which describes the whole run")
         _slow(run_dir, as_json)
         return
     if (run_dir / "live").is_dir():
         for option, value in (("--step", step), ("--turn", turn), ("--token", token)):
             if value is not None:
-                raise RunDirectoryError(
-                    f"{option}: of a live run there are its answers, and with an episode's id its own"
-                )
+                raise RunDirectoryError(f"{option}: has no effect on a live run")
         _live(run_dir, trajectory, as_json)
         return
     if trajectory is None:
         for option, value in (("--turn", turn), ("--token", token)):
             if value is not None:
-                raise RunDirectoryError(f"{option}: of which TRAJECTORY? --step N lists those there are")
+                raise RunDirectoryError(f"{option}: requires TRAJECTORY; --step N lists the IDs")
         _steps(run_dir, step, as_json)
         return
     explainer = whetstone.analysis.Explainer(run_dir, say=lambda line: click.echo(line, err=True))
-    found = asyncio.run(explainer.explain(trajectory, weights=weights))
-    tokens = [each for each in found.tokens if turn is None or each.turn == turn]
+    explanation = asyncio.run(explainer.explain_trajectory(trajectory, weights=weights))
+    tokens = [each for each in explanation.tokens if turn is None or each.turn == turn]
     if token is not None:
-        if not 0 <= token < len(found.tokens):
-            raise RunDirectoryError(f"{trajectory} has {len(found.tokens)} action tokens, 0 to {len(found.tokens) - 1}")
-        tokens = [found.tokens[token]]
+        if not 0 <= token < len(explanation.tokens):
+            raise RunDirectoryError(
+                f"{trajectory} has {len(explanation.tokens)} action tokens, 0 to {len(explanation.tokens) - 1}"
+            )
+        tokens = [explanation.tokens[token]]
     if as_json:
-        click.echo(to_json({**asdict(found), "tokens": [asdict(each) for each in tokens]}))
+        click.echo(to_json({**asdict(explanation), "tokens": [asdict(each) for each in tokens]}))
         return
-    _show(found, tokens)
+    _show(explanation, tokens)
 
 
 def _slow(run_dir: Path, as_json: bool) -> None:
-    """What the stage that samples waits for; where none does, the last one."""
+    """Print the bottleneck of the last stage that samples, or of the last stage if none does."""
     recipe, rows = record.run_recipe(run_dir).recipe, Journal(run_dir).read()
     sampling = any(row["stage"] == "reinforcement" for row in rows)
     stage = "reinforcement" if sampling else rows[-1]["stage"] if rows else ""
     rows = [row for row in rows if row["stage"] == stage]
     if not rows:
-        raise RunDirectoryError(f"{run_dir}: no step on record")
+        raise RunDirectoryError(f"{run_dir}: no recorded step")
     ahead = recipe.reinforcement.admit_ahead if recipe.reinforcement is not None else 0
     lines = record.stored_lines(run_dir)
-    waits = whetstone.analysis.waits_of(lines) if lines else None
-    found = whetstone.analysis.slowness_of(rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight)
-    if as_json:
-        click.echo(to_json({"stage": stage, **asdict(found)}))
-        return
-    _show_slowness(found, stage)
-
-
-def _show_slowness(found: Slowness, stage: str) -> None:
-    click.secho(found.bottleneck, bold=True, nl=False)
-    click.echo(f": {plain(found.said)}")
-    click.echo(f"try: {found.attempt}")
-    parts = ", ".join(f"{name} {share:.0%}" for name, share in found.parts.items() if share >= 0.005)
-    click.echo(
-        f"{found.steps} steps of {stage}, {found.seconds:.3g} s each: {parts}; the slowest is {found.slowest_step}"
+    waits = whetstone.analysis.measure_waits(lines) if lines else None
+    slowness = whetstone.analysis.find_bottleneck(
+        rows, waits, admit_ahead=ahead, max_in_flight=recipe.rollout.max_in_flight
     )
-    if found.waits is None or not found.waits.tools:
+    if as_json:
+        click.echo(to_json({"stage": stage, **asdict(slowness)}))
+        return
+    _show_slowness(slowness, stage)
+
+
+def _show_slowness(slowness: Bottleneck, stage: str) -> None:
+    click.secho(slowness.bottleneck, bold=True, nl=False)
+    click.echo(f": {sanitize_text(slowness.said)}")
+    click.echo(f"try: {slowness.attempt}")
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in slowness.parts.items() if share >= 0.005)
+    click.echo(
+        f"{slowness.steps} steps of {stage}, {slowness.seconds:.3g} s each: {parts}; "
+        f"the slowest is {slowness.slowest_step}"
+    )
+    if slowness.waits is None or not slowness.waits.tools:
         return
     table = Table(box=None, pad_edge=False)
     for name in ("tool", "calls", "mean s", "95 % s", "most s", "of tool time"):
         table.add_column(name, justify="left" if name == "tool" else "right")
-    for tool in found.waits.tools[:8]:
+    for tool in slowness.waits.tools[:8]:
         numbers = (f"{tool.mean:.3g}", f"{tool.p95:.3g}", f"{tool.most:.3g}", f"{tool.share:.0%}")
-        table.add_row(escape(plain(tool.name)), str(tool.calls), *numbers)
+        table.add_row(escape(sanitize_text(tool.name)), str(tool.calls), *numbers)
     Console().print(table)
 
 
@@ -142,13 +147,13 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     journal = Journal(run_dir).read()
     rows = learning_rows(journal)
     if not rows and any(row["stage"] == "offline" for row in journal):
-        _stored(run_dir, journal, step, as_json)
+        _explain_offline(run_dir, journal, step, as_json)
         return
     if not rows:
-        raise RunDirectoryError(f"{run_dir}: no step of reinforcement on record")
+        raise RunDirectoryError(f"{run_dir}: no recorded step of reinforcement")
     wanted = [row for row in rows if step is None or row["from"] == step]
     if not wanted:
-        raise RunDirectoryError(f"{run_dir}: no step {step}; there are 1 to {rows[-1]['to']}")
+        raise RunDirectoryError(f"{run_dir}: no step {step}; steps are 1 to {rows[-1]['to']}")
     explainer = whetstone.analysis.Explainer(run_dir)
     trajectories = explainer.trajectories(step) if step is not None else []
     causes, changes = explainer.causes(), record.read_changes(run_dir)
@@ -157,14 +162,14 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
     failing = describe_failing_tools(tools) if step is None else []
     summary = record.read_json(run_dir / "summary.json")
     if as_json:
-        shown = [{**row, "learned_from": learned_from(row)} for row in wanted]
-        report = {"failing_tools": failing, "steps": shown, "failed": causes, "tools": tools}
-        report |= {"trajectories": trajectories} if step is not None else judgment_of(summary, journal)
+        described = [{**row, "learned_from": describe_learning(row)} for row in wanted]
+        report = {"failing_tools": failing, "steps": described, "failed": causes, "tools": tools}
+        report |= {"trajectories": trajectories} if step is not None else load_judgment(summary, journal)
         report |= {"noise_advice": noise_advice(journal), "changes": [each.to_json() for each in changes]}
         click.echo(to_json(report))
         return
     for line in failing:
-        click.secho(plain(line), bold=True)
+        click.secho(sanitize_text(line), bold=True)
     if step is None:
         show_judgment(summary, journal)
     table = Table(box=None, pad_edge=False)
@@ -174,43 +179,43 @@ def _steps(run_dir: Path, step: int | None, as_json: bool) -> None:
         table.add_column(name, justify="left" if last else "right", no_wrap=last, overflow="fold")
     for row in wanted:
         cells = [_share(name, row[name]) for name in names]
-        table.add_row(str(row["from"]), *cells, learned_from(row))
+        table.add_row(str(row["from"]), *cells, describe_learning(row))
     Console().print(table)
     for change in changes:
-        click.echo(plain(f"the recipe changed {change}"))
+        click.echo(sanitize_text(f"the recipe changed {change}"))
     unmasked = max((row.get("unmasked") or 0.0 for row in wanted), default=0.0)
     if unmasked:
         click.echo(
-            f"up to {100 * unmasked:.0f} % of the tokens of a step were written by tools and TRAINED all the same: "
+            f"up to {100 * unmasked:.0f} % of the tokens of a step were written by tools and are TRAINED nevertheless: "
             "reinforcement.train_on_observations is on"
         )
     advice = noise_advice(journal) if step is None else None
     if advice is not None:
         click.echo(advice)
     for line in describe_errors(tools) if step is None else ():
-        click.echo(plain(line))
+        click.echo(sanitize_text(line))
     for name, tool in tools.items() if step is None else ():
         if tool.truncated:
-            click.echo(plain(f"{tool.truncated} of {tool.calls} results of {name} were cut to "
+            click.echo(sanitize_text(f"{tool.truncated} of {tool.calls} results of {name} were cut to "
                              "environment.max_result_characters"))  # fmt: skip
     if causes and step is None:
-        click.echo(f"{sum(causes.values())} episodes have no score: {listed(causes, most=5)}")
+        click.echo(f"{sum(causes.values())} episodes have no score: {format_causes(causes, most=5)}")
     for name, reward, cause in trajectories:
-        click.echo(plain(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}"))
+        click.echo(
+            sanitize_text(f"{'none' if reward is None else f'{reward:g}':>8}  {name}{f'  {cause}' if cause else ''}")
+        )
     if trajectories:
         click.echo(f"whetstone why {run_dir} '{trajectories[0][0]}'   explains one of them")
 
 
-def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | None, as_json: bool) -> None:
-    """What a stage on stored episodes came to, and what is to be done about it."""
+def _explain_offline(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | None, as_json: bool) -> None:
+    """Print the results of an offline stage, and advice."""
     if step is not None:
-        raise RunDirectoryError(
-            f"--step: {run_dir} sampled nothing; of stored episodes there are looks, without --step"
-        )
-    looks = whetstone.analysis.looks_of(journal)
-    found = whetstone.analysis.advice(looks)
+        raise RunDirectoryError(f"--step: {run_dir} has only an offline stage; omit --step")
+    looks = whetstone.analysis.held_out_evaluations(journal)
+    advice = whetstone.analysis.find_advice(looks)
     if as_json:
-        click.echo(to_json({"looks": [asdict(look) for look in looks], "advice": asdict(found)}))
+        click.echo(to_json({"looks": [asdict(look) for look in looks], "advice": asdict(advice)}))
         return
     table = Table(box=None, pad_edge=False)
     for name in ("step", "training loss", "held-out loss", "held-out KL", "value loss"):
@@ -219,12 +224,12 @@ def _stored(run_dir: Path, journal: Sequence[Mapping[str, Any]], step: int | Non
         numbers = (look.train, look.held_out, look.kl, look.value_loss)
         table.add_row(str(look.step), *("–" if number is None else f"{number:.4g}" for number in numbers))
     Console().print(table)
-    click.secho(found.finding, bold=True, nl=False)
-    click.echo(f": {found.said}")
+    click.secho(advice.finding, bold=True, nl=False)
+    click.echo(f": {advice.said}")
 
 
 def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
-    """What a policy that is served learned from each answer."""
+    """Print the training signals of a served policy, by response."""
     turns = live_turns(run_dir, episode)
     if as_json:
         click.echo(to_json({"turns": [asdict(turn) for turn in turns]}))
@@ -235,22 +240,25 @@ def _live(run_dir: Path, episode: str | None, as_json: bool) -> None:
     for turn in turns:
         update = turn.state if turn.update is None else str(turn.update)
         cells = (turn.episode, str(turn.answer), f"{turn.reward:+g}", turn.learned_as, update, turn.why)
-        table.add_row(str(turn.number), *(escape(plain(cell)) for cell in cells))
+        table.add_row(str(turn.number), *(escape(sanitize_text(cell)) for cell in cells))
     Console().print(table)
     if episode is None:
         if turns:
-            click.echo(f"whetstone why {run_dir} '{plain(turns[0].episode)}'   says which tokens of it are trained")
+            click.echo(f"whetstone why {run_dir} '{sanitize_text(turns[0].episode)}'   shows its trained tokens")
         return
     for turn in turns:
-        for told in turn.tokens:
-            verb = "trained" if told.trained else "not trained"
+        for summary in turn.tokens:
+            verb = "trained" if summary.trained else "not trained"
             click.echo(
-                plain(f"turn {turn.number}, {told.by}: {told.said[:60]!r}: {told.count} tokens {verb}: {told.why}")
+                sanitize_text(
+                    f"turn {turn.number}, {summary.by}: {summary.said[:60]!r}: "
+                    f"{summary.count} tokens {verb}: {summary.why}"
+                )
             )
 
 
-def _recorded(path: Path, episode: str | None, as_json: bool) -> None:
-    """What of the episodes of a file can be trained."""
+def _explain_recorded(path: Path, episode: str | None, as_json: bool) -> None:
+    """Print which tokens of recorded episodes can be trained."""
     episodes = recorded_episodes(path, episode)
     if as_json:
         click.echo(to_json({"episodes": [asdict(each) for each in episodes]}))
@@ -261,17 +269,17 @@ def _recorded(path: Path, episode: str | None, as_json: bool) -> None:
     for each in episodes:
         reward = "none" if each.reward is None else f"{each.reward:g}"
         numbers = (reward, str(len(each.turns)), str(each.segments), str(each.drawn), str(each.trained))
-        table.add_row(escape(plain(each.id)), *numbers, escape(plain("; ".join(each.why))))
+        table.add_row(escape(sanitize_text(each.id)), *numbers, escape(sanitize_text("; ".join(each.why))))
     Console().print(table)
     if episode is None:
         if episodes:
-            click.echo(f"whetstone why {path} '{plain(episodes[0].id)}'   says which tokens of it can be trained")
+            click.echo(f"whetstone why {path} '{sanitize_text(episodes[0].id)}'   shows its trainable tokens")
         return
     for each in episodes:
         for turn in each.turns:
             why = "".join(f"; {reason}" for reason in turn.why)
             click.echo(
-                plain(
+                sanitize_text(
                     f"turn {turn.turn}: {turn.said[:60]!r}: {turn.trained} of {turn.drawn} tokens can be trained{why}"
                 )
             )
@@ -283,16 +291,16 @@ def _share(name: str, value: Any) -> str:
     return f"{value:.2f}" if name == "age" else f"{100 * value:.0f} %"
 
 
-def _show(found: Explanation, tokens: Sequence[Any]) -> None:
-    click.secho(plain(found.id), bold=True)
-    click.echo(f"task {plain(found.task)}, taken by update {found.update}")
-    width = max(len(link.what) for link in found.chain)
-    for link in found.chain:
-        said = f"   {link.said}" if link.said else ""
-        click.echo(plain(f"  {link.what:<{width}}  {_number(link.value)}{said}"))
+def _show(explanation: Explanation, tokens: Sequence[Any]) -> None:
+    click.secho(sanitize_text(explanation.id), bold=True)
+    click.echo(f"task {sanitize_text(explanation.task)}, taken by update {explanation.update}")
+    width = max(len(link.what) for link in explanation.chain)
+    for link in explanation.chain:
+        note = f"   {link.said}" if link.said else ""
+        click.echo(sanitize_text(f"  {link.what:<{width}}  {_number(link.value)}{note}"))
     if not tokens:
         return
-    click.echo(f"{len(tokens)} action tokens" + (f", {found.from_weights}" if found.from_weights else ""))
+    click.echo(f"{len(tokens)} action tokens" + (f", {explanation.from_weights}" if explanation.from_weights else ""))
     table = Table(box=None, pad_edge=False)
     for name in ("turn", "token", "sampled at", "version", "advantage", "ratio", "clipped", "weight", "push"):
         table.add_column(name, justify="left" if name == "token" else "right")
@@ -300,7 +308,7 @@ def _show(found: Explanation, tokens: Sequence[Any]) -> None:
         last: Mapping[str, float] = each.passes[-1] if each.passes else {}
         table.add_row(
             str(each.turn),
-            escape(repr(each.text)),  # what a model writes in brackets is no markup
+            escape(repr(each.text)),  # brackets in sampled text are not markup
             f"{each.sampler_logprob:.4f}",
             str(each.version),
             f"{each.advantage:+.4g}",
@@ -311,7 +319,7 @@ def _show(found: Explanation, tokens: Sequence[Any]) -> None:
         )
     Console().print(table)
     if tokens[0].passes:
-        click.echo("push: the derivative of the update's loss in the token's log-prob; below 0 it gets likelier")
+        click.echo("push: the derivative of the update's loss in the token's log-prob; below 0 it becomes more likely")
 
 
 def _cell(values: Mapping[str, float], key: str, form: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from whetstone.chat import Message, ToolCall, ToolSpec
 from whetstone.data.dataset_formats import NormalMessage, RowReader, has_answer, suggest_key
-from whetstone.data.rows import Row
+from whetstone.data.row_readers import Row
 from whetstone.errors import did_you_mean
 
 Chosen = Callable[[Message, int, Sequence[Message]], bool]
@@ -66,8 +66,8 @@ class DataUsage:
     def add(self, *conversations: Conversation, chosen: Chosen | None = None) -> None:
         """Count the conversations of a row."""
         for conversation in conversations:
-            self.trained += len(conversation.learned(chosen or everything))
-            self.excluded += conversation.count_exclusions(chosen or everything)
+            self.trained += len(conversation.learned(chosen or all_assistant_turns))
+            self.excluded += conversation.count_exclusions(chosen or all_assistant_turns)
         self.unread.update(list(dict.fromkeys(name for each in conversations for name in each.unread)))
 
     def add_row(self, row: Row, used: Collection[str], count: int = 1) -> str:
@@ -103,7 +103,7 @@ class DataUsage:
         return f'{name} ({rows}; did you mean "{near}"?)' if near else f"{name} ({rows})"
 
 
-def conversation_of(row: Row, offered: tuple[ToolSpec, ...] = (), *, used: Collection[str] = ()) -> Conversation:
+def read_conversation(row: Row, offered: tuple[ToolSpec, ...] = (), *, used: Collection[str] = ()) -> Conversation:
     """Read the conversation of a row.
 
     Args:
@@ -222,7 +222,7 @@ def _describe_result(result: NormalMessage) -> str:
     return f" ({text})" if (text := ", ".join(values)) else ""
 
 
-def everything(message: Message, number: int, messages: Sequence[Message]) -> bool:
+def all_assistant_turns(message: Message, number: int, messages: Sequence[Message]) -> bool:
     """Select every turn of the assistant."""
     return True
 
@@ -239,5 +239,5 @@ def _answers(message: Message, number: int, messages: Sequence[Message]) -> bool
     return not message.tool_calls
 
 
-LEARNED_FROM: Mapping[str, Chosen] = {"all": everything, "last": _last, "calls": _calls, "answers": _answers}
+LEARNED_FROM: Mapping[str, Chosen] = {"all": all_assistant_turns, "last": _last, "calls": _calls, "answers": _answers}
 """Name of a turn filter → the filter."""

@@ -17,17 +17,15 @@ Note:
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 from whetstone.chat import Image, Message, Text, ToolSpec
-from whetstone.data.rows import Row
-from whetstone.errors import did_you_mean
-from whetstone.tasks.readers import parse_object
+from whetstone.data.row_fields import CallReader, FieldReader, is_empty, read_id, without_index
+from whetstone.data.row_readers import Row
+from whetstone.errors import DataError, did_you_mean
 
 ROLES: Mapping[str, str] = {
     "system": "system", "developer": "system",
@@ -47,7 +45,6 @@ CONVERSATIONS = ("messages", "conversations", "conversation")
 """Columns with a whole conversation; the first one of a row is read."""
 _CALL_ROLES = ("function_call", "tool_call", "tool_calls")
 _TOOLS = ("tools", "functions", "tool_defs")
-_SCHEMA = ("parameters", "inputSchema", "input_schema")
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _MEDIA = ("images", "image", "videos", "video", "audios", "audio")
 _TOKEN_MARKS = ("assistant_masks", "assistant_mask", "completion_mask", "train_detail")
@@ -60,8 +57,6 @@ _FIELDS_OF: Mapping[str, tuple[str, ...]] = {
 _COLUMNS = (*CONVERSATIONS, "prompt", "completion", "chosen", "rejected", "label", "text", "system", *_TOOLS)
 _NEAR = (*_COLUMNS, *_FIELDS, *(key for keys in _FIELDS_OF.values() for key in keys))
 _FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-_NAMES_IN_SCHEMA = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_VALUES_IN_SCHEMA = ("default", "const", "enum", "examples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +91,15 @@ class RowReader:
         self.row = row
         self.columns = {name: value for name, value in row.columns.items() if value is not None}
         self._used = {*used, *MARKS, *_OTHER_MARKS, *_MEDIA}
-        self._unread: dict[str, None] = {}
-        self._check_media("", self.columns)
-        self.mark, self.reason = self._read_marks("", self.columns)
+        self._fields = FieldReader(row)
+        self._calls = CallReader(self._fields)
+        self._messages = _MessageReader(self._fields, self._calls)
+        for name in _MEDIA:
+            if not is_empty(value := self.columns.get(name)):
+                if not isinstance(value, str):
+                    raise _media_error(row, name)
+                self._used.discard(name)
+        self.mark, self.reason = self._messages.read_marks("", self.columns)
 
     def read_conversation(self) -> list[NormalMessage]:
         """Read the messages of a conversation.
@@ -131,14 +132,18 @@ class RowReader:
         self._used.add(name)
         value = self.columns.get(name, [{"role": role}] if role == "assistant" else ())
         if isinstance(value, str):
-            value = [{"role": role, "content": value}] if role and not _is_encoded(value) else self._decode(name, value)
+            value = (
+                [{"role": role, "content": value}]
+                if role and not _is_encoded(value)
+                else self._fields.decode(name, value)
+            )
         if isinstance(value, Mapping):  # a single message, or a table's columns of messages
             value = _transpose(value) if all(isinstance(column, list) for column in value.values()) else [value]
         if not isinstance(value, Sequence):
             raise self.row.error(f"{name}: a list of messages is expected, got {type(value).__name__}")
         read: list[NormalMessage] = []
         for index, fields in enumerate(value):
-            message = self._read_message(f"{name}[{index}]", fields, is_context)
+            message = self._messages.read(f"{name}[{index}]", fields, is_context)
             if message.is_call and read and _can_join(read[-1], message):
                 message = _join(read.pop(), message)
             read.append(message)
@@ -190,60 +195,77 @@ class RowReader:
         if len(filled) > 1 and declared[filled[0]]:
             raise self.row.error(f"{filled[0]} and {filled[1]} both declare tools; remove one of them")
         name = filled[0]
-        tools = self._decode(name, declared[name])
+        tools = self._fields.decode(name, declared[name])
         if isinstance(tools, Mapping):
             tools = [tools]
         if not isinstance(tools, Sequence):
             raise self.row.error(f"{name}: a list of tools is expected, got {type(tools).__name__}")
-        return tuple(self._read_tool(f"{name}[{index}]", tool) for index, tool in enumerate(tools))
+        return tuple(self._calls.read_tool(f"{name}[{index}]", tool) for index, tool in enumerate(tools))
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Columns and keys with a value that nothing has read, such as `source` or `messages[].mood`."""
-        columns = (name for name, value in self.columns.items() if name not in self._used and not _is_empty(value))
-        return (*columns, *self._unread)
+        columns = (name for name, value in self.columns.items() if name not in self._used and not is_empty(value))
+        return (*columns, *self._fields.unread)
 
-    def _read_message(self, path: str, value: Any, is_context: bool) -> NormalMessage:
-        fields = self._read_object(path, value)
-        speaker = self._read_either(path, fields, "role", "from")
+
+class _MessageReader:
+    """Reads the messages of a row.
+
+    Args:
+        fields: Reads the objects of the row.
+        calls: Reads calls.
+    """
+
+    def __init__(self, fields: FieldReader, calls: CallReader) -> None:
+        self._fields, self._calls = fields, calls
+
+    def read(self, path: str, value: Any, is_context: bool) -> NormalMessage:
+        """Read one message of a list.
+
+        Raises:
+            DataError: The message cannot be read.
+        """
+        fields = self._fields.read_object(path, value)
+        speaker = self._fields.read_either(path, fields, "role", "from")
         key = speaker.strip().lower() if isinstance(speaker, str) else ""
         if key not in ROLES:
             near = did_you_mean(key, ROLES)
-            raise self.row.error(f'{path}: no role is named "{str(speaker)[:80]}"{near}')
-        role, content = ROLES[key], self._read_either(path, fields, "content", "value")
-        self._check_media(path, fields)
-        mark, reason = self._read_marks(path, fields)
+            raise self._fields.row.error(f'{path}: no role is named "{str(speaker)[:80]}"{near}')
+        role, content = ROLES[key], self._fields.read_either(path, fields, "content", "value")
+        self._refuse_media(path, fields)
+        mark, reason = self.read_marks(path, fields)
         if role != "assistant" and mark:
-            self._unread[f"{_without_index(path)}.{reason} ({role})"] = None
+            self._fields.unread[f"{without_index(path)}.{reason} ({role})"] = None
         calls: list[dict[str, Any]] = []
         if key in _CALL_ROLES:
             thought, closing, text = content.rpartition("</think>") if isinstance(content, str) else ("", "", content)
-            calls = self._read_calls(f"{path}.value" if "value" in fields else f"{path}.content", text)
+            calls = self._calls.read_calls(f"{path}.value" if "value" in fields else f"{path}.content", text)
             content = f"{thought}{closing}"
         elif role == "assistant":
-            calls = self._read_calls(f"{path}.tool_calls", fields.get("tool_calls"))
-            legacy = self._read_calls(f"{path}.function_call", fields.get("function_call"))
+            calls = self._calls.read_calls(f"{path}.tool_calls", fields.get("tool_calls"))
+            legacy = self._calls.read_calls(f"{path}.function_call", fields.get("function_call"))
             if calls and legacy and [call["function"] for call in calls] != [call["function"] for call in legacy]:
-                raise self.row.error(f"{path}: function_call and tool_calls differ; remove function_call")
+                raise self._fields.row.error(f"{path}: function_call and tool_calls differ; remove function_call")
             calls = calls or legacy
         parts, thoughts = self._read_content(path, content)
         known = [*_FIELDS, *_FIELDS_OF.get(role, ())]
         if role == "assistant":
-            thoughts += [fields[name] for name in _THOUGHTS if not _is_empty(fields.get(name))]
-            if not _has_content(parts) and not _is_empty(fields.get("refusal")):
+            thoughts += [fields[name] for name in _THOUGHTS if not is_empty(fields.get(name))]
+            if not _has_content(parts) and not is_empty(fields.get("refusal")):
                 parts = [{"type": "text", "text": fields["refusal"]}]
                 known.append("refusal")
             parts = self._add_thought(path, thoughts, parts)
-        self._record(path, fields, known)
+        self._fields.record(path, fields, known)
         written: dict[str, Any] = {"role": role, "content": parts, "tool_calls": calls}
         if role == "tool":
-            written["tool_call_id"] = _read_id(fields.get("tool_call_id")) or None
+            written["tool_call_id"] = read_id(fields.get("tool_call_id")) or None
         if role == "assistant":
             written["malformed"] = fields.get("malformed")
         try:
             message = Message.from_openai(written)
         except ValueError as error:
-            raise self.row.error(f"{path}: {error}") from None
+            raise self._fields.row.error(f"{path}: {error}") from None
         name = str(fields.get("name") or fields.get("tool_name") or "") if role == "tool" else ""
         return NormalMessage(path, message, name, mark, reason, is_context, key in _CALL_ROLES)
 
@@ -254,14 +276,14 @@ class RowReader:
         if isinstance(content, str):
             return [{"type": "text", "text": content}], []
         if not isinstance(content, Sequence):
-            raise self.row.error(f"{path}: text is expected as content, got {type(content).__name__}")
+            raise self._fields.row.error(f"{path}: text is expected as content, got {type(content).__name__}")
         parts: list[dict[str, Any]] = []
         thoughts: list[Any] = []
         for index, value in enumerate(content):
             part = {"type": "text", "text": value} if isinstance(value, str) else value
-            part = self._read_object(f"{path}.content[{index}]", part)
+            part = self._fields.read_object(f"{path}.content[{index}]", part)
             kind = part.get("type")
-            self._record(f"{path}.content[{index}]", part, ("type", str(kind)))
+            self._fields.record(f"{path}.content[{index}]", part, ("type", str(kind)))
             if kind == "thinking":
                 thoughts.append(part.get("thinking"))
             elif kind not in ("text", "refusal"):
@@ -273,10 +295,10 @@ class RowReader:
     def _add_thought(self, path: str, thoughts: Sequence[Any], parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the parts of a message with its thought as text before them."""
         if not all(isinstance(thought, str) for thought in thoughts):
-            raise self.row.error(f"{path}: text is expected as reasoning")
+            raise self._fields.row.error(f"{path}: text is expected as reasoning")
         different = {thought.strip() for thought in thoughts} - {""}
         if len(different) > 1:
-            raise self.row.error(f"{path}: {len(different)} different texts of reasoning; keep one of them")
+            raise self._fields.row.error(f"{path}: {len(different)} different texts of reasoning; keep one of them")
         first = str(parts[0].get("text")) if parts and parts[0].get("type") == "text" else ""
         if not different or ("</think>" in first and next(iter(different)) in first):  # the content repeats it
             return parts
@@ -284,60 +306,12 @@ class RowReader:
         text = {"type": "text", "text": f"<think>\n{thought}\n</think>\n\n{first}"}
         return [text, *(parts[1:] if first else parts)]
 
-    def _read_calls(self, path: str, value: Any) -> list[dict[str, Any]]:
-        """Return calls as OpenAI writes them, from a list, a single call, or the JSON of either."""
-        if _is_empty(value):
-            return []
-        value = self._decode(path, value)
-        if not isinstance(value, Sequence):
-            return [self._read_call(path, value)]
-        return [self._read_call(f"{path}[{index}]", call) for index, call in enumerate(value)]
-
-    def _read_call(self, path: str, value: Any) -> dict[str, Any]:
-        call = self._read_object(path, value)
-        nested = "function" in call
-        function = self._read_object(f"{path}.function", call["function"]) if nested else call
-        if not isinstance(function.get("name"), str):
-            raise self.row.error(f"{path}: a call has a name and arguments, got {str(value)[:80]}")
-        key = "arguments" if "arguments" in function else "parameters"
-        self._record(path, call, ("id", "type", "index", "function", *(() if nested else ("name", key))))
-        if nested:
-            self._record(f"{path}.function", function, ("name", key))
-        place = f"{path}.function.{key}" if nested else f"{path}.{key}"
-        arguments = function.get(key, {})
-        try:
-            if isinstance(arguments, Mapping):
-                arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-            if not isinstance(arguments, str):
-                raise self.row.error(f"{place}: an object is expected, got {type(arguments).__name__}")
-            arguments = arguments if arguments.strip() else "{}"
-            parse_object(arguments, what="the value")
-        except (TypeError, ValueError) as error:
-            raise self.row.error(f"{place}: {error}") from None
-        function = {"name": function["name"], "arguments": arguments}
-        return {"id": _read_id(call.get("id")), "type": "function", "function": function}
-
-    def _read_tool(self, path: str, value: Any) -> ToolSpec:
-        tool = self._read_object(path, value)
-        inner = self._read_object(f"{path}.function", tool["function"]) if "function" in tool else tool
-        key = next((key for key in _SCHEMA if key in inner), "parameters")
-        schema = self._decode(f"{path}.{key}", inner.get(key, {}))
-        if not isinstance(schema, Mapping):
-            raise self.row.error(f"{path}.{key}: a JSON Schema is expected, got {type(schema).__name__}")
-        self._record(path, tool, ("type", "function", *(() if inner is not tool else ("name", "description", key))))
-        if inner is not tool:
-            self._record(f"{path}.function", inner, ("name", "description", key))
-        try:
-            return ToolSpec.from_openai({**inner, "parameters": _remove_nulls(schema)})
-        except ValueError as error:
-            raise self.row.error(f"{path}: {error}") from None
-
-    def _read_marks(self, path: str, fields: Mapping[str, Any]) -> tuple[bool | None, str]:
+    def read_marks(self, path: str, fields: Mapping[str, Any]) -> tuple[bool | None, str]:
         """Return whether marks include a message or the row, and the mark that decides."""
         prefix = f"{path}." if path else ""
         for name in _TOKEN_MARKS:
-            if not _is_empty(fields.get(name)):
-                raise self.row.error(
+            if not is_empty(fields.get(name)):
+                raise self._fields.row.error(
                     f"{prefix}{name}: marks of tokens are not read; mark whole messages (`train: false`)"
                 )
         fields = {name: value for name, value in fields.items() if value != ""}  # an empty field of a CSV file
@@ -347,7 +321,7 @@ class RowReader:
         if "mask" in fields:  # NeMo: the role that is not trained
             role = ROLES.get(str(fields["mask"]).lower())
             if role is None:
-                raise self.row.error(
+                raise self._fields.row.error(
                     f"{prefix}mask: can mean included or excluded; write `train: true` or `train: false`"
                 )
             if role == "assistant":
@@ -356,52 +330,24 @@ class RowReader:
         reasons = {included: f"{name}: {texts[name]}" for name, included in reversed(marks.items())}
         if len(reasons) == 2:
             place = f"{path}: " if path else ""
-            raise self.row.error(f"{place}the marks {reasons[True]} and {reasons[False]} contradict each other")
+            raise self._fields.row.error(f"{place}the marks {reasons[True]} and {reasons[False]} contradict each other")
         return next(iter(reasons.items()), (None, ""))
 
     def _read_flag(self, path: str, value: Any) -> bool:
         if (flag := _parse_flag(value)) is not None:
             return flag
-        raise self.row.error(
+        raise self._fields.row.error(
             f"{path}: a mark is true, false, 1 or 0, got {str(value)[:40]!r}; rename the key otherwise"
         )
 
-    def _check_media(self, path: str, fields: Mapping[str, Any]) -> None:
+    def _refuse_media(self, path: str, fields: Mapping[str, Any]) -> None:
         for name in _MEDIA:
-            value = fields.get(name)
-            if not _is_empty(value) and not (path == "" and isinstance(value, str)):
-                place = f"{path}.{name}" if path else name
-                raise self.row.error(f"{place}: media are read from content parts of the type image_url only")
-            if path == "" and not _is_empty(value):
-                self._used.discard(name)
+            if not is_empty(fields.get(name)):
+                raise _media_error(self._fields.row, f"{path}.{name}")
 
-    def _read_either(self, path: str, fields: Mapping[str, Any], one: str, other: str) -> Any:
-        if one in fields and other in fields and fields[one] != fields[other]:
-            raise self.row.error(f"{path}: {one} and {other} differ; remove one of them")
-        return fields.get(one, fields.get(other))
 
-    def _read_object(self, path: str, value: Any) -> dict[str, Any]:
-        """Return the fields of an object that are not null."""
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value) if isinstance(value, str) else value
-        if not isinstance(value, Mapping):
-            raise self.row.error(f"{path}: an object is expected, got {type(value).__name__}")
-        return {str(key): field for key, field in value.items() if field is not None}
-
-    def _decode(self, path: str, value: Any) -> Any:
-        """Return a value that some files store as JSON in a text."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise self.row.error(f"{path}: not JSON: {error}") from None
-
-    def _record(self, path: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
-        """Record the keys of an object that nothing reads."""
-        for name, value in fields.items():
-            if name not in known and not _is_empty(value):
-                self._unread[f"{_without_index(path)}.{name}"] = None
+def _media_error(row: Row, place: str) -> DataError:
+    return row.error(f"{place}: media are read from content parts of the type image_url only")
 
 
 def has_answer(message: Message) -> bool:
@@ -427,22 +373,11 @@ def _has_content(parts: Sequence[Mapping[str, Any]]) -> bool:
     return any(part.get("type") != "text" or str(part.get("text")).strip() for part in parts)
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
-
-
 def _parse_flag(value: Any) -> bool | None:
     """Return true or false, also from 1 and 0 and from texts as in CSV; None for any other value."""
     if isinstance(value, str):
-        value = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}.get(
-            value.strip().lower()
-        )
+        value = _FLAGS.get(value.strip().lower())
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
-
-
-def _read_id(value: Any) -> Any:
-    """Return the id of a call as text, also if it is a number."""
-    return str(value) if isinstance(value, int) else value
 
 
 def _is_encoded(text: str) -> bool:
@@ -462,10 +397,6 @@ def _transpose(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     return [{name: values[k] for name, values in columns.items() if k < len(values)} for k in range(length)]
 
 
-def _without_index(path: str) -> str:
-    return re.sub(r"\[\d+\]", "[]", path)
-
-
 def _can_join(before: NormalMessage, call: NormalMessage) -> bool:
     """Return whether a message of calls continues the turn before it."""
     return before.message.role == "assistant" and (before.mark, before.reason) == (call.mark, call.reason)
@@ -475,26 +406,3 @@ def _join(before: NormalMessage, call: NormalMessage) -> NormalMessage:
     message = before.message
     content, calls = (*message.content, *call.message.content), (*message.tool_calls, *call.message.tool_calls)
     return replace(before, message=replace(message, content=content, tool_calls=calls))
-
-
-def _remove_nulls(schema: Any, *, are_names: bool = False) -> Any:
-    """Return a JSON Schema without nulls, except those that are values (`default`, `const`, `enum`).
-
-    Args:
-        schema: The schema, or a part of one.
-        are_names: Whether the keys are names, such as those of `properties`, rather than keywords.
-    """
-    if isinstance(schema, list):
-        return [_remove_nulls(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return dict(_remove_null_items(schema, are_names))
-
-
-def _remove_null_items(schema: Mapping[str, Any], are_names: bool) -> Iterator[tuple[str, Any]]:
-    for key, value in schema.items():
-        if not are_names and key in _VALUES_IN_SCHEMA:
-            if value is not None or key in ("default", "const"):
-                yield key, value
-        elif value is not None:
-            yield key, _remove_nulls(value, are_names=not are_names and key in _NAMES_IN_SCHEMA)

@@ -1,12 +1,12 @@
-"""Episodes in the logs of other tools: conversations, their rewards, and tokens with log-probs if the log has them.
+"""Logged episodes of other tools: conversations, their rewards, and tokens with log-probs if the log has them.
 
     {"request": {"messages": …, "tools": …}, "response": {"choices": [{"message": …}]}}    calls of an OpenAI-style API
     {"step": …, "prompt": …, "completion": …, "accuracy": …, "advantage": …}               TRL's completions
-    {"prompt_ids": …, "completion_ids": …, "logprobs": …, "env_mask": …, "reward": …}      what TRL's rollouts return
+    {"prompt_ids": …, "completion_ids": …, "logprobs": …, "env_mask": …, "reward": …}      return value of TRL rollouts
     {"prompt": …, "completion": …, "answer": …, "reward": …}                               verifiers before 0.4
     {"task": …, "traces": [{"nodes": …, "rewards": …}]}                                    verifiers (`traces.jsonl`)
 
-Any other row is a conversation of its own, with a `reward` or without.
+Any other row is a conversation, with an optional `reward`.
 
 Note:
     A log of calls contains a conversation once per call, each time longer. Only the response of a call is trained,
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whetstone.data.dataset_formats import CONVERSATIONS, ROLES
-from whetstone.data.rows import Row
+from whetstone.data.row_readers import Row
 from whetstone.errors import did_you_mean
 
 _OF_TRL = {"step", "advantage"}
@@ -34,61 +34,62 @@ _TASKS = ("task_id", "example_id", "task")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens of an episode, in the order the model read or wrote them."""
+    """Tokens of an episode, in the order in which the model read or sampled them."""
 
     ids: tuple[int, ...]
     sampled: bool
     logprobs: tuple[float, ...] = ()
-    """[ids] of sampled ones, those they were drawn with; NaN where nobody wrote them down."""
+    """[ids] log-probs of sampled tokens; NaN if the log does not have them."""
     begins: bool = False
-    """Whether all before it is gone from the context, and this is the whole of it."""
-    said: str = ""
-    """Of sampled ones, what they say as it was written beside them; empty where it was not."""
+    """Whether the tokens replace the whole context before them."""
+    text: str = ""
+    """Text of sampled tokens according to the log; empty if the log does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    """One episode somebody else's tool wrote down."""
+class LoggedEpisode:
+    """An episode from the log of another tool."""
 
     row: Row
-    """A conversation in the OpenAI shape, if `pieces` is empty."""
+    """Conversation in the OpenAI format, if `pieces` is empty."""
     task: str
-    """Episodes of one task have this in common."""
+    """Key that all episodes of a task have in common."""
     reward: float | None = None
-    """What it was worth; None where nobody said."""
+    """Reward; None if the log has none."""
     pieces: tuple[Piece, ...] = ()
-    """Its tokens, where they are on record."""
+    """Tokens, if the log has them."""
 
 
-def logged(row: Row, reward: str | Sequence[str] | None = None) -> list[Logged]:
-    """The episodes of a row, with their tokens where those are on record.
+def parse_log_row(row: Row, reward: str | Sequence[str] | None = None) -> list[LoggedEpisode]:
+    """Return the episodes of a row, with their tokens if the log has them.
 
     Args:
-        reward: The column with the reward, or several that are added up; None: the usual ones.
+        row: The row.
+        reward: Column of the reward, or columns that are summed; None: the usual ones.
 
     Raises:
-        DataError: There is no such column, or it is not said which of several it is.
+        DataError: The column does not exist, or the reward column is ambiguous.
     """
     columns = row.columns
     if columns.get("traces") is not None:
         traces = _list(row, columns["traces"], "traces")
         return [episode for k, trace in enumerate(traces) for episode in _of_trace(row, trace, f"traces[{k}]")]
-    worth = _reward(row, reward)
+    value = _reward(row, reward)
     if columns.get("completion_ids") is not None:
-        return [Logged(row, _task(columns, columns.get("prompt_ids")), worth, tuple(_of_tokens(row)))]
+        return [LoggedEpisode(row, _task(columns, columns.get("prompt_ids")), value, tuple(_of_tokens(row)))]
     row = conversation_rows(row)[0]
     opening = columns.get("prompt")
     if not opening:
-        whole = next((row.columns[name] for name in (*CONVERSATIONS, "prompt") if row.columns.get(name)), None)
-        opening = _before_the_assistant(whole)
-    return [Logged(row, _task(columns, opening), worth)]
+        messages = next((row.columns[name] for name in (*CONVERSATIONS, "prompt") if row.columns.get(name)), None)
+        opening = _before_the_assistant(messages)
+    return [LoggedEpisode(row, _task(columns, opening), value)]
 
 
 def conversation_rows(row: Row) -> list[Row]:
-    """What was said in a row, in the shape of a conversation of one's own; most rows are that already.
+    """Convert a row to rows in the format of a conversation; most rows already have it.
 
     Raises:
-        DataError: It is in tokens alone, or no call of a chat API.
+        DataError: It has only tokens, or is not a valid call of a chat API.
     """
     columns = row.columns
     if columns.get("traces") is not None:
@@ -97,14 +98,14 @@ def conversation_rows(row: Row) -> list[Row]:
     if isinstance(columns.get("response"), Mapping):
         return [Row(row.where, _of_call(row), row.number)]
     if "completion_ids" in columns and "completion" not in columns and "messages" not in columns:
-        raise row.error("an episode in tokens alone; an offline stage learns from it")
+        raise row.error("an episode with only tokens; use it in an offline stage")
     return [row]
 
 
 def _task(columns: Mapping[str, Any], opening: Any) -> str:
     named = [columns[name] for name in _TASKS if isinstance(columns.get(name), str | int)]
-    said = named[0] if named else opening
-    return json.dumps([columns.get("step"), said], default=str)
+    task = named[0] if named else opening
+    return json.dumps([columns.get("step"), task], default=str)
 
 
 def _before_the_assistant(messages: Any) -> list[Any]:
@@ -127,7 +128,7 @@ def _reward(row: Row, named: str | Sequence[str] | None) -> float | None:
         for name in names:
             value = columns.get(name)
             if value is None:
-                reason = "is missing" if row.columns.get(name) is None else "is no number"
+                reason = "is missing" if row.columns.get(name) is None else "is not a number"
                 raise row.error(f'the reward "{name}" {reason}{did_you_mean(name, row.columns)}')
             total += value
         return total
@@ -138,7 +139,7 @@ def _reward(row: Row, named: str | Sequence[str] | None) -> float | None:
         return None
     scored = {name: value for name, value in columns.items() if value is not None and name not in _OF_TRL}
     if len(scored) != 1:
-        raise row.error(f"{len(scored)} columns could be the reward ({', '.join(scored)}); say which (reward)")
+        raise row.error(f"{len(scored)} columns could be the reward ({', '.join(scored)}); set `reward`")
     return next(iter(scored.values()))
 
 
@@ -149,16 +150,16 @@ def _number(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    return float(value) if is_number(value) else None
+    return float(value) if is_finite_number(value) else None
 
 
-def is_number(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
     """Return whether a value is a finite number that a float can hold."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _of_call(row: Row) -> dict[str, Any]:
-    """A request and its answer; only the answer is learned from."""
+    """Convert a request and its response; only the response is trained."""
     request = row.columns.get("request") or row.columns.get("body") or row.columns
     response = row.columns["response"]
     response = response["body"] if isinstance(response.get("body"), Mapping) else response
@@ -187,7 +188,7 @@ def _of_tokens(row: Row) -> Iterator[Piece]:
     columns = row.columns
     ids = _token_ids(row, columns["completion_ids"], "completion_ids")
     if not columns.get("prompt_ids"):
-        raise row.error("completion_ids without prompt_ids: what the model read is not known")
+        raise row.error("completion_ids without prompt_ids: the context of the model is not known")
     prompt = _token_ids(row, columns["prompt_ids"], "prompt_ids")
     mask = _mask(row, columns.get("env_mask"), "env_mask", len(ids))
     logprobs = columns.get("logprobs")
@@ -243,17 +244,21 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _of_trace(row: Row, trace: Any, at: str) -> list[Logged]:
-    """A rollout as a graph of messages: in the order they were drawn where it kept its tokens, else each branch."""
+def _of_trace(row: Row, trace: Any, at: str) -> list[LoggedEpisode]:
+    """Read a rollout that is a graph of messages: its tokens in sampling order if it has them, else each branch."""
     nodes = _nodes(row, trace, at)
-    worth = _trace_reward(row, trace.get("rewards"), f"{at}.rewards")
-    said = trace.get("task") or row.columns.get("task") or {}
-    named = (said.get("key") or said.get("hash") or said.get("data")) if isinstance(said, Mapping) else said
+    value = _trace_reward(row, trace.get("rewards"), f"{at}.rewards")
+    task_fields = trace.get("task") or row.columns.get("task") or {}
+    named = (
+        (task_fields.get("key") or task_fields.get("hash") or task_fields.get("data"))
+        if isinstance(task_fields, Mapping)
+        else task_fields
+    )
     task = json.dumps(named, default=str)
     drawn = [number for number, node in enumerate(nodes) if node.get("sampled")]
     if drawn and all(node.get("token_ids") for node in nodes):
-        return [Logged(row, task, worth, tuple(_pieces(row, nodes, drawn, f"{at}.nodes")))]
-    return [Logged(branch, task, worth) for branch in _branches(row, trace, at)]
+        return [LoggedEpisode(row, task, value, tuple(_pieces(row, nodes, drawn, f"{at}.nodes")))]
+    return [LoggedEpisode(branch, task, value) for branch in _branches(row, trace, at)]
 
 
 def _trace_reward(row: Row, rewards: Any, at: str) -> float | None:
@@ -262,8 +267,8 @@ def _trace_reward(row: Row, rewards: Any, at: str) -> float | None:
         raise row.error(f"an object is expected, got {_shorten(rewards)}", at=at)
     terms = [(name, reward) for name, reward in (rewards or {}).items() if reward is not None]
     for name, reward in terms:
-        is_reward = isinstance(reward, Mapping) and is_number(reward.get("score"))
-        if not is_reward or not is_number(reward.get("weight", 1.0)):
+        is_reward = isinstance(reward, Mapping) and is_finite_number(reward.get("score"))
+        if not is_reward or not is_finite_number(reward.get("weight", 1.0)):
             raise row.error(f"a score and a weight are expected, got {_shorten(reward)}", at=f"{at}.{name}")
     return float(sum(reward["score"] * reward.get("weight", 1.0) for _, reward in terms)) if terms else None
 
@@ -284,7 +289,7 @@ def _nodes(row: Row, trace: Any, at: str) -> list[Mapping[str, Any]]:
 
 
 def _branches(row: Row, trace: Any, at: str) -> Iterator[Row]:
-    """Each path from a first message to a last one; what two have in common is learned from once."""
+    """Yield each path from a first message to a last one; messages that paths share are trained once."""
     nodes = _nodes(row, trace, at)
     parents = {node.get("parent") for node in nodes}
     seen: set[int] = set()
@@ -299,7 +304,7 @@ def _branches(row: Row, trace: Any, at: str) -> Iterator[Row]:
 
 
 def _path(nodes: Sequence[Mapping[str, Any]], last: int) -> list[int]:
-    """From the first message to this one."""
+    """Return the indices from the first message to this one."""
     path = [last]
     while (parent := nodes[path[-1]].get("parent")) is not None:
         path.append(parent)
@@ -328,16 +333,16 @@ def _pieces(row: Row, nodes: Sequence[Mapping[str, Any]], drawn: Sequence[int], 
                 f"{len(ids)} token_ids, {len(own)} of mask, and {len(logprobs)} logprobs for {end - begin} sampled",
                 at=f"{at}[{number}]",
             )
-        said = node["message"].get("content")
-        yield Piece(tuple(ids[begin:end]), True, logprobs, said=said if isinstance(said, str) else "")
+        content = node["message"].get("content")
+        yield Piece(tuple(ids[begin:end]), True, logprobs, text=content if isinstance(content, str) else "")
         before, unread = path, ids[end:]
 
 
 def _message(node: Mapping[str, Any], *, new: bool) -> dict[str, Any]:
-    said = dict(node["message"])
-    if said.get("role") != "assistant":
-        return said
-    return {**said, "weight": int(bool(node.get("sampled")) and new)}
+    message = dict(node["message"])
+    if message.get("role") != "assistant":
+        return message
+    return {**message, "weight": int(bool(node.get("sampled")) and new)}
 
 
 def list_used_columns(row: Row, reward: str | Sequence[str] | None) -> set[str]:

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from whetstone.chat import Chat, ToolSpec
-from whetstone.data.conversations import Conversation, check_conversation, everything
+from whetstone.data.conversations import Conversation, all_assistant_turns, check_conversation
 from whetstone.data.dataset_formats import CONVERSATIONS, NormalMessage, RowReader
-from whetstone.data.demonstrations import written
-from whetstone.data.order import Shuffled
-from whetstone.data.rows import Row
+from whetstone.data.demonstrations import tokenize_conversation
+from whetstone.data.row_readers import Row
+from whetstone.data.shuffle import ShuffledIndices
 from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 
@@ -34,10 +34,10 @@ class Preference:
     @property
     def is_trained(self) -> bool:
         """Whether every answer has a turn that can be trained."""
-        return all(conversation.learned(everything) for conversation, _ in self.answers)
+        return all(conversation.learned(all_assistant_turns) for conversation, _ in self.answers)
 
 
-def preference_of(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
+def read_preference(row: Row, offered: tuple[ToolSpec, ...] = ()) -> Preference:
     """Read the pair, or the rated single, of a row.
 
     Args:
@@ -106,52 +106,57 @@ def _read_answer(
 
 
 class Preferences:
-    """Groups of pairs in a shuffled order, again when all were seen.
+    """A `GroupSource` of pairs in shuffled order, repeated endlessly.
 
     Args:
-        given: The pairs, or rated singles.
-        context_length: Tokens an answer may have with what stands before it.
-        seed: Of the order.
-        steps: Whether the two of a pair go on from one turn, where they begin alike: for objectives that compare turns
-            with those that went on from the same one.
+        pairs: The pairs, or rated singles.
+        chat: Tokenizer and chat template.
+        context_length: Maximum number of tokens of an answer with its prompt.
+        seed: Seed of the order.
+        steps: Whether the two of a pair share the turns of their common prefix: for objectives that compare turns with
+            the same history.
     """
 
     def __init__(
-        self, given: Sequence[Preference], chat: Chat, *, context_length: int, seed: int = 0, steps: bool = False
+        self, pairs: Sequence[Preference], chat: Chat, *, context_length: int, seed: int = 0, steps: bool = False
     ) -> None:
-        self._given, self._chat, self._context_length, self._steps = given, chat, context_length, steps
-        self._order = Shuffled(len(given), seed=seed)
+        self._pairs, self._chat, self._context_length, self._steps = pairs, chat, context_length, steps
+        self._order = ShuffledIndices(len(pairs), seed=seed)
 
-    def group(self, draw: int) -> Group:
-        """The n-th draw; without trajectories that have a score where it cannot be learned from."""
-        preference = self._given[self._order[draw]]
-        told = [self._answer(preference, number) for number in range(len(preference.answers))]
-        if any(each.score is None for each in told):  # half a pair says nothing
-            told = [replace(each, score=None) for each in told]
-        if self._steps and len(told) == 2:
-            told = [told[0], _going_on_from(*told)]
-        return Group(Task(preference.where, ""), tuple(told), draw)
+    async def groups(self, first: int, count: int, /) -> list[Group]:
+        """See `GroupSource.groups`; a pair that cannot be trained has no scores."""
+        chosen = [self._pairs[self._order[position]] for position in range(first, first + count)]
+        return [Group(Task(each.where, ""), self.answers(each)) for each in chosen]
+
+    def answers(self, preference: Preference) -> tuple[Trajectory, ...]:
+        """Return the answers of a pair as trajectories, without scores if it cannot be trained."""
+        answers = [self._answer(preference, number) for number in range(len(preference.answers))]
+        if any(each.score is None for each in answers):  # one answer without the other has no preference
+            answers = [replace(each, score=None) for each in answers]
+        if self._steps and len(answers) == 2:
+            answers = [answers[0], _going_on_from(*answers)]
+        return tuple(answers)
 
     def all(self) -> Iterator[Trajectory]:
-        """Every answer once, in the order of the rows."""
-        for preference in self._given:
+        """Yield every answer once, in the order of the rows."""
+        for preference in self._pairs:
             for number in range(len(preference.answers)):
                 yield self._answer(preference, number)
 
     def _answer(self, preference: Preference, number: int) -> Trajectory:
-        conversation, worth = preference.answers[number]
-        episode = written(conversation, self._chat, context_length=self._context_length)
-        score = Score(worth, success=worth > 0) if episode.score is not None else None
+        conversation, value = preference.answers[number]
+        episode = tokenize_conversation(conversation, self._chat, context_length=self._context_length)
+        score = Score(value, success=value > 0) if episode.score is not None else None
         return replace(episode, id=f"{preference.where}#{number}", score=score)
 
 
 def _going_on_from(one: Trajectory, other: Trajectory) -> Trajectory:
-    """The other, with the turns of the one wherever both begin alike."""
+    """Return the second trajectory, with the turn objects of the first in their common prefix."""
     pairs = zip(one.turns, other.turns, strict=False)
-    parted = (k for k, (a, b) in enumerate(pairs) if _told(a) != _told(b))
-    alike = next(parted, min(len(one.turns), len(other.turns)))
-    return replace(other, turns=(*one.turns[:alike], *other.turns[alike:]))
+    parted = (k for k, (a, b) in enumerate(pairs) if _turn_key(a) != _turn_key(b))
+    num_shared = next(parted, min(len(one.turns), len(other.turns)))
+    return replace(other, turns=(*one.turns[:num_shared], *other.turns[num_shared:]))
 
 
-def _told(turn: Turn) -> object:
+def _turn_key(turn: Turn) -> object:
     return turn.context.sequence, turn.action.sequence, turn.observation

@@ -16,8 +16,8 @@ from typing import Any
 
 from whetstone.data.redacting import Redact
 from whetstone.errors import DataError, RecipeError
-from whetstone.extras import install_command
 from whetstone.masking import PROVIDER_KEYS
+from whetstone.optional_dependencies import install_command
 from whetstone.plugins import find_part
 
 _PRIVATE_KEY = (
@@ -36,7 +36,7 @@ _PHONES = (
 )
 
 
-def _delimited(expression: str) -> re.Pattern[str]:
+def _delimit(expression: str) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<![A-Za-z0-9_-])|{_ESCAPE})(?:{expression})(?![A-Za-z0-9_-])")
 
 
@@ -51,7 +51,7 @@ class _Kind:
 _KINDS: Sequence[_Kind] = (
     _Kind("private key", re.compile(_PRIVATE_KEY), ("private key",)),
     *(
-        _Kind(name, _delimited(expression), tuple(map(str.lower, markers)))
+        _Kind(name, _delimit(expression), tuple(map(str.lower, markers)))
         for name, (expression, *markers) in PROVIDER_KEYS.items()
     ),
     _Kind("e-mail address", re.compile(_EMAIL), ("@",)),

@@ -2,42 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.environments.catalogue import ENVIRONMENTS, TASKS_OF_WORLDS
-    from whetstone.environments.game_environment import GameEnvironment, is_game, played
-    from whetstone.environments.noisy import Noisy
-    from whetstone.environments.protocol import (
-        NEW_CONVERSATION,
-        Environment,
-        Game,
-        GameObservation,
-        Observation,
-        Reply,
-        StepResult,
-        User,
+    from whetstone.environments.registry import ENVIRONMENTS as ENVIRONMENTS, TASKS_OF_WORLDS as TASKS_OF_WORLDS
+    from whetstone.environments.game_environment import (
+        GameEnvironment as GameEnvironment,
+        is_game as is_game,
+        as_environment as as_environment,
     )
-    from whetstone.environments.tool_environment import ToolEnvironment
-    from whetstone.environments.users import USERS
+    from whetstone.environments.fault_injection import Noisy as Noisy
+    from whetstone.environments.protocol import (
+        NEW_CONVERSATION as NEW_CONVERSATION,
+        Environment as Environment,
+        Game as Game,
+        GameObservation as GameObservation,
+        Observation as Observation,
+        Reply as Reply,
+        StepResult as StepResult,
+        User as User,
+    )
+    from whetstone.environments.tool_environment import ToolEnvironment as ToolEnvironment
+    from whetstone.environments.user_simulators import USERS as USERS
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "ENVIRONMENTS",
-    "NEW_CONVERSATION",
-    "TASKS_OF_WORLDS",
-    "USERS",
-    "Environment",
-    "Game",
-    "GameEnvironment",
-    "GameObservation",
-    "Noisy",
-    "Observation",
-    "Reply",
-    "StepResult",
-    "ToolEnvironment",
-    "User",
-    "is_game",
-    "played",
-]
+__getattr__, __dir__ = export_lazily(__name__)

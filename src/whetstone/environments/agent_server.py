@@ -1,4 +1,4 @@
-"""The HTTP server that agents of an event loop ask for answers."""
+"""HTTP server through which the agents of an event loop call the policy."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from whetstone.chat.api.asked import Asked, RefusedError
-from whetstone.chat.api.fields import flag, read_body, receive_body
+from whetstone.chat.api.completion_routes import ROUTES, build_rejection, model_list
 from whetstone.chat.api.openai_completions import COMPLETIONS
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.routes import ROUTES, models_listed, rejection
+from whetstone.chat.api.request_fields import parse_bool, read_body, receive_body
+from whetstone.chat.api.requests import CompletionRequest, RefusedError
 from whetstone.chat.api.stored_responses import StoredResponses
-from whetstone.network.connections import patient_protocol
 from whetstone.network.http_layer import RouteError
+from whetstone.network.idle_timeouts import bounded_http_protocol
 
 if TYPE_CHECKING:
-    from whetstone.environments.agent import Agent
+    from whetstone.environments.external_agent import Agent
 
-_MOST_BODY, _BODY_SECONDS = 16 << 20, 60.0
+_MAX_BODY_BYTES, _BODY_SECONDS = 16 << 20, 60.0
 """Maximum size of a request, and time until it is complete."""
-_MOST_STARTING = 16
+_MAX_STARTING = 16
 """Agents that start at the same time. Clients give up if a connection is not accepted within five seconds, and hundreds
 that start at the same moment in one process wait for each other."""
 MODEL = "policy"
 """Name of the model that agents ask."""
-_MOST_NAME = 100
+_MAX_NAME_CHARACTERS = 100
 """Characters of the name of an agent."""
 
 
@@ -42,17 +42,17 @@ _Servers = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, "Awaitable[Agent
 class AgentServer:
     """The server of all agents of an event loop, on this machine."""
 
-    _of: ClassVar[_Servers] = weakref.WeakKeyDictionary()
+    _servers: ClassVar[_Servers] = weakref.WeakKeyDictionary()
 
     def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
         self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
         self._server: Any = None
-        self.starting = asyncio.Semaphore(_MOST_STARTING)
+        self.starting = asyncio.Semaphore(_MAX_STARTING)
         """Held from an agent's start to its first request."""
 
-    async def stand_behind(self, listening: socket.socket) -> asyncio.Server:
-        """Answer at another socket too, until the returned server is closed."""
+    async def serve_socket(self, listening: socket.socket) -> asyncio.Server:
+        """Serve another socket too, until the returned server is closed."""
         server, config = self._server, self._server.config
 
         def protocol() -> asyncio.Protocol:
@@ -67,12 +67,12 @@ class AgentServer:
     async def for_loop(cls) -> AgentServer:
         """Return the server of this loop; start it if there is none."""
         loop = asyncio.get_running_loop()
-        if loop not in cls._of:
-            cls._of[loop] = asyncio.ensure_future(cls._opened())
-        return await cls._of[loop]
+        if loop not in cls._servers:
+            cls._servers[loop] = asyncio.ensure_future(cls._open_server())
+        return await cls._servers[loop]
 
     @classmethod
-    async def _opened(cls) -> AgentServer:
+    async def _open_server(cls) -> AgentServer:
         uvicorn = importlib.import_module("uvicorn")
         agents: dict[str, Agent] = {}
         responses = StoredResponses()
@@ -81,7 +81,7 @@ class AgentServer:
             log_level="critical",
             lifespan="off",
             timeout_keep_alive=60,
-            http=patient_protocol(),  # requests come from untrusted code
+            http=bounded_http_protocol(),  # requests come from untrusted code
         )
         server = uvicorn.Server(config)
         server.capture_signals = contextlib.nullcontext  # the run's own
@@ -116,21 +116,21 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
     async def body_of(request: Request) -> bytes:
         length = request.headers.get("content-length", "")
         pieces = request.stream()
-        return await receive_body(pieces, length=length, max_bytes=_MOST_BODY, seconds=_BODY_SECONDS)
+        return await receive_body(pieces, length=length, max_bytes=_MAX_BODY_BYTES, seconds=_BODY_SECONDS)
 
     async def answer(wire: Wire, request: Request) -> Response:
         agent, owner, body = agent_of(request), request.path_params["id"], read_body(await body_of(request))
         if wire is COMPLETIONS:
-            raise RefusedError("in training an agent speaks in messages: /v1/chat/completions, or another of the APIs")
+            raise RefusedError("in training an agent must use a chat API, such as /v1/chat/completions")
         if wire is RESPONSES:
-            body = stored.resolved(owner, body)
-        question, is_streamed = wire.asked(body), flag(body, "stream")
+            body = stored.resolve_input(owner, body)
+        question, is_streamed = wire.parse(body), parse_bool(body, "stream")
         _refuse_unsupported(question)
         answers = [await agent.ask(question, _agent_name(body))]
         id, model = f"{wire.id}{uuid.uuid4().hex}", str(body.get("model") or MODEL)
-        response = wire.whole(id, model, answers, body, None)
+        response = wire.render(id, model, answers, body, None)
         if wire is RESPONSES:
-            stored.keep(owner, body, response)
+            stored.store(owner, body, response)
         if not is_streamed:
             return JSONResponse(response)
         stream = wire.stream(id, model, body, None)
@@ -142,17 +142,17 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
         )
 
     async def models(request: Request) -> JSONResponse:
-        return JSONResponse(models_listed(MODEL))
+        return JSONResponse(model_list(MODEL))
 
     async def reward(request: Request) -> JSONResponse:
         agent = agent_of(request)
-        agent.pay(read_body(await body_of(request)))
+        agent.record_reward(read_body(await body_of(request)))
         return JSONResponse({"id": request.path_params["id"], **agent.final})
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException):
             error = RouteError(error.status_code, str(error.detail), error.headers)
-        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
+        status, body, headers = build_rejection(request.method, request.url.path, request.headers, error)
         return JSONResponse(body, status, headers)
 
     base = "/episodes/{id}/v1"
@@ -169,10 +169,10 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
 def _agent_name(body: Mapping[str, Any]) -> str:
     """Return the name that a request gives its agent: `planner` for the model `policy:planner`."""
     model, _, name = str(body.get("model") or "").partition(":")
-    return name[:_MOST_NAME] if model == MODEL else ""
+    return name[:_MAX_NAME_CHARACTERS] if model == MODEL else ""
 
 
-def _refuse_unsupported(question: Asked) -> None:
+def _refuse_unsupported(question: CompletionRequest) -> None:
     """Refuse the options of a request that no recipe supports.
 
     Raises:
@@ -193,4 +193,4 @@ def _refuse_unsupported(question: Asked) -> None:
             code="unsupported_parameter",
         )
     if question.top_logprobs:
-        raise RefusedError("top_logprobs: in training log-probs are the learner's affair", param="top_logprobs")
+        raise RefusedError("top_logprobs: in training log-probs are not returned", param="top_logprobs")

@@ -1,4 +1,5 @@
-"""What has to be installed for an environment, is it there, and which one command brings it?"""
+"""Requirements of environments: packages and programs, whether they are installed, and the command that installs
+them."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """One package or program."""
+class Requirement:
+    """One required package or program."""
 
     kind: str
-    """`package` or `program`."""
+    """`require_package` or `require_program`."""
     name: str
-    """What is imported, or run."""
+    """Module that is imported, or program that is run."""
     command: str
-    """What brings it."""
+    """Command that installs it."""
 
     @property
-    def met(self) -> bool:
-        """Whether it is there."""
+    def is_installed(self) -> bool:
+        """Return whether it is installed."""
         if self.kind == "program":
             return shutil.which(self.name) is not None
         try:
@@ -33,22 +34,22 @@ class Need:
             return False
 
 
-def package(name: str, extra: str) -> Need:
-    """A Python package, in one of our extras."""
-    return Need("package", name, install_command(extra))
+def require_package(name: str, extra: str) -> Requirement:
+    """Return the requirement of a Python package that an extra of Whetstone installs."""
+    return Requirement("package", name, install_command(extra))
 
 
-def program(name: str, debian: str) -> Need:
-    """A program, by the Debian package it is in."""
-    return Need("program", name, f"apt-get install {debian}")
+def require_program(name: str, debian: str) -> Requirement:
+    """Return the requirement of a program, with its Debian package."""
+    return Requirement("program", name, f"apt-get install {debian}")
 
 
-def check_needs(who: str, needs: Iterable[Need]) -> None:
-    """See that everything is there.
+def check_requirements(who: str, needs: Iterable[Requirement]) -> None:
+    """Check that all requirements are installed.
 
     Raises:
-        RecipeError: Something is not; the message has the command.
+        RecipeError: If one is not; the message has the command.
     """
     for need in needs:
-        if not need.met:
+        if not need.is_installed:
             raise RecipeError(f"{who} needs the {need.kind} {need.name}, which is not installed: {need.command}")

@@ -1,7 +1,7 @@
-"""Functions that are called and not carried out: one turn, with the functions the task brings along.
+"""Function calls that are not executed: one turn, with the functions of the task.
 
-What was called is judged by the reward (`bfcl`, `tool_rl`). Names with dots are offered with underscores, since models'
-formats do not take dots. What a task says before its request, `task.private["messages"]`, is said in its roles.
+A reward (`bfcl`, `tool_rl`) scores the calls. Names with dots are offered with underscores, since models' formats do
+not allow dots. The messages before the request, `task.private["messages"]`, keep their roles.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import Message, Text, ToolCall, ToolSpec
-from whetstone.environments.commands import arguments_of
 from whetstone.environments.protocol import Observation, StepResult
+from whetstone.environments.text_actions import parse_or_none
 from whetstone.trajectory import CallRecord, EndReason, Task
 
 _TYPES = {
@@ -23,7 +23,7 @@ _KINDS = ("object", "number", "integer", "array", "string", "boolean", "null")
 
 
 class FunctionCalls:
-    """Offers the functions in `task.private["functions"]`; ends with the first answer, whatever it calls."""
+    """Offers the functions in `task.private["functions"]`; ends with the first answer, with or without calls."""
 
     stateless = True
 
@@ -31,59 +31,59 @@ class FunctionCalls:
         self._names: frozenset[str] = frozenset()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """The request and the functions."""
-        specs = tuple(offered(schema, task.private.get("language", "")) for schema in task.private["functions"])
+        """Return the request and the functions."""
+        specs = tuple(function_spec(schema, task.private.get("language", "")) for schema in task.private["functions"])
         self._names = frozenset(spec.name for spec in specs)
-        said = task.private.get("messages")
-        opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in said) if said else task.opening
+        messages = task.private.get("messages")
+        opening = tuple(Message(one["role"], (Text(one["content"]),)) for one in messages) if messages else task.opening
         return Observation(opening, specs)
 
     async def step(self, action: Message) -> StepResult:
-        """It is over."""
+        """Record the calls and end the episode."""
         calls = [CallRecord(call.name, self._outcome(call), 0.0) for call in action.tool_calls]
         calls += [CallRecord("", "malformed_call", 0.0) for _ in action.malformed]
         reason = EndReason.TOOL_STOPPED if action.tool_calls else EndReason.TERMINATED
         return StepResult(Observation(()), terminated=True, reason=reason, calls=tuple(calls))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there are no resources."""
 
     def _outcome(self, call: ToolCall) -> str:
         if call.name not in self._names:
             return "unknown_tool"
-        return "invalid_arguments" if arguments_of(call.arguments) is None else "ok"
+        return "invalid_arguments" if parse_or_none(call.arguments) is None else "ok"
 
 
-def offered(schema: Mapping[str, Any], language: str = "") -> ToolSpec:
-    """A function as it is told to a model: its types as JSON Schema names them.
+def function_spec(schema: Mapping[str, Any], language: str = "") -> ToolSpec:
+    """Convert a function of the benchmark to a tool spec with JSON Schema types.
 
     Args:
-        language: `java` or `javascript`: every value is a text in that language, of the type the schema names.
+        language: `java` or `javascript`: every value is a text in that language, of the type in the schema.
     """
     parameters = schema.get("parameters", {})
     if language:
-        written = {name: _as_text(one, language) for name, one in parameters.get("properties", {}).items()}
+        written = {name: _text_schema(one, language) for name, one in parameters.get("properties", {}).items()}
         parameters = {**parameters, "properties": written}
     return ToolSpec(
         str(schema["name"]).replace(".", "_"),
         str(schema.get("description", "")),
-        _schema({"type": "object", **parameters}),
+        _json_schema({"type": "object", **parameters}),
     )
 
 
-def _as_text(schema: Mapping[str, Any], language: str) -> dict[str, str]:
+def _text_schema(schema: Mapping[str, Any], language: str) -> dict[str, str]:
     kind, elements = schema.get("type", "any"), schema.get("items", {}).get("type", "")
     of = f" of {elements}" if elements else ""
     return {"type": "string", "description": f"{schema.get('description', '')} ({language} source: {kind}{of})".strip()}
 
 
-def _schema(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        changed = {key: _schema(value) for key, value in given.items()}
-        kind = given.get("type")
+def _json_schema(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        changed = {key: _json_schema(value) for key, value in schema.items()}
+        kind = schema.get("type")
         if isinstance(kind, str):
             del changed["type"]
             known = _TYPES.get(kind.lower(), kind.lower())
             changed |= {"type": known} if known in _KINDS else {}
         return changed
-    return [_schema(one) for one in given] if isinstance(given, list) else given
+    return [_json_schema(one) for one in schema] if isinstance(schema, list) else schema

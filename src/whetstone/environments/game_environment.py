@@ -1,7 +1,8 @@
 """An environment around a game: each action of the agent is one command.
 
-Easy to get wrong: a command behind the end of a game changes nothing any more, and is a mistake of whoever plays the
-episode, not of the agent's. It is refused by an error of its own kind.
+Note:
+    A command after the end of a game changes nothing. It is an error of the caller, not of the agent, and raises an
+    `EpisodeError`.
 """
 
 from __future__ import annotations
@@ -12,55 +13,63 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, get_type_hints
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, tool_result, user
-from whetstone.contracts import fulfils
-from whetstone.environments.commands import ODD, TOOL, Actions, answered, command_of, tool_of, why_none
-from whetstone.environments.dependencies import check_needs
-from whetstone.environments.hosting import Host, host_of
+from whetstone.environments.dependencies import check_requirements
+from whetstone.environments.hosting import Host, create_host
 from whetstone.environments.protocol import (
-    Admits,
-    Checks,
+    AcceptsMultiline,
     FewCommands,
     Game,
     GameObservation,
+    HasAdmissibleActions,
+    HasRequirements,
     Instructs,
     Isolated,
     Isolation,
     Named,
-    Needs,
     Observation,
-    ReadsWhole,
+    SelfChecking,
     Snapshots,
     StepResult,
 )
-from whetstone.errors import EpisodeError
-from whetstone.plugins import options_of, unbound
-from whetstone.tools.plain_text import plain
+from whetstone.environments.text_actions import (
+    TOOL,
+    UNREADABLE_ERRORS,
+    Actions,
+    command_result,
+    command_tool,
+    describe_parse_failure,
+    parse_command,
+)
+from whetstone.errors import EpisodeError, RecipeError
+from whetstone.plugins import get_component_options, unwrap_partial
 from whetstone.tools.protocol import replayable
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 
 
 class _Played(Protocol):
-    """What tells a game from an environment; that it has the rest, too, is seen when it is played."""
+    """Attributes that distinguish a game from an environment; the others are checked when it is used."""
 
     begin: Any
     act: Any
 
 
 class GameEnvironment:
-    """One game an episode.
+    """One game per episode.
 
     Ends: as the game does.
 
     Args:
-        game: Makes the game.
-        actions: `call`: a command is given by the tool `act`. `text`: it is what the agent says: what stands between
-            the last `<action>` and `</action>`, else the last line.
-        instruction: What stands in front of the first text; null: what the game says; empty: nothing.
-        isolation: Where the game runs: `object` (here), `thread` or `process`; null: as the game declares.
+        game: Creates the game.
+        actions: `call`: a command is given by the tool `act`. `text`: the command is the text between the last
+            `<action>` and `</action>`, or else the last line of the message.
+        instruction: Text before the first observation; null: the game's own instruction; empty: none.
+        isolation: `object` (in the episode's thread), `thread` or `process`; null: as the game declares.
 
     Raises:
-        RecipeError: Something the game needs is not installed.
+        RecipeError: If a requirement of the game is not installed.
     """
 
     def __init__(
@@ -72,151 +81,163 @@ class GameEnvironment:
         isolation: Isolation | None = None,
     ) -> None:
         self.made = game
-        kind: Any = unbound(game)
-        check_needs(name_of(kind), kind.needs if fulfils(kind, Needs) else ())
+        kind: Any = unwrap_partial(game)
+        check_requirements(game_name(kind), kind.needs if implements_protocol(kind, HasRequirements) else ())
         self.actions = actions
-        written = kind.instruction if fulfils(kind, Instructs) else ""
+        written = kind.instruction if implements_protocol(kind, Instructs) else ""
         self.instruction = written if instruction is None else instruction
-        declared: Isolation = kind.isolation if fulfils(kind, Isolated) else "thread"
+        declared: Isolation = kind.isolation if implements_protocol(kind, Isolated) else "thread"
         self.isolation: Isolation = isolation or declared
-        self._whole = fulfils(kind, ReadsWhole) and kind.whole
+        if "whole" in dir(kind):
+            raise RecipeError(f"{game_name(kind)}: the attribute whole was renamed to multiline")
+        self._is_multiline = implements_protocol(kind, AcceptsMultiline) and kind.multiline
         self.replayable = replayable(kind)
-        self.keeps = fulfils(kind, Snapshots)
-        self.specs = (tool_of(commands_of(kind)),) if actions == "call" else ()
+        self.keeps = implements_protocol(kind, Snapshots)
+        self.specs = (command_tool(game_commands(kind)),) if actions == "call" else ()
         self.raised: list[str] = []
-        """Commands on which the game raised instead of answering, and what."""
+        """Commands on which the game raised an exception, with the exception."""
         self._host: Host | None = None
         self._state: Literal["new", "running", "over", "closed"] = "new"
 
     def check(self) -> None:
-        """See that a game can be made, and that it can be played where it knows how to tell.
+        """Check that a game can be created and, if it supports it, that it can be played.
 
         Raises:
-            RecipeError: It refuses one of its options, or cannot be played.
+            RecipeError: If the game refuses one of its options, or cannot be played.
         """
         game: Any = self.made()
         try:
-            if fulfils(game, Checks):
+            if implements_protocol(game, SelfChecking):
                 game.check()
         finally:
             game.close()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Begin a game of the task."""
-        await self._let_go()
-        self._host, self._state, self.raised = host_of(self.made, self.isolation), "new", []
-        shown = await self._host.ask("begin", task, seed)
+        """Start a game of the task."""
+        await self._close_host()
+        self._host, self._state, self.raised = create_host(self.made, self.isolation), "new", []
+        first = await self._host.ask("begin", task, seed)
         self._state = "running"
-        text = f"{self.instruction}\n\n{plain(shown.text)}" if self.instruction else plain(shown.text)
-        return Observation((user(text),), self.specs, author=shown.author)
+        text = f"{self.instruction}\n\n{sanitize_text(first.text)}" if self.instruction else sanitize_text(first.text)
+        return Observation((user(text),), self.specs, author=first.author)
 
     async def step(self, action: Message) -> StepResult:
-        """Give the game the command of an action.
+        """Pass the command of an action to the game.
 
         Raises:
-            EpisodeError: No game is under way.
+            EpisodeError: If no game is in progress.
         """
         if self._host is None or self._state != "running":
-            said = {"new": "before the first reset", "over": "behind the end of the episode"}.get(self._state, "closed")
-            raise EpisodeError(f"a step {said}; reset begins another")
-        command = command_of(action, self.actions, whole=self._whole)
+            when = {"new": "before the first reset", "over": "after the end of the episode"}.get(self._state, "closed")
+            raise EpisodeError(f"a step {when}; call reset first")
+        command = parse_command(action, self.actions, multiline=self._is_multiline)
         if command is None:
-            return self._not_a_command(action)
+            return self._refuse_action(action)
         began = time.perf_counter()
-        shown = await self._carried_out(command)
-        if shown.terminated or shown.truncated:
+        result = await self._execute(command)
+        if result.terminated or result.truncated:
             self._state = "over"
-        answer, calls = answered(action, shown.text, understood=shown.understood, seconds=time.perf_counter() - began)
+        answer, calls = command_result(
+            action, result.text, understood=result.understood, seconds=time.perf_counter() - began
+        )
         return StepResult(
-            Observation(answer, author=shown.author),
-            reward=shown.reward,
-            terminated=shown.terminated,
-            truncated=shown.truncated and not shown.terminated,
+            Observation(answer, author=result.author),
+            reward=result.reward,
+            terminated=result.terminated,
+            truncated=result.truncated and not result.terminated,
             calls=calls,
         )
 
-    async def _carried_out(self, command: str) -> GameObservation:
-        """What the game shows; that it could not read the command, where it raises what such a game raises."""
+    async def _execute(self, command: str) -> GameObservation:
+        """Return the game's observation.
+
+        If the game raises, an observation of an invalid command.
+        """
         assert self._host is not None
         try:
-            shown: GameObservation = await self._host.ask("act", command)
-        except ODD as error:
+            result: GameObservation = await self._host.ask("act", command)
+        except UNREADABLE_ERRORS as error:
             self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
             return GameObservation("The game cannot read that; say it otherwise.", understood=False)
-        return shown
+        return result
 
     async def verdict(self) -> Mapping[str, Any]:
-        """What the game says of how it went."""
+        """Return the verdict of the game."""
         if self._host is None or self._state in ("new", "closed"):
             return {}
-        said: Mapping[str, Any] = await self._host.ask("verdict")
-        return said
+        verdict: Mapping[str, Any] = await self._host.ask("verdict")
+        return verdict
 
     async def admissible(self) -> tuple[str, ...]:
-        """The commands that do something here; none where the game does not say."""
-        kind = unbound(self.made)
-        if not fulfils(kind, Admits):
-            return commands_of(kind)
+        """Return the admissible commands; empty if the game does not list them."""
+        kind = unwrap_partial(self.made)
+        if not implements_protocol(kind, HasAdmissibleActions):
+            return game_commands(kind)
         assert self._host is not None
         return tuple(await self._host.ask("admissible"))
 
     async def snapshot(self) -> Any:
-        """All there is to know of where the game is; None where it cannot say."""
+        """Return the complete state of the game; None if the game has no snapshots."""
         return (self._state, await self._host.ask("snapshot")) if self.keeps and self._host is not None else None
 
     async def restore(self, snapshot: Any) -> None:
-        """Go back to where it was; the same task has begun."""
+        """Restore a state, after a reset with the same task."""
         assert self._host is not None
-        self._state, kept = snapshot
-        await self._host.ask("restore", kept)
+        self._state, state = snapshot
+        await self._host.ask("restore", state)
 
     async def close(self) -> None:
-        """Close the game, on every path."""
-        await self._let_go()
+        """Close the game."""
+        await self._close_host()
         self._state = "closed"
 
-    async def _let_go(self) -> None:
+    async def _close_host(self) -> None:
         host, self._host = self._host, None
         if host is not None:
             await host.close()
 
-    def _not_a_command(self, action: Message) -> StepResult:
-        """Nothing of what was said is carried out."""
+    def _refuse_action(self, action: Message) -> StepResult:
+        """Return the result of an action without a valid command; nothing is executed."""
         if action.malformed:
-            answer = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
+            answer = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
             calls = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
         elif len(action.tool_calls) > 1:
             answer = (tool_result(f"error: {len(action.tool_calls)} calls in one turn, 1 allowed; none was made"),)
-            calls = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
+            calls = tuple(CallRecord(sanitize_text(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
         else:
-            why = why_none(action, self.actions, whole=self._whole)
+            why = describe_parse_failure(action, self.actions, multiline=self._is_multiline)
             if not action.tool_calls:
                 return StepResult(Observation((user(f"{why[0].upper()}{why[1:]}."),)))
             (call,) = action.tool_calls
             answer = (tool_result(f"error: {why}"),)
-            calls = (CallRecord(plain(call.name), "invalid_arguments" if call.name == TOOL else "unknown_tool", 0.0),)
+            calls = (
+                CallRecord(sanitize_text(call.name), "invalid_arguments" if call.name == TOOL else "unknown_tool", 0.0),
+            )
         return StepResult(Observation(answer), calls=calls)
 
 
-def name_of(kind: Any) -> str:
-    """What a game is called in a recipe: its `name`, else that of its class."""
-    return str(kind.name if fulfils(kind, Named) else getattr(kind, "__name__", type(kind).__name__))
+def game_name(kind: Any) -> str:
+    """Return the name of a game in recipes: its `name`, or else that of its class."""
+    return str(kind.name if implements_protocol(kind, Named) else getattr(kind, "__name__", type(kind).__name__))
 
 
-def commands_of(kind: object) -> tuple[str, ...]:
-    """All commands of a game that has always the same few; none of another."""
-    return tuple(kind.commands) if fulfils(kind, FewCommands) else ()
+def game_commands(kind: object) -> tuple[str, ...]:
+    """Return all commands of a game that declares a constant set.
+
+    Empty for other games.
+    """
+    return tuple(kind.commands) if implements_protocol(kind, FewCommands) else ()
 
 
 def is_game(kind: Any) -> bool:
-    """Whether something a recipe names is a game, to be put into an environment."""
-    return inspect.isclass(kind) and fulfils(kind, _Played)
+    """Return whether a component is a game, which must be wrapped in an environment."""
+    return inspect.isclass(kind) and implements_protocol(kind, _Played)
 
 
-def played(game: Any) -> Callable[..., GameEnvironment]:
-    """What makes environments of a game: its options and the environment's own, in one signature."""
-    own = options_of(game)
-    around = {name: each for name, each in options_of(GameEnvironment).items() if name != "game"}
+def as_environment(game: Any) -> Callable[..., GameEnvironment]:
+    """Return a factory of environments of a game, with the options of both."""
+    own = get_component_options(game)
+    around = {name: each for name, each in get_component_options(GameEnvironment).items() if name != "game"}
 
     def environment(**options: Any) -> GameEnvironment:
         of_game = {name: value for name, value in options.items() if name in own}
@@ -229,5 +250,5 @@ def played(game: Any) -> Callable[..., GameEnvironment]:
         hints |= get_type_hints(game.__init__)
     environment.__signature__ = inspect.Signature([*own.values(), *around.values()])  # type: ignore[attr-defined]
     environment.__annotations__ = {name: hints[name] for name in (*own, *around)}
-    environment.__name__, environment.__doc__ = name_of(game), game.__doc__
+    environment.__name__, environment.__doc__ = game_name(game), game.__doc__
     return environment

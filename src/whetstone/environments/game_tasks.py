@@ -1,4 +1,4 @@
-"""Tasks of a game, and its expert: the game is brought to where the conversation is, and asked what to do there."""
+"""Tasks of a game and their expert: the game replays the conversation, and its solver returns the next command."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
-from whetstone.environments.commands import TOOL, Actions, command_of
+from whetstone.environments.text_actions import TOOL, Actions, parse_command
 from whetstone.tasks.generated import Generated
 from whetstone.trajectory import Task
 
 
-def said_as_command(command: str, tools: Sequence[ToolSpec]) -> Message:
-    """A command, as a call where there is a tool for it, else as text."""
+def command_to_message(command: str, tools: Sequence[ToolSpec]) -> Message:
+    """Return a command as a message: a call if the tool `act` exists, or else text."""
     if any(tool.name == TOOL for tool in tools):
         return assistant("", ToolCall(TOOL, json.dumps({"command": command})))
     return assistant(command)
 
 
 class Solver:
-    """Says what an expert would do in a game that plays the same way each time.
+    """Expert for deterministic games.
 
-    The last few games are kept where they are, so each answer costs one command and not the whole episode again.
+    The most recent games keep their state, so that each answer costs one command and no replay of the episode.
     """
 
-    def __init__(self, game: Callable[[], Any], *, kept: int = 256) -> None:
-        self.game, self.kept = game, kept
+    def __init__(self, game: Callable[[], Any], *, max_games: int = 256) -> None:
+        self.game, self.kept = game, max_games
         self._games: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def next_command(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
-        """What an expert says behind this conversation."""
+        """Return the expert's command after a conversation."""
         how: Actions = "call" if any(tool.name == TOOL for tool in tools) else "text"
-        actions = (command_of(message, how) for message in conversation if message.role == "assistant")
-        commands = tuple(command for command in actions if command is not None)  # the game heard of no other
+        actions = (parse_command(message, how) for message in conversation if message.role == "assistant")
+        commands = tuple(command for command in actions if command is not None)  # the game received no others
         game = self._games.pop((task.id, commands[:-1]), None) if commands else None
         if game is not None:
             game.act(commands[-1])
@@ -49,11 +49,11 @@ class Solver:
 
 
 class GameTasks(Generated):
-    """Tasks of a game that knows how it is solved (`solve`); a subclass makes them.
+    """Tasks of a game that has a solver (`solve`); a subclass generates them.
 
     Args:
-        seed: As of `Generated`.
-        levels: As of `Generated`.
+        seed: See `Generated`.
+        levels: See `Generated`.
     """
 
     game: ClassVar[type[Any]]
@@ -63,5 +63,5 @@ class GameTasks(Generated):
         self._solver = Solver(self.game)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The game's own solution, from where the conversation is."""
-        return said_as_command(self._solver.next_command(task, conversation, tools), tools)
+        """Return the next command of the game's solution after the conversation."""
+        return command_to_message(self._solver.next_command(task, conversation, tools), tools)

@@ -1,14 +1,15 @@
-"""Games with several seats, each seat an environment of its own: what the others say is what comes back.
+"""Games with several seats, each seat an environment: the messages of the others are its observations.
 
-An episode is one seat's. Two policies at one table are two episodes that wait for each other, so each role has its own
-trajectory, its own tokens and its own reward, and nothing else has to know of it. Seats nobody takes are played by the
-game's script.
+An episode is that of one seat. Two policies at one table are two episodes that wait for each other, so each role has
+its own trajectory, tokens and reward, and other components need no support for it. The game's script plays seats that
+no episode takes.
 
 The strategy `self_play` requests a seat for each episode (`SeatRequest`); all episodes of a game name the same table.
-Without a request, the episode has a table to itself and the first seat.
+A request without a table, and no request, give the episode a table to itself; without a request it has the first seat.
 
-Easy to get wrong: who waits for a player that has left waits for ever. A seat that is closed before the end ends the
-game for the others, who are told so.
+Note:
+    A player that waits for one that has left would wait forever. A seat that is closed before the end therefore ends
+    the game for the others, and their last observation mentions it.
 """
 
 from __future__ import annotations
@@ -18,67 +19,74 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, user
-from whetstone.contracts import fulfils
-from whetstone.environments.commands import ODD, Actions, answered, command_of, tool_of, why_none
 from whetstone.environments.protocol import Observation, SeatRequest, Seats, StepResult
+from whetstone.environments.text_actions import (
+    UNREADABLE_ERRORS,
+    Actions,
+    command_result,
+    command_tool,
+    describe_parse_failure,
+    parse_command,
+)
 from whetstone.errors import EpisodeError, TaskError, did_you_mean
 from whetstone.trajectory import Author, Task
 
 
 class TableGame(Protocol):
-    """A game with seats: plain and synchronous. `roles` and `InstructsRoles` are the class's."""
+    """A game with seats: plain and synchronous. `roles` and `InstructsRoles` are class attributes."""
 
     roles: tuple[str, ...]
 
     def begin(self, task: Task, seed: int) -> None:
-        """Begin."""
+        """Start a game."""
         ...
 
     def to_move(self) -> str:
-        """Whose turn it is; empty when it is over."""
+        """Return the role whose turn it is; empty if the game is over."""
         ...
 
     def seen(self, role: str) -> str:
-        """What a role is shown when it is to move, or at the end: what it has not read yet."""
+        """Return the text that a role has not read yet, when it is to move or at the end."""
         ...
 
     def act(self, role: str, command: str) -> bool:
-        """Carry out a command of who is to move; whether it was one."""
+        """Execute a command of the role whose turn it is; return whether it was valid."""
         ...
 
     def script(self, role: str) -> str:
-        """What the script says in this seat."""
+        """Return the script's command for a role."""
         ...
 
     def verdict(self, role: str) -> Mapping[str, Any]:
-        """How it went for a role: `success`, `score`, …"""
+        """Return the result for a role: `success`, `score`, …"""
         ...
 
 
 @runtime_checkable
 class InstructsRoles(Protocol):
-    """A game that says how each role is played."""
+    """A game that explains how each role is played."""
 
     instructions: Mapping[str, str]
-    """By role; stands in front of what it is shown first."""
+    """Instruction by role; shown before the first observation."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """A game and who sits at it."""
+    """A game and its players."""
 
     game: TableGame
     scripted: frozenset[str]
-    """Roles nobody takes."""
+    """Roles that the script plays."""
     left: str = ""
-    """Who went before the end."""
+    """Role that left before the end, or empty."""
     taken: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def let_script(self) -> None:
-        """Scripted seats move until somebody else is to."""
+        """Let scripted seats move until another seat is to move."""
         while (role := self.game.to_move()) in self.scripted:
             self.game.act(role, self.game.script(role))
 
@@ -87,22 +95,22 @@ _tables: dict[str, _Table] = {}
 
 
 class Seat:
-    """One seat at a table. Ends: terminated with the game; truncated where another player has left.
+    """One seat at a table. Ends: terminated with the game; truncated if another player leaves.
 
     Args:
-        game: Makes the game.
-        actions: As of a game with one seat: commands as a call of `act`, or as text.
+        game: Creates the game.
+        actions: Same as for a game with one seat: commands as a call of `act`, or as text.
     """
 
     replayable = False
 
     def __init__(self, game: Callable[[], TableGame], *, actions: Actions = "call") -> None:
         self.made, self.actions = game, actions
-        self.specs = (tool_of(()),) if actions == "call" else ()
-        self.roles: tuple[str, ...] = tuple(game.roles) if fulfils(game, Seats) else ()
+        self.specs = (command_tool(()),) if actions == "call" else ()
+        self.roles: tuple[str, ...] = tuple(game.roles) if implements_protocol(game, Seats) else ()
         self.role = ""
         self.raised: list[str] = []
-        """Commands on which the game raised instead of answering, and what."""
+        """Commands on which the game raised an exception, with the exception."""
         self._table: _Table | None = None
         self._requested: SeatRequest | None = None
         self._name = ""
@@ -113,68 +121,68 @@ class Seat:
         self._requested = seat
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Sit down, and wait for one's turn.
+        """Take the seat and wait for its turn.
 
         Raises:
-            TaskError: There is no such seat, or somebody sits there.
+            TaskError: If the seat does not exist or is taken.
         """
         await self.close()
         requested, self._requested = self._requested, None
         self._name = requested.table if requested is not None else ""
         table = _tables.get(self._name) if self._name else None
         if table is None:
-            table = self._laid(task, requested.seed if requested is not None else seed)
+            table = self._create_table(task, requested.seed if requested is not None else seed, requested)
         roles = table.game.roles
         self.role = requested.role if requested is not None else roles[0]
         if self.role not in roles:
-            async with table.moved:  # who waits for this one waits in vain
+            async with table.moved:  # episodes that wait for this seat would wait forever
                 table.left = self.role
                 table.moved.notify_all()
-            raise TaskError(f"task {task.id}: there is no seat {self.role}{did_you_mean(self.role, roles)}")
+            raise TaskError(f"task {task.id}: no seat {self.role}{did_you_mean(self.role, roles)}")
         if self.role in table.taken:
             raise TaskError(f'task {task.id}: seat "{self.role}" is already taken')
         table.taken.add(self.role)
         self._table, self._over = table, False
         table.let_script()
-        await self._my_turn()
-        written = table.game.instructions if fulfils(table.game, InstructsRoles) else {}
+        await self._wait_for_turn()
+        written = table.game.instructions if implements_protocol(table.game, InstructsRoles) else {}
         instruction = written.get(self.role, "")
         seen = table.game.seen(self.role)
         return Observation((user(f"{instruction}\n{seen}".strip()),), self.specs, author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
-        """One command; then the others, until it is this seat's turn again.
+        """Execute one command, then wait until it is this seat's turn again.
 
         Raises:
-            EpisodeError: There is no game under way.
+            EpisodeError: If no game is in progress.
         """
         table = self._table
         if table is None or self._over:
-            raise EpisodeError("a step outside an episode; reset begins another")
-        if table.left or table.game.to_move() != self.role:  # somebody went while this one was thinking
-            return self._answered(table, action, understood=True)
-        command = command_of(action, self.actions)
+            raise EpisodeError("a step outside an episode; call reset first")
+        if table.left or table.game.to_move() != self.role:  # a player left while the policy sampled
+            return self._observe_table(table, action, understood=True)
+        command = parse_command(action, self.actions)
         if command is None:
             several = bool(action.malformed) or len(action.tool_calls) > 1
-            why = "give one command" if several else why_none(action, self.actions)
+            why = "give one command" if several else describe_parse_failure(action, self.actions)
             return StepResult(Observation((user(f"{why[0].upper()}{why[1:]}."),)))
         async with table.moved:
             try:
                 understood = table.game.act(self.role, command)
-            except ODD as error:
+            except UNREADABLE_ERRORS as error:
                 self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
                 return StepResult(Observation((user("The game cannot read that; say it otherwise."),)))
             table.let_script()
             table.moved.notify_all()
-        await self._my_turn()
-        return self._answered(table, action, understood=understood)
+        await self._wait_for_turn()
+        return self._observe_table(table, action, understood=understood)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """How it went for this seat."""
+        """Return the result for this seat."""
         return self._table.game.verdict(self.role) if self._table is not None else {}
 
     async def close(self) -> None:
-        """Stand up; who still plays is told."""
+        """Leave the table and notify the other players."""
         table, self._table = self._table, None
         if table is None:
             return
@@ -186,27 +194,31 @@ class Seat:
         if table.closed >= table.taken and len(table.taken) == len(table.game.roles) - len(table.scripted):
             _tables.pop(self._name, None)
 
-    def _laid(self, task: Task, seed: int) -> _Table:
-        """A new table; on one with a name every seat is somebody's, else all but one are scripted."""
+    def _create_table(self, task: Task, seed: int, requested: SeatRequest | None) -> _Table:
+        """Create a table.
+
+        If it has a name, every seat is played by an episode, otherwise all others are scripted.
+        """
         game = self.made()
         game.begin(task, seed)
-        table = _Table(game, frozenset(() if self._name else game.roles[1:]))
+        own = game.roles[0] if requested is None else requested.role
+        table = _Table(game, frozenset(() if self._name else game.roles) - {own})
         if self._name:
             _tables[self._name] = table
         return table
 
-    async def _my_turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         table = self._table
         assert table is not None
         async with table.moved:
             await table.moved.wait_for(lambda: table.left or table.game.to_move() in ("", self.role))
 
-    def _answered(self, table: _Table, action: Message, *, understood: bool) -> StepResult:
+    def _observe_table(self, table: _Table, action: Message, *, understood: bool) -> StepResult:
         over = not table.game.to_move()
         self._over = over or bool(table.left)
         text = table.game.seen(self.role)
         if table.left and not over:
             text = f"{text}\nThe {table.left} has left.".strip()
-        answer, records = answered(action, text, understood=understood)
+        answer, records = command_result(action, text, understood=understood)
         observation = Observation(answer, author=Author.OTHER_AGENT)
         return StepResult(observation, terminated=over, truncated=bool(table.left) and not over, calls=records)

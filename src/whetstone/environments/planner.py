@@ -1,15 +1,16 @@
-"""A planner over frozen models: the policy says what to do next, others do it, check it and answer.
+"""Planner over frozen models: the policy writes plans; other models execute, verify and answer.
 
-    plan (the policy) → executor → tools → verifier: enough? → no: what came of it is read, and planned on
+    plan (the policy) → executor → tools → verifier: enough? → no: the policy reads the result and plans again
                                                             → yes: generator → `answer` of the verdict
 
-Nothing but plans is the policy's; what the others say comes back as an observation, or not at all. The reward
-`submitted_answer` judges the answer.
+Only the plans are sampled by the policy. The outputs of the other models are observations or hidden. The reward
+`submitted_answer` scores the answer.
 
-Easy to get wrong: the others cost, too. What each is asked for stands among the calls of a turn, at its price.
+Note:
+    The other models cost too: each of their calls is a call record of the turn, with its price.
 
-Source: Li et al. 2025 (AgentFlow, Flow-GRPO), arXiv:2510.05592; without a verifier, where the planner says itself when
-it is enough: Mei et al. 2025 (AI-SearchPlanner), arXiv:2508.20368.
+Source: Li et al. 2025 (AgentFlow, Flow-GRPO), arXiv:2510.05592; without a verifier, if the planner decides when to
+stop: Mei et al. 2025 (AI-SearchPlanner), arXiv:2508.20368.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec, system, user
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.seeding import derive_seed
-from whetstone.tools import FrozenModel, Toolset, model_named
+from whetstone.tools import FrozenModel, Toolset, find_model
 from whetstone.trajectory import CallRecord, Task
 
 _NOTHING = "Say in words what is to be done next."
 
 
 class Planner:
-    """A question, and models that carry out plans for it.
+    """A question, and models that execute plans for it.
 
-    Ends: terminated when the verifier says so, when the planner does where there is no verifier, or behind `steps`; in
-    each case the generator has answered.
+    Ends: terminated when the verifier stops, when the planner stops if there is no verifier, or after `steps` plans;
+    the generator always answers.
 
     Args:
         models: By name; filled in from the recipe's `models`.
-        executor: Reads question and plan and calls tools, or says something itself.
-        generator: Reads question, plans and what came of them, and answers.
-        verifier: Reads the same, and says `stop` where that is enough; none: the planner does, by `stop`.
-        tools: What the executor may call, as of the environment `tools`.
-        stop: The word by which the verifier, or the planner, says that it is enough.
-        steps: Plans that are carried out; then it is enough in any case.
+        executor: Reads the question and a plan, and calls tools or writes a text.
+        generator: Reads the question, the plans and their results, and answers.
+        verifier: Reads the same and answers `stop` if the results suffice; none: the planner does, by `stop`.
+        tools: Tools of the executor, as in the environment `tools`.
+        stop: The word with which the verifier, or the planner, stops.
+        steps: Maximum number of plans.
         instruction: A system message for the planner; none by default.
-        tool_timeout_seconds: How long one call may run.
+        tool_timeout_seconds: Timeout of one call in seconds.
 
     Raises:
-        RecipeError: There is no model of a name.
+        RecipeError: If there is no model with one of the names.
     """
 
     replayable = False
@@ -63,80 +64,80 @@ class Planner:
         instruction: str = "",
         tool_timeout_seconds: float = 10.0,
     ) -> None:
-        self.executor, self.generator = model_named(models, executor), model_named(models, generator)
-        self.verifier = None if verifier is None else model_named(models, verifier)
+        self.executor, self.generator = find_model(models, executor), find_model(models, generator)
+        self.verifier = None if verifier is None else find_model(models, verifier)
         self.toolset = Toolset(tools, timeout_seconds=tool_timeout_seconds)
         self.stop, self.steps, self.instruction = stop.lower(), steps, instruction
         self.task: Task | None = None
         self.seed = 0
         self.done: list[tuple[str, str]] = []
-        """(plan, what came of it) so far."""
+        """(plan, result) of each executed plan."""
         self.answer: str | None = None
         self._calls: list[CallRecord] = []
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """The question."""
+        """Return the question."""
         self.task, self.seed, self.done, self.answer = task, seed, [], None
         await self.toolset.open(task, seed=seed)
         instruction = (system(self.instruction),) if self.instruction else ()
         return Observation((*instruction, *task.opening))
 
     async def step(self, action: Message) -> StepResult:
-        """Carry out one plan.
+        """Execute one plan.
 
         Raises:
-            InfrastructureError: A model could not be asked, or what a tool stands on has failed.
+            InfrastructureError: If a model is unavailable, or the backend of a tool failed.
         """
         self._calls = []
         plan = action.text.strip()
         if not plan:
             return StepResult(Observation((user(_NOTHING),)))
-        if self.verifier is None and self._stops(plan):
-            return await self._answered()
-        self.done.append((plan, await self._carried_out(plan)))
-        if len(self.done) >= self.steps or (self.verifier is not None and await self._enough(self.verifier)):
-            return await self._answered()
+        if self.verifier is None and self._is_stop(plan):
+            return await self._finish()
+        self.done.append((plan, await self._execute_plan(plan)))
+        if len(self.done) >= self.steps or (self.verifier is not None and await self._is_enough(self.verifier)):
+            return await self._finish()
         return StepResult(Observation((user(self.done[-1][1]),)), calls=tuple(self._calls))
 
     def verdict(self) -> Mapping[str, Any]:
-        """What the generator answered, if it came to that, and how many plans were carried out."""
+        """Return the generator's answer, if any, and the number of executed plans."""
         return {"plans": len(self.done), **({} if self.answer is None else {"answer": self.answer})}
 
     async def close(self) -> None:
-        """Let go of what the tools hold."""
+        """Release the resources of the tools."""
         await self.toolset.close()
 
-    async def _carried_out(self, plan: str) -> str:
-        """What the executor's calls came back with; without a call, what it says."""
+    async def _execute_plan(self, plan: str) -> str:
+        """Return the results of the executor's calls; if it makes no call, its text."""
         assert self.task is not None
-        said = await self._asked(self.executor, f"{self.task.prompt}\nplan: {plan}", self.toolset.specs)
+        reply = await self._ask_model(self.executor, f"{self.task.prompt}\nplan: {plan}", self.toolset.specs)
         results = []
-        for call in said.tool_calls:
+        for call in reply.tool_calls:
             answer = await self.toolset.call(call)
             if answer.failure is not None:
                 raise answer.failure
             self._calls.append(answer.record)
             results.append(answer.text)
-        return "\n".join(results) if results else said.text
+        return "\n".join(results) if results else reply.text
 
-    async def _enough(self, verifier: FrozenModel) -> bool:
-        return self._stops((await self._asked(verifier, self._memory())).text)
+    async def _is_enough(self, verifier: FrozenModel) -> bool:
+        return self._is_stop((await self._ask_model(verifier, self._format_memory())).text)
 
-    async def _answered(self) -> StepResult:
-        self.answer = (await self._asked(self.generator, self._memory())).text
+    async def _finish(self) -> StepResult:
+        self.answer = (await self._ask_model(self.generator, self._format_memory())).text
         return StepResult(Observation((user(self.answer),)), terminated=True, calls=tuple(self._calls))
 
-    async def _asked(self, model: FrozenModel, text: str, tools: Sequence[ToolSpec] = ()) -> Message:
+    async def _ask_model(self, model: FrozenModel, text: str, tools: Sequence[ToolSpec] = ()) -> Message:
         began = time.perf_counter()
         seed = derive_seed(self.seed, model.name, len(self.done), len(self._calls))
-        said = await model.answer([user(text)], tools=tools, seed=seed)
+        reply = await model.answer([user(text)], tools=tools, seed=seed)
         self._calls.append(CallRecord(model.name, "ok", time.perf_counter() - began, cost=model.price))
-        return said
+        return reply
 
-    def _memory(self) -> str:
-        """The question, and what was done for it."""
+    def _format_memory(self) -> str:
+        """Return the question, and each plan with its result."""
         assert self.task is not None
         return "\n".join([self.task.prompt, *(f"{plan} -> {came}" for plan, came in self.done)])
 
-    def _stops(self, text: str) -> bool:
+    def _is_stop(self, text: str) -> bool:
         return text.strip().lower().startswith(self.stop)

@@ -1,4 +1,4 @@
-"""The seam of the environments room: three methods, and a result that says how the episode goes on."""
+"""Interfaces of environments, games and simulated users: `reset`, `step`, `close` and the optional protocols."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, ToolSpec
-from whetstone.contracts import fulfils
 from whetstone.tools.protocol import (
     DeclaresProvenance,
     Episode,
@@ -21,7 +21,7 @@ from whetstone.tools.side_effects import DeclaresEffects
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 if TYPE_CHECKING:
-    from whetstone.environments.dependencies import Need
+    from whetstone.environments.dependencies import Requirement
     from whetstone.tools import Toolset
 
 
@@ -31,16 +31,15 @@ NEW_CONVERSATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent is shown."""
+    """Messages and tools that an agent receives from its environment."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
-    """The tools that are available from now on; empty after an action if they are those of the turn before in the same
-    conversation."""
+    """Tools that are available from now on; empty after an action if they did not change in the conversation."""
     declared: tuple[tuple[str, str], ...] = ()
-    """By name, how the world works where models get used to it; read at reset."""
+    """Facts about the environment that models adapt to, as (name, value); read at reset."""
     author: Author = Author.ENVIRONMENT
-    """Who wrote it: `partner` for a simulated user or an opponent."""
+    """Author of the messages: `partner` for a simulated user or an opponent."""
     conversation: int = 0
     """Number of the conversation that it extends. A number that was not used before, or `NEW_CONVERSATION`, starts one
     without earlier messages."""
@@ -49,30 +48,30 @@ class Observation:
 
     def __post_init__(self) -> None:
         if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
-            raise ValueError(f"a world writes as environment or partner, not as {self.author}")
+            raise ValueError(f"the author of an observation is environment or partner, got {self.author}")
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What an action led to."""
+    """Result of an action: the next observation, the reward and the end of the episode, if any."""
 
     observation: Observation
     reward: float | None = None
     terminated: bool = False
-    """The environment reached an end of its own."""
+    """Whether the environment reached a final state."""
     truncated: bool = False
-    """The environment cut the episode short."""
+    """Whether the environment cut the episode short."""
     reason: EndReason | None = None
-    """A closer word for the ending than `terminated` or `truncated`, such as `tool_stopped`."""
+    """End reason that is more specific than `terminated` or `truncated`, such as `tool_stopped`."""
     calls: tuple[CallRecord, ...] = ()
-    """The tool calls of the action, in order."""
-    instead: Message | None = None
-    """What was carried out in the action's place, if anything: it is what later turns read, and the action itself is
-    trained beside it."""
+    """Tool calls of the action, in order."""
+    executed_action: Message | None = None
+    """Action that was executed instead of the policy's, if any. Later turns read it, and the policy's action is still
+    trained."""
 
     @property
     def ended(self) -> EndReason | None:
-        """How the episode ended with this step; None where it goes on."""
+        """Return the end reason of the episode; None if the episode continues."""
         if self.reason is not None:
             return self.reason
         if self.terminated:
@@ -81,77 +80,86 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """Where an episode happens. One instance serves one episode at a time; `close` runs on every path.
+    """Executes the actions of an episode. One instance serves one episode at a time; `close` is always called.
 
-    An episode may part from another in its middle where the environment can be brought there again: by what it keeps
-    (`Snapshots`), or by the same actions, unless it says otherwise (`Replayable`). What else it may have, the protocols
-    of `OPTIONAL` say; one around another is asked for what the other has.
+    An episode can be forked at a turn if the environment can return to that state: by a snapshot (`Snapshots`), or by
+    the same actions, which is assumed unless the environment declares otherwise (`Replayable`). `OPTIONAL` lists the
+    other optional protocols. A wrapper has the optional protocols of the environment that it wraps.
     """
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Begin: the opening messages and the tools on offer."""
+        """Start an episode; return the initial messages and the available tools."""
         ...
 
     async def step(self, action: Message) -> StepResult:
-        """Carry out one action of the agent."""
+        """Execute one action of the agent."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything held."""
+        """Release all resources."""
         ...
 
 
-# ------------------------------------------------------------ what an environment may have besides
+# ------------------------------------------------------------ optional protocols of environments
 
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """It can be left and come back to: an episode may part from another in its middle."""
+    """An environment whose state can be saved and restored, so that episodes can be forked."""
 
     def snapshot(self) -> Any:
-        """All there is to know of where it is; plain or async, asked behind a turn that others may part from."""
+        """Return the complete state.
+
+        Plain or async, called after a turn from which another episode can be forked.
+        """
         ...
 
     def restore(self, snapshot: Any) -> Awaitable[None] | None:
-        """Go back to where that was taken; plain or async, asked of one that has begun the same task."""
+        """Restore a state.
+
+        Plain or async, called on an environment that was reset with the same task.
+        """
         ...
 
 
 @runtime_checkable
-class Keeps(Protocol):
-    """It has the methods of `Snapshots`, and not always the means."""
+class OptionalSnapshots(Protocol):
+    """An environment that has the methods of `Snapshots` but cannot always use them."""
 
     keeps: bool
-    """False where they cannot be asked."""
+    """Whether `snapshot` and `restore` can be called."""
 
 
 @runtime_checkable
-class Admits(Protocol):
-    """It knows which actions do something here: asked of games by whoever plays them without a model."""
+class HasAdmissibleActions(Protocol):
+    """An environment or game that lists the admissible actions; players without a model use them."""
 
     def admissible(self) -> Awaitable[Sequence[str]] | Sequence[str]:
-        """Their commands, at any turn; async of an environment, plain of a game."""
+        """Return the admissible commands of this turn.
+
+        An environment can be async, a game is plain.
+        """
         ...
 
 
 @runtime_checkable
 class ShowsTools(Protocol):
-    """The tools on offer are known before an episode begins."""
+    """An environment whose tools are known before an episode starts."""
 
     specs: Sequence[ToolSpec]
-    """Read where it has just been made."""
+    """Tools; read directly after construction."""
 
 
 @runtime_checkable
 class HoldsTools(Protocol):
-    """Its tools are a toolset, which says more of them than their specs."""
+    """An environment whose tools are a toolset, which has more information than their specs."""
 
     toolset: Toolset
 
 
 @runtime_checkable
 class Seats(Protocol):
-    """It is played by several, each in a seat."""
+    """A game or environment with several players, each in a seat."""
 
     roles: Sequence[str]
     """Names of the seats."""
@@ -164,7 +172,7 @@ class SeatRequest:
     role: str
     """Name of the seat."""
     table: str
-    """Name of the game, the same in the episodes of all its players."""
+    """Name of the game, the same in the episodes of all its players; empty: scripts play the other seats."""
     seed: int
     """Seed of the game."""
 
@@ -179,206 +187,216 @@ class TakesSeat(Protocol):
 
 
 @runtime_checkable
-class Speaks(Protocol):
-    """It says whether there is more in it to read than its tasks; what says nothing has."""
+class HasText(Protocol):
+    """An environment that declares whether its observations contain more than its tasks; assumed if it does not."""
 
     speaks: bool
-    """False where it shows a task and what plain functions return, and nothing else."""
+    """False if it shows only a task and the results of plain functions."""
 
 
 @runtime_checkable
-class Judges(Protocol):
-    """It has a `verdict`, and not always something to say in it."""
+class HasOptionalVerdict(Protocol):
+    """An environment that has a `verdict`, which can be empty."""
 
     judges: bool
-    """False where nobody in it can tell what became of an episode."""
+    """False if no component of it can judge the result of an episode."""
 
 
 @runtime_checkable
-class Checks(Protocol):
-    """It can tell before any episode whether it can be played as it was made."""
+class SelfChecking(Protocol):
+    """An environment or game that can check before any episode whether it can be played with its options."""
 
     def check(self) -> None:
-        """Look; once, of the recipe's.
+        """Check the options; called once, for the recipe's environment.
 
         Raises:
-            RecipeError: It cannot.
+            RecipeError: If it cannot be played.
         """
         ...
 
 
 @runtime_checkable
-class Needs(Protocol):
-    """A game or an environment that takes more than Python."""
+class HasRequirements(Protocol):
+    """A game or an environment that requires packages or programs."""
 
-    needs: Iterable[Need]
-    """What has to be installed; it is looked for when a recipe is loaded."""
+    needs: Iterable[Requirement]
+    """Requirements; checked when a recipe is loaded."""
 
 
 OPTIONAL = (
-    Snapshots, Keeps, GivesVerdict, Replayable, Stateless, Admits, ShowsTools, HoldsTools, Seats, TakesSeat, Speaks,
-    Judges, Checks, Needs, DeclaresEffects, DeclaresProvenance,
+    Snapshots, OptionalSnapshots, GivesVerdict, Replayable, Stateless, HasAdmissibleActions, ShowsTools, HoldsTools,
+    Seats, TakesSeat, HasText, HasOptionalVerdict, SelfChecking, HasRequirements, DeclaresEffects, DeclaresProvenance,
 )  # fmt: skip
-"""What an environment may have."""
+"""Optional protocols of an environment."""
 
 
-def can_be_kept(environment: object) -> bool:
-    """Whether it can be left and come back to by a snapshot."""
-    return environment.keeps if fulfils(environment, Keeps) else fulfils(environment, Snapshots)
+def supports_snapshot(environment: object) -> bool:
+    """Return whether an environment can be saved and restored by a snapshot."""
+    return (
+        environment.keeps
+        if implements_protocol(environment, OptionalSnapshots)
+        else implements_protocol(environment, Snapshots)
+    )
 
 
-def can_be_gone_back_to(environment: object) -> bool:
-    """Whether an episode may begin in its middle, by a snapshot, by the same actions, or without either."""
-    return stateless(environment) or can_be_kept(environment) or replayable(environment)
+def supports_forking(environment: object) -> bool:
+    """Return whether an episode can start in the middle.
+
+    This requires a snapshot, a replay of the same actions, or a stateless environment.
+    """
+    return stateless(environment) or supports_snapshot(environment) or replayable(environment)
 
 
-def tools_shown(environment: object) -> Sequence[ToolSpec]:
-    """The tools it will offer, as far as it shows them before an episode."""
-    if fulfils(environment, ShowsTools) and environment.specs:
+def find_known_tools(environment: object) -> Sequence[ToolSpec]:
+    """Return the tools of an environment that are known before an episode."""
+    if implements_protocol(environment, ShowsTools) and environment.specs:
         return environment.specs
-    return environment.toolset.specs if fulfils(environment, HoldsTools) else ()
+    return environment.toolset.specs if implements_protocol(environment, HoldsTools) else ()
 
 
-# ------------------------------------------------------------ games: worlds of one command a turn
+# ------------------------------------------------------------ games: one command per turn
 
 Isolation = Literal["object", "thread", "process"]
-"""How a game may be shared: `object`: any number beside each other in one process; `thread`: each in a thread of its
-own, as it blocks; `process`: each in a process of its own, as it shares something by accident or has to be killed."""
+"""Execution of a game. `object`: any number of games in one thread. `thread`: one thread per game, since its calls
+block. `process`: one process per game, since games share state by accident or must be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameObservation:
-    """What a game shows, at its beginning or behind a command."""
+    """Output of a game at its start or after a command."""
 
     text: str
     reward: float | None = None
     terminated: bool = False
-    """It reached an end of its own."""
+    """Whether the game reached a final state."""
     truncated: bool = False
-    """It was cut short by a limit of its own."""
+    """Whether a limit of the game ended it."""
     understood: bool = True
-    """Whether the command was one."""
+    """Whether the command was valid."""
     author: Author = Author.ENVIRONMENT
-    """Who wrote the text: `partner` for an opponent."""
+    """Author of the text: `partner` for an opponent."""
 
 
 class Game(Protocol):
-    """A world that is played with one command a turn: plain and synchronous, made anew for each episode.
+    """An environment with one text command per turn: plain and synchronous, constructed for each episode.
 
-    What it may have besides, the protocols of `OPTIONAL_OF_GAMES` say; attributes are read of the class. What it keeps
-    (`Snapshots`) is bytes.
+    `OPTIONAL_OF_GAMES` lists its optional protocols; attributes are read from the class. Its snapshots (`Snapshots`)
+    are bytes.
     """
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Begin a task; what is random in its course comes from the seed.
+        """Start a task; the seed determines all random events of the game.
 
         Raises:
-            TaskError: It does not know the task.
+            TaskError: If the game does not know the task.
         """
         ...
 
     def act(self, command: str) -> GameObservation:
-        """Carry out a command; one that is none is answered with what would be one."""
+        """Execute a command; the answer to an invalid command shows valid ones."""
         ...
 
     def verdict(self) -> Mapping[str, Any]:
-        """What became of it so far: `success`, `score` from 0 to 1 where 1 is all there is, and what it counted."""
+        """Return the result so far: `success`, `score` from 0 to 1 (the maximum), and counts."""
         ...
 
     def close(self) -> None:
-        """Let go of everything held."""
+        """Release all resources."""
         ...
 
 
 @runtime_checkable
 class Named(Protocol):
-    """A game that is not called what its class is."""
+    """A game with another name than its class."""
 
     name: str
 
 
 @runtime_checkable
 class Instructs(Protocol):
-    """A game that says how it is played."""
+    """A game that explains how it is played."""
 
     instruction: str
-    """How, and how commands are written; stands in front of the first text."""
+    """Rules and syntax of commands; shown before the first text."""
 
 
 @runtime_checkable
 class FewCommands(Protocol):
-    """A game with always the same few commands."""
+    """A game with a small, constant set of commands."""
 
     commands: Iterable[str]
-    """All there are."""
+    """All commands."""
 
 
 @runtime_checkable
-class Solves(Protocol):
-    """A game that knows how it is won."""
+class HasSolver(Protocol):
+    """A game that has a solver."""
 
     def solve(self) -> str:
-        """What an expert would say here; asked in front of a command."""
+        """Return the expert's command in the current state; called before a command."""
         ...
 
 
 @runtime_checkable
 class Isolated(Protocol):
-    """A game that says how it may be shared; one that says nothing is a `thread`, as its functions may block."""
+    """A game that declares its isolation; the default is `thread`, as its functions may block."""
 
     isolation: Isolation
 
 
 @runtime_checkable
-class ReadsWhole(Protocol):
-    """A game that says what of an answer is its command; of what says nothing, the last line."""
+class AcceptsMultiline(Protocol):
+    """A game that declares which part of a message is its command; the default is the last line."""
 
-    whole: bool
-    """True where it is all of what is said."""
+    multiline: bool
+    """True if the command is the full text of a message."""
 
 
 OPTIONAL_OF_GAMES = (
-    Named, Instructs, FewCommands, Admits, Solves, Isolated, Checks, ReadsWhole, Needs, Snapshots, Replayable,
+    Named, Instructs, FewCommands, HasAdmissibleActions, HasSolver, Isolated, SelfChecking, AcceptsMultiline,
+    HasRequirements, Snapshots, Replayable,
 )  # fmt: skip
-"""What a game may have."""
+"""Optional protocols of a game."""
 
 
 def optional_protocols(part: object) -> tuple[type, ...]:
     """Return the optional protocols of an environment, or those of a game if `part` is not an environment."""
-    return OPTIONAL if fulfils(part, Environment) else OPTIONAL_OF_GAMES
+    return OPTIONAL if implements_protocol(part, Environment) else OPTIONAL_OF_GAMES
 
 
-# ------------------------------------------------------------ users: who is spoken to
+# ------------------------------------------------------------ simulated users
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a user says."""
+    """Message of a simulated user."""
 
     text: str
     ended: bool = False
-    """Whether that was the last word: the episode is over."""
+    """Whether it is the user's last message; the episode ends."""
     reason: EndReason | None = None
-    """A closer word for that ending: `timeout` where he said nothing in time."""
+    """End reason that is more specific: `timeout` if the user did not reply in time."""
 
 
 class User(Protocol):
-    """Who the agent speaks to: a script, a model behind an address, or another policy. Plain or async; made anew for
-    each episode. He may hold tools of his own, in the same world as the agent's (`Episode.shared`). What he may have
-    besides, the protocols of `OPTIONAL_OF_USERS` say."""
+    """Conversation partner of the agent: a script, a model at an endpoint, or another policy.
+
+    Plain or async; constructed for each episode. A user can have tools that act on the same state as the agent's tools
+    (`Episode.shared`). `OPTIONAL_OF_USERS` lists its optional protocols.
+    """
 
     def open(self, episode: Episode) -> Reply:
-        """His first words."""
+        """Return the user's first message."""
         ...
 
     def answer(self, text: str) -> Reply:
-        """What he says to what the agent said."""
+        """Return the user's reply to a message of the agent."""
         ...
 
     def close(self) -> None:
-        """Let go of everything held."""
+        """Release all resources."""
         ...
 
 
 OPTIONAL_OF_USERS = (GivesVerdict, Replayable)
-"""What a user may have."""
+"""Optional protocols of a user."""

@@ -1,8 +1,8 @@
-"""The environment most agents live in: a question, some tools, and an answer without a call.
+"""Environment for tool use: a question, tools, and a final answer without a call.
 
-The episode ends with the first action that calls nothing: that is the answer. Where there is a user, it is said to him,
-he answers, and the episode ends when he says so. Calls that cannot be
-read, or cannot be executed, come back as errors the model reads; they never raise.
+The episode ends with the first action without a call, which is the answer. With a simulated user, such an action is a
+message to the user, and the episode ends when the user ends the conversation. Calls that cannot be parsed or executed
+return errors that the model reads; they never raise.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, system, tool_result, user
-from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Observation, Reply, StepResult, User
 from whetstone.plugins import OptionError
 from whetstone.provenance import Provenance
 from whetstone.tools import Answer, Toolset
-from whetstone.tools.plain_text import plain
-from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, provenance_of, replayable
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.protocol import GivesVerdict, ToolUnavailable, find_provenance, replayable
+from whetstone.tools.sanitize_text import sanitize_text
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.tools.toolset import MIN_CLOSE_SECONDS
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
-from whetstone.waiting import deadline, waiting_for
+from whetstone.waiting import limit_duration, waiting_for
 
 
 class ToolEnvironment:
     """Tools and a task's prompt.
 
-    Ends: terminated on an action without a call, or with the user's last word; `tool_stopped` where a tool says so;
-    `malformed_action` on an unreadable call where `on_malformed` is `end`.
+    Ends: terminated on an action without a call, or with the user's last message; `tool_stopped` if a tool ends the
+    episode; `malformed_action` on an unreadable call if `on_malformed` is `end`.
 
     Args:
         tools: Typed functions and classes of tools, created per episode; without tools the model answers directly.
         instruction: A system message for every task; none by default.
-        max_calls_per_turn: Calls one action may hold; an action with more is refused whole.
-        tool_timeout_seconds: How long one call may run.
+        max_calls_per_turn: Maximum number of calls of one action; if there are more, none is executed.
+        tool_timeout_seconds: Timeout of one call in seconds.
         max_result_characters: Longer results keep their head and tail.
         max_calls_per_second: Rate limit by the name of a tool, such as `{lookup_order: 5}`, shared by all episodes of
             the process.
@@ -50,7 +50,7 @@ class ToolEnvironment:
         user: User simulator, see `User`; without one the task's prompt is the question.
 
     Raises:
-        OptionError: `answer` is not a valid regular expression, or there is a user, who hears all that is no call.
+        OptionError: If `answer` is not a valid regular expression, or is given with a user.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class ToolEnvironment:
         user: Callable[[], User] | None = None,
     ) -> None:
         if answer and user is not None:
-            raise OptionError("answer", "there is a user: everything that is no call is said to him")
+            raise OptionError(
+                "answer", "cannot be combined with user: every action without a call is a message to the user"
+            )
         try:
             self.answer = re.compile(answer)
         except re.error as error:
@@ -88,31 +90,40 @@ class ToolEnvironment:
 
     @property
     def stateless(self) -> bool:
-        """Whether answers depend on the calls alone, so that an episode can go on behind recorded turns."""
+        """Return whether results depend only on the calls.
+
+        If so, an episode can continue from recorded turns.
+        """
         return self.toolset.stateless and self._user_of is None
 
     @property
     def speaks(self) -> bool:
-        """Whether it says more than its tasks and the results of plain functions."""
+        """Return whether observations contain more than tasks and plain results."""
         return bool(self.toolset.holders) or self._user_of is not None
 
     @property
     def judges(self) -> bool:
-        """Whether anybody in it can say what became of an episode."""
-        return any(fulfils(each, GivesVerdict) for each in (*self.toolset.holders, self._user_of))
+        """Return whether a tool or the user has a verdict."""
+        return any(implements_protocol(each, GivesVerdict) for each in (*self.toolset.holders, self._user_of))
 
     @property
     def provenance(self) -> Provenance:
-        """Provenance of its episodes: `imagined` if a model predicts the results of a tool."""
-        return provenance_of(*self.toolset.holders)
+        """Return the provenance of its episodes.
+
+        It is `imagined` if a model predicts the results of a tool.
+        """
+        return find_provenance(*self.toolset.holders)
 
     @property
     def replayable(self) -> bool:
-        """Whether the same calls lead to the same place again."""
+        """Return whether the same calls lead to the same state."""
         return self.toolset.replayable and replayable(self._user_of)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """The task's prompt, behind the instruction if there is one. What is random in tools comes from the seed."""
+        """Return the instruction, if any, and the prompt or the user's first message.
+
+        The seed is passed to the tools.
+        """
         await self.toolset.open(task, seed=seed)
         self._offered = self.toolset.specs
         request, author = task.opening, Author.ENVIRONMENT
@@ -127,32 +138,32 @@ class ToolEnvironment:
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls at once, side by side; answer each, in order.
+        """Execute the calls of an action concurrently; return the results in order.
 
         Raises:
-            InfrastructureError: What a tool stands on has failed, whatever was asked.
+            InfrastructureError: If the backend of a tool failed.
         """
         if not action.tool_calls and not action.malformed:
             if self._user is not None:
                 with waiting_for("the user"):
                     reply = await call_user_function(self._user.answer, action.text)
-                heard = (user(reply.text),) if reply.reason is None else ()
-                observation = Observation(heard, author=Author.OTHER_AGENT)
+                messages_of_user = (user(reply.text),) if reply.reason is None else ()
+                observation = Observation(messages_of_user, author=Author.OTHER_AGENT)
                 return StepResult(observation, terminated=reply.ended, reason=reply.reason)
             if not self.answer.search(action.text):
                 return StepResult(Observation((user("That is neither a call nor an answer."),)))
             return StepResult(Observation(()), terminated=True)
         if action.malformed:
-            # none of the calls is executed: what the model meant as a whole is not known
+            # none of the calls is executed: the intended action as a whole is unknown
             records = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
-            answers = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
+            answers = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
             ended = EndReason.MALFORMED_ACTION if self.on_malformed == "end" else None
             return StepResult(Observation(answers), reason=ended, calls=records)
         if len(action.tool_calls) > self.max_calls_per_turn:
             refusal = (
                 f"error: {len(action.tool_calls)} calls in one turn, {self.max_calls_per_turn} allowed; none was made"
             )
-            records = tuple(CallRecord(plain(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
+            records = tuple(CallRecord(sanitize_text(call.name), "too_many_calls", 0.0) for call in action.tool_calls)
             return StepResult(Observation((tool_result(refusal),)), calls=records)
         results: list[Answer] = await asyncio.gather(*map(self.toolset.call, action.tool_calls))
         records = tuple(answer.record for answer in results)
@@ -170,15 +181,15 @@ class ToolEnvironment:
         return StepResult(Observation(messages, changed), reason=ended, calls=records)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """What tools, and the user, say became of it; nothing where none of them says anything."""
-        said = await self.toolset.verdict()
-        if fulfils(self._user, GivesVerdict):
+        """Return the merged verdicts of the tools and the user; empty if none has one."""
+        verdict = await self.toolset.verdict()
+        if implements_protocol(self._user, GivesVerdict):
             with waiting_for("the user (verdict)"):
-                said |= await call_user_function(self._user.verdict)
-        return said
+                verdict |= await call_user_function(self._user.verdict)
+        return verdict
 
     async def close(self) -> None:
-        """Let go of what tools hold, and the user."""
+        """Release the tools and the user."""
         try:
             await self._user_leaves()
         finally:
@@ -187,5 +198,5 @@ class ToolEnvironment:
     async def _user_leaves(self) -> None:
         leaving, self._user = self._user, None
         if leaving is not None:
-            async with deadline(MIN_CLOSE_SECONDS, owner="the user (close)"):
+            async with limit_duration(MIN_CLOSE_SECONDS, owner="the user (close)"):
                 await call_user_function(leaving.close)

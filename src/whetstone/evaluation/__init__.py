@@ -1,43 +1,33 @@
-"""How good is an agent, and how sure is that?"""
+"""Evaluation: success rates with confidence intervals, significance tests, and logs of other tools."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.evaluation.comparing import paired
-    from whetstone.evaluation.harness import harness_json
-    from whetstone.evaluation.intervals import Rate, clustered, wilson
-    from whetstone.evaluation.logs import inspect_json, outcomes_of
-    from whetstone.evaluation.measures import (
-        Calibration,
-        calibration,
-        majority,
-        pass_at_k,
-        pass_hat_k,
-        tool_productivity,
+    from whetstone.evaluation.significance import compare_pairs as compare_pairs
+    from whetstone.evaluation.lm_eval import harness_json as harness_json
+    from whetstone.evaluation.intervals import (
+        Rate as Rate,
+        clustered_interval as clustered_interval,
+        wilson_interval as wilson_interval,
     )
-    from whetstone.evaluation.success import MOST_INVALID, Evaluation, effective_samples, evaluation_of, rate
+    from whetstone.evaluation.eval_logs import inspect_json as inspect_json, read_task_scores as read_task_scores
+    from whetstone.evaluation.evaluation_metrics import (
+        Calibration as Calibration,
+        compute_calibration as compute_calibration,
+        majority_answer as majority_answer,
+        pass_at_k as pass_at_k,
+        pass_hat_k as pass_hat_k,
+        tool_productivity as tool_productivity,
+    )
+    from whetstone.evaluation.results import (
+        MOST_INVALID as MOST_INVALID,
+        Evaluation as Evaluation,
+        MemberResult as MemberResult,
+        effective_samples as effective_samples,
+        summarize_episodes as summarize_episodes,
+        success_rate as success_rate,
+    )
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "MOST_INVALID",
-    "Calibration",
-    "Evaluation",
-    "Rate",
-    "calibration",
-    "clustered",
-    "effective_samples",
-    "evaluation_of",
-    "harness_json",
-    "inspect_json",
-    "majority",
-    "outcomes_of",
-    "paired",
-    "pass_at_k",
-    "pass_hat_k",
-    "rate",
-    "tool_productivity",
-    "wilson",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -20,16 +20,16 @@ _Z = float(norm.ppf(_UPPER))
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of episodes that succeeded."""
+    """Fraction of episodes that succeeded."""
 
     episodes: int
     success: float
     """In [0, 1]; NaN for no episodes."""
     interval: tuple[float, float]
-    """95 %, see `clustered`."""
+    """95 %, see `clustered_interval`."""
 
 
-def wilson(successes: float, count: float) -> tuple[float, float]:
+def wilson_interval(successes: float, count: float) -> tuple[float, float]:
     """Return the 95 % Wilson score interval of a fraction of independent samples; [0, 1] if there are none.
 
         p = successes / n
@@ -50,7 +50,7 @@ def wilson(successes: float, count: float) -> tuple[float, float]:
 
 
 def effective_number(outcomes: Sequence[Sequence[float]]) -> float:
-    """Return the number of independent episodes whose share of successes is as uncertain as that of K tasks.
+    """Return the number of independent episodes whose success rate is as uncertain as that of K tasks.
 
         m = sum(x_ij) / sum(n_i)           V = K / (K - 1) * sum((sum_j x_ij - m n_i)^2) / sum(n_i)^2
         min(sum(n_i), m (1 - m) / V) * (z / t_{K-1})^2
@@ -76,7 +76,7 @@ def effective_number(outcomes: Sequence[Sequence[float]]) -> float:
     return number * (_Z / float(t.ppf(_UPPER, tasks - 1))) ** 2
 
 
-def clustered(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+def clustered_interval(values: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return the 95 % interval of the mean over all values of K tasks; [NaN, NaN] without values.
 
     Outcomes (0 or 1) have the Wilson interval of their `effective_number`. Other values have Student's interval of the
@@ -92,7 +92,7 @@ def clustered(values: Sequence[Sequence[float]]) -> tuple[float, float]:
         return (math.nan, math.nan)
     if all(value in (0, 1) for row in values for value in row):
         number = effective_number(values)
-        return wilson(float(sums.sum() / counts.sum()) * number, number)
+        return wilson_interval(float(sums.sum() / counts.sum()) * number, number)
     if len(sums) < 2:
         return (math.nan, math.nan)
     mean, variance = _ratio(sums, counts)

@@ -42,8 +42,8 @@ class Difference:
 
     @property
     def outcome(self) -> Outcome:
-        """`better` or `worse` if the interval excludes 0."""
-        return classify(self.mean, self.interval)
+        """Return `better` or `worse` if the interval excludes 0."""
+        return classify_difference(self.mean, self.interval)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,23 @@ class StageResult:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the stage ended above or below its start."""
+        """Return whether the stage ended above or below its start."""
         return self.difference.outcome
 
     @property
-    def rates(self) -> str:
-        """Success at both ends, such as `77 → 66 %`."""
+    def formatted_rates(self) -> str:
+        """Format success at both ends, such as `77 → 66 %`."""
         return f"{format_percent(self.before['success'])} → {format_percent(self.after['success'])} %"
 
     @property
-    def statement(self) -> str:
-        """The outcome with its numbers, such as `worse than its start (-11 points, 95 % interval -17 to -5)`."""
+    def formatted_outcome(self) -> str:
+        """Format the outcome with its numbers, such as `worse than its start (-11 points, 95 % interval -17 to -5)`."""
         return PHRASES[self.outcome] + describe_difference(self.difference)
 
     @property
     def sentence(self) -> str:
-        """One line, such as `reinforcement: 77 → 66 %, worse than its start (-11 points, 95 % interval …)`."""
-        return f"{self.name}: {self.rates}, {self.statement}"
+        """Format one line, such as `reinforcement: 77 → 66 %, worse than its start (-11 points, 95 % interval …)`."""
+        return f"{self.name}: {self.formatted_rates}, {self.formatted_outcome}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `stages` in `summary.json`."""
@@ -145,7 +145,7 @@ def difference_interval(
     return max(-1.0, p2 - p1 - lower), min(1.0, p2 - p1 + upper)
 
 
-def classify(mean: float, interval: Interval) -> Outcome:
+def classify_difference(mean: float, interval: Interval) -> Outcome:
     """Return the outcome that a difference and its interval support."""
     low, high = interval
     if math.isnan(mean):
@@ -235,7 +235,7 @@ def _interval(evaluation: Mapping[str, Any]) -> Interval:
 
 
 def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Pearson's r; 0 if one side is constant, which shows no correlation."""
+    """Compute Pearson's r; 0 if one side is constant, which shows no correlation."""
     try:
         return correlation(first, second)
     except StatisticsError:

@@ -1,14 +1,15 @@
-"""How does a new token attend to its row? Through Transformers' attention interface, over the rows as they lie.
+"""Attention of new tokens over KV slots, registered with Transformers' attention interface.
 
-The function is registered under a name and chosen by the engine's view of a model, so the model's own code
-is unchanged. Queries that share keys (grouped heads) are stacked, so keys are never repeated.
+The function is registered under a name that the engine's copy of a model selects, so the code of the model is
+unchanged. Queries that share keys (grouped-query attention) are stacked, so keys are never repeated.
 
-On a CPU a token alone in its row is a matrix-vector product, which plain matrix multiplication does twice as fast as
-the fused kernel (64 rows of 384 keys: 0.6 ms against 1.4). Several at once go to the fused kernel, and on a GPU all do:
-one kernel is launched per layer instead of five.
+On a CPU, attention of a single token is a matrix-vector product. Plain matrix multiplication computes it twice as fast
+as the fused kernel (64 slots of 384 keys: 0.6 ms instead of 1.4). Several tokens use the fused kernel, and so does
+every case on a GPU: one kernel is launched per layer instead of five.
 
-Easy to get wrong: the two sum in different orders, so a token's last bits tell how it was computed. Which of the
-two it is must depend on what the token is, a prompt's or a drawn one, never on who else is there; see `forward.py`.
+Note:
+    The two paths sum in different orders, so the last bits depend on the path. The path may depend only on whether the
+    token is a prompt or a sampled token, never on the other sequences of the batch; see `forward.py`.
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from whetstone.inference.cache import RowCache
-from whetstone.policies import chunk_of, softmax_with_sinks
+from whetstone.inference.kv_cache import KVCache
+from whetstone.policies import chunk_size, softmax_with_sinks
 
 NAME = "whetstone_rows"
 
 
 class _Aimed(threading.local):
-    cache: RowCache
+    cache: KVCache
     biases: dict[tuple[int | None, int | None], Tensor]
 
 
 _aimed = _Aimed()
 
 
-def aim_attention(cache: RowCache) -> None:
-    """The next forward pass of this thread reads `cache`, which is aimed already."""
+def set_attention_context(cache: KVCache) -> None:
+    """Set the cache that the next forward pass of this thread reads.
+
+    `KVCache.aim` was called before.
+    """
     _aimed.cache, _aimed.biases = cache, {}
 
 
-def attend_to_rows(
+def slot_attention(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -53,24 +57,28 @@ def attend_to_rows(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of new tokens over the rows the cache is aimed at.
+    """Compute attention of new tokens over the KV slots that the cache is aimed at.
 
     Args:
+        module: Attention layer.
         query: [B, H, L, D].
-        key: [R, K, reach, D], the aimed span or the chosen rows; H is a multiple of K.
+        key: [R, K, reach, D], of the aimed span or of the chosen slots; H is a multiple of K.
         value: [R, K, reach, D'].
-        attention_mask: Not read; the cache knows who may look where.
-        s_aux: [H] attention sinks: the score of a place that holds nothing.
-        position_bias: Added to scores.
+        attention_mask: Ignored; the cache determines the mask.
+        scaling: Factor of the scores; defaults to D^-0.5.
+        sliding_window: Number of preceding positions that are visible.
+        softcap: Bound of the scores (tanh).
+        s_aux: [H] attention sinks: score of an empty position.
+        position_bias: Bias of the scores; not supported.
 
     Returns:
-        [B, L, H, D']
+        [B, L, H, D'].
 
     Raises:
-        NotImplementedError: Scores have a bias; rows hold no tokens' places.
+        NotImplementedError: If scores have a bias; slots do not store the positions of tokens.
     """
     if position_bias is not None:
-        raise NotImplementedError("rows of keys have no bias by position")
+        raise NotImplementedError("KV slots do not support a position bias")
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
     stacked = query.reshape(batch, key.shape[1], groups * length, width)
@@ -79,7 +87,7 @@ def attend_to_rows(
         everyone = stacked.new_zeros(len(key), *stacked.shape[1:])
         everyone[spread] = stacked
         stacked = everyone
-    window, chunk = sliding_window, chunk_of(module)
+    window, chunk = sliding_window, chunk_size(module)
     bias = _bias(_aimed.cache, groups, window, chunk, query.dtype, len(key))
     if s_aux is not None:
         scores = (stacked * (width**-0.5 if scaling is None else scaling)) @ key.transpose(-1, -2)
@@ -97,8 +105,8 @@ def attend_to_rows(
     return mixed.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2), None
 
 
-def _bias(cache: RowCache, groups: int, window: int | None, chunk: int | None, dtype: torch.dtype, rows: int) -> Tensor:
-    """[rows, 1, groups · L or 1, reach] 0 where a query may look, −inf elsewhere; the same for all layers."""
+def _bias(cache: KVCache, groups: int, window: int | None, chunk: int | None, dtype: torch.dtype, rows: int) -> Tensor:
+    """Return [rows, 1, groups · L or 1, reach]: 0 for visible keys, −inf elsewhere; equal for all layers."""
     known = _aimed.biases.get((window, chunk))
     if known is not None:
         return known
@@ -120,4 +128,4 @@ def _bias(cache: RowCache, groups: int, window: int | None, chunk: int | None, d
     return bias
 
 
-AttentionInterface.register(NAME, attend_to_rows)
+AttentionInterface.register(NAME, slot_attention)

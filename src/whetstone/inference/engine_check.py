@@ -1,10 +1,11 @@
-"""Does an engine do what a run will rely on? It is tried before anything is learned from what it draws.
+"""Checks of an engine before training: log-probs, tokenizer, prefix caching and weight sync.
 
-Checks: its log-probs are those of the policy's own forward pass; its tokenizer reads texts as the policy's does; the
-beginning of a prompt is not computed twice; new weights arrive, and the old ones come back.
+The log-probs must be those of the policy's own forward pass, the tokenizer must read texts as the policy's does, a
+repeated prompt must come from the prefix cache, and new weights must take effect and be reversible.
 
-Easy to get wrong: a server of another model, of an older checkpoint or in another precision answers as fluently, and a
-run on it learns from log-probs that are nobody's.
+Note:
+    A server with another model, an older checkpoint or another precision returns equally fluent text, and a run would
+    train on wrong log-probs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 import torch
 
+from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError, WhetstoneError
-from whetstone.inference.protocol import Engine, GenerateRequest, ReadsText, Sampling, Weights
+from whetstone.inference.protocol import Engine, GenerateRequest, HasTokenizer, Sampling, Weights
 from whetstone.policies import Policy
 from whetstone.tokens import TokenSequence
 
@@ -28,7 +29,7 @@ TEXTS = (
     'call({"name": "search", "arguments": {"query": "naïve café, 東京"}})\n\n',
     "  def f(x):\n\treturn x ** 2  # ¼ of it\n",
 )
-"""What is read with both tokenizers: numbers, calls, white space, letters of others."""
+"""Texts that both tokenizers read: numbers, calls, white space and non-Latin letters."""
 _PROMPT_TOKENS, _DRAWN = 256, 24
 _PERTURBED_BY = 0.05
 _SEEN = 1e-3
@@ -36,23 +37,25 @@ _SEEN = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What trying one thing came to."""
+    """Result of one check."""
 
     name: str
-    good: bool | None
-    """None: it cannot be told with this engine."""
-    said: str
-    """In one line."""
+    passed: bool | None
+    """Whether the check passed; None if this engine does not allow it."""
+    text: str
+    """Description of the result in one line."""
 
 
 async def check_engine(engine: Engine, policy: Policy, *, bound: float = 0.05) -> list[Finding]:
-    """What was found, in the order it was tried.
+    """Run all checks and return the results in order.
 
-    The engine's weights are changed for a moment, and put back.
+    The engine's weights are changed for a moment, then restored.
 
     Args:
-        bound: How far the engine's log-probs may lie from the policy's own, in nats and in the mean. Between bfloat16
-            and float32 it is about 0.02; equal precision stays below 0.001.
+        engine: Engine to check.
+        policy: Policy of which the engine should have the weights.
+        bound: Maximum mean difference between log-probs of the engine and of the policy, in nats. Between bfloat16 and
+            float32 it is about 0.02; equal precision stays below 0.001.
     """
     tried: list[tuple[str, Callable[[Engine, Policy, float], Awaitable[Finding]]]] = [
         ("log-probs", _logprobs),
@@ -75,26 +78,31 @@ async def _logprobs(engine: Engine, policy: Policy, bound: float) -> Finding:
     known = int(policy.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
     if max(drawn.tokens) >= known:
         return Finding(
-            "log-probs", False, f"token {max(drawn.tokens)} was drawn, and the policy knows {known}: another model"
+            "log-probs", False, f"token {max(drawn.tokens)} was sampled, but the policy has {known}: another model"
         )
-    own = await worth(policy, (*prompt.ids, *drawn.tokens), len(prompt))
+    own = await policy_logprobs(policy, (*prompt.ids, *drawn.tokens), len(prompt))
     mean = _mean_distance(drawn.logprobs, own)
     largest = max(abs(a - b) for a, b in zip(drawn.logprobs, own, strict=True))
-    said = f"differ from the policy's own by {mean:.2g} nats in the mean of {len(own)} tokens, {largest:.2g} at most"
+    text = f"differ from the policy's own by {mean:.2g} nats on average over {len(own)} tokens, {largest:.2g} at most"
     if mean > bound:
-        said += f"; more than {bound:g} is another model, other weights or a coarse precision"
-    return Finding("log-probs", mean <= bound, said)
+        text += f"; above {bound:g}: another model, other weights or a lower precision"
+    return Finding("log-probs", mean <= bound, text)
 
 
 async def _tokenizer(engine: Engine, policy: Policy, bound: float) -> Finding:
-    if not fulfils(engine, ReadsText):
-        return Finding("tokenizer", None, "the engine reads no text")
+    if not implements_protocol(engine, HasTokenizer):
+        return Finding("tokenizer", None, "the engine has no tokenizer")
     for text in TEXTS:
-        theirs, ours = await engine.tokenize(text), tuple(_ids(policy, text))
-        if theirs != ours:
-            place = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), len(ours))
-            said = f"reads {text[:30]!r} as {theirs[:8]}, the policy's as {ours[:8]}; they part at token {place}"
-            return Finding("tokenizer", False, said)
+        engine_ids, policy_ids = await engine.tokenize(text), tuple(_ids(policy, text))
+        if engine_ids != policy_ids:
+            place = next(
+                (i for i, (a, b) in enumerate(zip(engine_ids, policy_ids, strict=False)) if a != b), len(policy_ids)
+            )
+            description = (
+                f"reads {text[:30]!r} as {engine_ids[:8]}, the policy's as {policy_ids[:8]}; "
+                f"they differ at token {place}"
+            )
+            return Finding("tokenizer", False, description)
     return Finding("tokenizer", True, f"reads {len(TEXTS)} texts as the policy's does")
 
 
@@ -103,16 +111,16 @@ async def _prefix_cache(engine: Engine, policy: Policy, bound: float) -> Finding
     await engine.generate(GenerateRequest(prompt, Sampling(1), "check"))
     before = engine.statistics.cached_tokens
     await engine.generate(GenerateRequest(prompt + prompt[:1], Sampling(1), "check"))
-    found = engine.statistics.cached_tokens - before
-    said = f"{found} of {len(prompt)} tokens of a prompt were not computed again"
-    if found < len(prompt) // 2:
-        said += "; each turn would be computed from its beginning (a smaller block, or prefix caching, may be set)"
-    return Finding("prefix cache", found >= len(prompt) // 2, said)
+    cached = engine.statistics.cached_tokens - before
+    text = f"{cached} of {len(prompt)} tokens of a repeated prompt were cached"
+    if cached < len(prompt) // 2:
+        text += "; each turn would be recomputed from the start; enable prefix caching, or set a smaller block size"
+    return Finding("prefix cache", cached >= len(prompt) // 2, text)
 
 
 async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
     prompt, version = probe_prompt(policy), engine.version
-    # an engine of this process may draw from the policy's own tensors, into which weights are copied
+    # an engine in this process may sample from the policy's own tensors, into which weights are copied
     own = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     before = (await engine.score(prompt)).logprobs
     others = await run_in_compute_thread(_perturbed, policy)
@@ -122,18 +130,23 @@ async def _weights(engine: Engine, policy: Policy, bound: float) -> Finding:
         perturbed = (await engine.score(prompt)).logprobs
     finally:
         await engine.load_weights(own, version)
-    again = (await engine.score(prompt)).logprobs
-    moved, back, off = (_mean_distance(*pair) for pair in ((before, perturbed), (before, again), (expected, perturbed)))
+    restored = (await engine.score(prompt)).logprobs
+    moved, back, off = (
+        _mean_distance(*pair) for pair in ((before, perturbed), (before, restored), (expected, perturbed))
+    )
     if moved < _SEEN:
-        return Finding("weights", False, f"do not arrive: other weights move log-probs by {moved:.2g} nats")
+        return Finding("weights", False, f"have no effect: other weights change log-probs by {moved:.2g} nats")
     if off > max(_SEEN, min(bound, moved / 2)):
-        said = (
-            f"arrive in part: log-probs lie {off:.2g} nats from what other weights give, which move them by {moved:.2g}"
+        text = (
+            f"are loaded in part: log-probs differ by {off:.2g} nats from those of the new weights, which change them "
+            f"by {moved:.2g}"
         )
-        return Finding("weights", False, said)
+        return Finding("weights", False, text)
     if back > _SEEN:
-        return Finding("weights", False, f"do not come back: log-probs lie {back:.2g} nats from where they were")
-    return Finding("weights", True, f"arrive: others move log-probs by {moved:.2g} nats, the old ones by {back:.2g}")
+        return Finding("weights", False, f"are not restored: log-probs differ by {back:.2g} nats from those before")
+    return Finding(
+        "weights", True, f"are loaded: new ones change log-probs by {moved:.2g} nats, the old ones by {back:.2g}"
+    )
 
 
 def _ids(policy: Policy, text: str) -> list[int]:
@@ -141,14 +154,14 @@ def _ids(policy: Policy, text: str) -> list[int]:
 
 
 def probe_prompt(policy: Policy) -> TokenSequence:
-    """Return the texts, repeated, as many tokens as half a context holds."""
+    """Return the texts, repeated to at most half of the context."""
     most = min(_PROMPT_TOKENS, policy.context_length // 2)
     once = [id for text in TEXTS for id in _ids(policy, text)]
     return TokenSequence(islice(cycle(once), most))
 
 
-async def worth(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
-    """[T − start] natural log-probs of the policy's own, of ids from `start` on."""
+async def policy_logprobs(policy: Policy, ids: Sequence[int], start: int) -> list[float]:
+    """Compute [T − start] natural log-probs under the policy, of ids from `start` on."""
     return await run_in_compute_thread(_forward, policy, ids, start)
 
 
@@ -162,7 +175,7 @@ def _forward(policy: Policy, ids: Sequence[int], start: int, *, weights: Weights
 
 
 def _perturbed(policy: Policy) -> Weights:
-    """The weights with a little noise on what is trained."""
+    """Return the weights with a little noise on the trainable ones."""
     numbers = torch.Generator().manual_seed(0)
     weights: dict[str, torch.Tensor] = {}
     for name, parameter in policy.model.named_parameters():

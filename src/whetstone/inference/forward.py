@@ -1,13 +1,16 @@
-"""What does one forward pass over rows look like? New tokens of many rows in, logits out, bit for bit repeatable.
+"""Batched forward pass over KV slots: new tokens of many sequences in, logits out, bit for bit repeatable.
 
-Easy to get wrong: a matrix product sums in another order when it has only a few rows, so a token's last bits
-would depend on who else is there. Four rules prevent it (CPU, float32): every pass has at least sixteen tokens;
-tokens of a prompt are computed in widths of a multiple of 4, drawn tokens one at a time; what is too few is
-filled up with tokens nobody reads; activations see whole vectors of numbers (`activations.py`).
+Note:
+    A matrix product with few rows sums in another order, so the last bits of a token would depend on the other
+    sequences. Four rules prevent this on a CPU in float32. Every forward pass has at least sixteen tokens. Prompt
+    tokens are computed in widths of a multiple of 4, sampled tokens one at a time. Smaller inputs are padded.
+    Activations see whole vectors (`deterministic_activations.py`).
 
-On a CPU models of Llama's kind are computed from their blocks (`blocks.py`): small ones in float32 to the bits of their
-own pass; in others, rows that begin alike read that once (`beginnings.py`). In bfloat16, where nothing is promised to
-the last bit, products are turned round (`products.py`).
+On a CPU, Llama-like models are computed from their blocks (`llama_forward.py`): small ones in float32 with the bits of
+the model's forward pass; in the others, slots with a shared prefix read it once (`cascade_attention.py`). In bfloat16,
+which is not bit-exact, matrix products are transposed (`matmul.py`). Larger models are computed by one compiled
+function if the machine allows it (`compiled_blocks.py`): it sums each token separately and needs none of the four
+rules.
 """
 
 from __future__ import annotations
@@ -21,33 +24,34 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from whetstone.inference.activations import even_activations
-from whetstone.inference.attention import NAME, aim_attention
-from whetstone.inference.blocks import Blocks, blocks_of
-from whetstone.inference.cache import RowCache
-from whetstone.inference.products import put_weights_first
-from whetstone.inference.threads import GRAIN, ThreadChoice, restore_threads
-from whetstone.policies import architecture_of, release_memory, takes, with_attention
+from whetstone.inference.attention import NAME, set_attention_context
+from whetstone.inference.compiled_blocks import CompiledBlocks
+from whetstone.inference.deterministic_activations import make_activations_deterministic
+from whetstone.inference.kv_cache import KVCache
+from whetstone.inference.llama_forward import Blocks, find_blocks
+from whetstone.inference.matmul import transpose_linears
+from whetstone.inference.thread_tuning import GRAIN, ThreadChoice, restore_threads
+from whetstone.policies import architecture_key, forward_accepts, release_memory, with_attention
 from whetstone.policies.precision import SMALL
 
 _FEWEST_TOKENS = 16
 _WIDTH_GRAIN = 4
 _AGREEMENT = {torch.bfloat16: 0.05, torch.float32: 1e-4}
-"""Blocks may differ from the model's own pass by this share of its logits' size, in the root of the mean square.
-SmolLM2 with 135 million parameters: 0.015 and 2e-6. Small models in float32 may not differ at all."""
+"""Maximum relative difference (root mean square) between logits of the blocks and of the model's forward pass. SmolLM2
+with 135 million parameters: 0.015 and 2e-6. Small models in float32 may not differ at all."""
 _COMPARED_TOKENS, _SIBLINGS = 128, 4
 _SAME_BITS: dict[Hashable, bool] = {}
-"""By the modules and settings of a small model: whether its blocks have the bits of its own pass, whatever its weights.
-Comparing takes 20 ms, which is dear where engines are made by the hundred."""
+"""Whether the blocks of a small model have the bits of its forward pass, by its modules and settings; independent of
+its weights. The comparison takes 20 ms, which is slow if hundreds of engines are created."""
 
 
-class RowForward:
-    """A model, seen through rows of keys.
+class SlotForward:
+    """Forward pass of a model over KV slots.
 
     Args:
         model: A Transformers causal language model; its parameters are shared, its mode and settings are not.
-        rows: How many rows there are to be.
-        context_length: Places the model knows.
+        rows: Number of KV slots.
+        context_length: Maximum sequence length of the model.
     """
 
     def __init__(self, model: torch.nn.Module, *, rows: int, context_length: int) -> None:
@@ -58,18 +62,18 @@ class RowForward:
         config = config.get_text_config()
         self._layers = int(config.num_hidden_layers)
         self._groups = config.num_attention_heads // getattr(config, "num_key_value_heads", config.num_attention_heads)
-        self._keeps_logits = takes(model, "logits_to_keep")
-        self.cache = RowCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
+        self._keeps_logits = forward_accepts(model, "logits_to_keep")
+        self.cache = KVCache(self._layers, rows + 1, context_length)  # one more, for tokens that fill up
         self._dtype = next(model.parameters()).dtype
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._threads = ThreadChoice()
         self._blocks: Blocks | None = None
         if self.device.type == "cpu" and self._dtype in _AGREEMENT:
-            even_activations(self.model)
+            make_activations_deterministic(self.model)
             if self._dtype == torch.bfloat16:
-                put_weights_first(self.model)
+                transpose_linears(self.model)
             large = self._parameters >= SMALL
-            self._blocks = blocks_of(self.model, reads_beginnings=large or self._dtype == torch.bfloat16)
+            self._blocks = find_blocks(self.model, reads_beginnings=large or self._dtype == torch.bfloat16)
         self._is_compared = self._blocks is None
 
     def logits(
@@ -78,39 +82,39 @@ class RowForward:
         starts: Sequence[int],
         new: Sequence[Sequence[int]],
         *,
-        drawn: bool = False,
+        is_decode: bool = False,
         prompts: Sequence[int] | None = None,
         everywhere: bool = False,
     ) -> Tensor:
-        """Feed each row its new tokens.
+        """Feed new tokens to each slot and compute logits.
 
         Args:
-            rows: [B] ascending.
-            starts: [B] how many tokens each holds already.
-            new: [B] one token or more each.
-            drawn: They are one each, and were drawn.
-            prompts: [B] how many of each row's first tokens were computed as a prompt's, where they are drawn. None: 0.
-            everywhere: Behind every new token, not only behind the last.
+            rows: [B] slots, ascending.
+            starts: [B] number of tokens that each slot contains.
+            new: [B] new tokens, at least one each.
+            is_decode: Whether there is one token per slot, which was sampled.
+            prompts: [B] number of leading tokens of each slot that were computed as a prompt, if `is_decode`. None: 0.
+            everywhere: Whether to return logits at every new token instead of only the last.
 
         Returns:
-            [B, V] logits behind the last new token of each row; [B, width, V] where `everywhere`,
-            rubbish behind a row's own tokens.
+            [B, V] logits at the last new token of each slot; if `everywhere`, [B, width, V], with undefined values
+            after a slot's own tokens.
         """
         if not self._is_compared:
-            self._is_compared = True  # here, in the thread that computes
+            self._is_compared = True  # in the thread that computes
             self._compare_once()
-        width = 1 if drawn else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
-        with self._threads_of_pass(self._parameters * len(rows) * width, tried=drawn):
+        width = 1 if is_decode else -(-max(map(len, new)) // _WIDTH_GRAIN) * _WIDTH_GRAIN
+        with self._threads_of_pass(self._parameters * len(rows) * width, tried=is_decode):
             logits = self._computed(rows, starts, new, width=width, prompts=prompts, everywhere=everywhere)
         if logits.numel() >= GRAIN:
             restore_threads()  # the number of threads may decide the bits of what follows
         return logits
 
     def _threads_of_pass(self, multiplications: int, *, tried: bool) -> contextlib.AbstractContextManager[None]:
-        """See `ThreadChoice.threads`. On a device no number of CPU threads is tried: a pass only launches kernels."""
+        """See `ThreadChoice.limit_threads`. On a device nothing is tried: a forward pass only launches kernels."""
         if self.device.type != "cpu":
             return contextlib.nullcontext()
-        return self._threads.threads(multiplications, tried=tried)
+        return self._threads.limit_threads(multiplications, tried=tried)
 
     def _computed(
         self,
@@ -122,7 +126,9 @@ class RowForward:
         prompts: Sequence[int] | None,
         everywhere: bool,
     ) -> Tensor:
-        """See `logits`; in passes of so many tokens a row."""
+        """Compute `logits` with `width` tokens per slot."""
+        if self._blocks is not None and self._blocks.compiled is not None:
+            return self._compiled(self._blocks.compiled, rows, starts, new, everywhere=everywhere)
         repeatable = self._dtype == torch.float32 or self._blocks is None
         fill = max(0, -(-(_FEWEST_TOKENS - len(rows) * width) // width)) if repeatable else 0
         ids = torch.zeros(len(rows) + fill, width, dtype=torch.long)
@@ -135,12 +141,12 @@ class RowForward:
         for row, start, tokens in zip(rows, starts, new, strict=True):
             self.cache.origins.written(row, start, start + len(tokens))
         lasts = [len(tokens) - 1 for tokens in new]
-        kept = list(range(width)) if everywhere else sorted(set(lasts))
+        logit_positions = list(range(width)) if everywhere else sorted(set(lasts))
         known = places.clamp_max(self.context_length - 1).to(self.device)
         ids = ids.to(self.device)
         if self._blocks is not None:
             self.cache.aim(rows, places[: len(rows)], queries=width * self._groups, device=self.device)
-            aim_attention(self.cache)
+            set_attention_context(self.cache)
             settled = (prompts or [0] * len(rows)) if repeatable else None
             states = self._blocks.states(ids, known, self.cache, settled)
             if everywhere:
@@ -150,13 +156,13 @@ class RowForward:
             return self._blocks.logits(pad(wanted, (0, 0, 0, max(0, fewest - len(rows)))))[: len(rows)]
         filled = [*rows, *[self.cache.count - 1] * fill]
         self.cache.aim(filled, places, queries=width * self._groups, device=self.device)
-        aim_attention(self.cache)
+        set_attention_context(self.cache)
         # the head, too, must see sixteen tokens
-        padded = kept * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(kept))))
+        padded = logit_positions * max(1, -(-_FEWEST_TOKENS // (len(ids) * len(logit_positions))))
         options = {"logits_to_keep": torch.tensor(padded, device=self.device)} if self._keeps_logits else {}
         output: Any = self.model(
             input_ids=ids,
-            # models make a mask where they are given none; one of four dimensions they leave alone
+            # models create a mask if they receive none; a mask of four dimensions is not modified
             attention_mask=ids.new_ones(1, 1, 1, 1, dtype=torch.bool),
             position_ids=known,
             past_key_values=self.cache,
@@ -165,28 +171,54 @@ class RowForward:
         )
         logits: Tensor = output.logits[: len(rows)]
         if not self._keeps_logits:
-            kept = list(range(width))
+            logit_positions = list(range(width))
         if everywhere:
             return logits[:, :width]
-        at = torch.tensor([kept.index(last) for last in lasts], device=self.device)
+        at = torch.tensor([logit_positions.index(last) for last in lasts], device=self.device)
         return logits[torch.arange(len(rows), device=self.device), at]
+
+    def _compiled(
+        self,
+        blocks: CompiledBlocks,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        new: Sequence[Sequence[int]],
+        *,
+        everywhere: bool,
+    ) -> Tensor:
+        """Compute `logits` with all tokens in one list, without padding."""
+        lengths = torch.tensor([len(tokens) for tokens in new])
+        for row, start, tokens in zip(rows, starts, new, strict=True):
+            self.cache.origins.written(row, start, start + len(tokens))
+        ends = lengths.cumsum(0)
+        index = torch.arange(len(rows)).repeat_interleave(lengths)
+        offsets = torch.arange(len(index)) - (ends - lengths)[index]
+        places = torch.tensor(starts)[index] + offsets
+        ids = torch.tensor([token for tokens in new for token in tokens])
+        is_decode = len(ids) == len(rows)
+        states = blocks.states(ids, torch.tensor(rows)[index], places, self.cache, is_decode=is_decode)
+        if not everywhere:
+            return blocks.logits(states[ends - 1])
+        padded = states.new_zeros(len(rows), int(lengths.max()), states.shape[1])
+        padded[index, offsets] = states
+        return blocks.logits(padded.flatten(0, 1)).view(*padded.shape[:2], -1)
 
     @contextlib.contextmanager
     def tried(self, *, rows: int, length: int) -> Iterator[None]:
-        """As long as the block lasts, the model's own pass over other rows, which are gone afterwards."""
+        """Use the model's forward pass over temporary slots within the block."""
         before = self.cache, self._blocks, self._is_compared
-        self.cache, self._blocks, self._is_compared = RowCache(self._layers, rows + 1, length), None, True
+        self.cache, self._blocks, self._is_compared = KVCache(self._layers, rows + 1, length), None, True
         try:
             yield
         finally:
             self.cache, self._blocks, self._is_compared = before
 
     def _compare_once(self) -> None:
-        """Leave the blocks aside where they are not what the model computes."""
+        """Disable the blocks if they do not compute the model; small models are compared once per architecture."""
         if self._blocks is None or self._blocks.reads_beginnings:
             self._compare()
             return
-        kind = architecture_of(self.model)
+        kind = architecture_key(self.model)
         if kind not in _SAME_BITS:
             self._compare()
             _SAME_BITS[kind] = self._blocks is not None
@@ -194,13 +226,13 @@ class RowForward:
             self._blocks = None
 
     def _compare(self) -> None:
-        """Leave the blocks aside where they are not what the model computes, for a prompt and one more token."""
+        """Disable the blocks if they do not compute the model, for a prompt and one more token."""
         blocks = self._blocks
         length = max(1, min(_COMPARED_TOKENS, self.context_length - 1))
         vocabulary = int(self.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         numbers = torch.Generator().manual_seed(0)
         ids = torch.randint(vocabulary, (length + _SIBLINGS,), generator=numbers).tolist()
-        found: list[Tensor] = []
+        outputs: list[Tensor] = []
         for way in (None, blocks):
             with self.tried(rows=_SIBLINGS, length=length + 1):
                 self._blocks = way
@@ -209,34 +241,37 @@ class RowForward:
                     self.cache.copy(0, sibling, length)
                 new = [[token] for token in ids[length:]]
                 lengths = [length] * _SIBLINGS
-                drawn = self.logits(range(_SIBLINGS), lengths, new, drawn=True, prompts=lengths)
-            found.append(torch.cat([prompt, drawn]).float())
-        own, of_blocks = found
-        apart = float((of_blocks - own).norm() / own.norm())
+                drawn = self.logits(range(_SIBLINGS), lengths, new, is_decode=True, prompts=lengths)
+            outputs.append(torch.cat([prompt, drawn]).float())
+        own, of_blocks = outputs
+        difference = float((of_blocks - own).norm() / own.norm())
         quicker = blocks is not None and blocks.reads_beginnings
-        if not apart <= (_AGREEMENT[self._dtype] if quicker else 0.0):
+        if not difference <= (_AGREEMENT[self._dtype] if quicker else 0.0):
             self._blocks = None
         if self._blocks is None and quicker:
             warnings.warn(
-                f"the model's logits are not those of its blocks (apart by {apart:.2g} of their size); "
-                "it is sampled by its own, slower forward pass",
+                f"the logits of the fast forward pass differ from the model's (relative error {difference:.2g}); "
+                "the model is sampled by its own, slower forward pass",
                 stacklevel=2,
             )
 
-    def let_go(self) -> None:
-        """Give the memory of the rows back; the next pass takes it anew, and finds them empty."""
-        self.cache.let_go()
+    def release(self) -> None:
+        """Free the KV cache; the next forward pass allocates it again, empty."""
+        self.cache.release()
         release_memory(self.device)
 
     def load(self, weights: Any) -> None:
-        """Take over parameters by name."""
-        take_over(self.model, weights)
+        """Load parameters by name."""
+        assign_parameters(self.model, weights)
 
 
-def take_over(model: torch.nn.Module, weights: Any) -> None:
-    """Give a model parameters by name; those that are the same memory already are not copied."""
+def assign_parameters(model: torch.nn.Module, weights: Any) -> None:
+    """Copy parameters into a model by name.
+
+    Those that already share its memory are not copied.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            given = weights[name]
-            if given.device != parameter.device or given.data_ptr() != parameter.data_ptr():
-                parameter.copy_(given)
+            new = weights[name]
+            if new.device != parameter.device or new.data_ptr() != parameter.data_ptr():
+                parameter.copy_(new)

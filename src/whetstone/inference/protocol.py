@@ -17,80 +17,81 @@ Weights: TypeAlias = "Mapping[str, Tensor]"
 """Parameters by name."""
 
 Spans = Sequence[tuple[int, int]]
-"""[start, end) of a sequence, in order, without overlap."""
+"""[start, end) spans of a sequence, in order, without overlap."""
 
 OnTokens = Callable[[Sequence[int]], bool]
 """Streaming callback: receives all tokens sampled so far, on the event loop. Return True to stop the generation."""
 
 InFlight = Literal["drain", "continue", "recompute"]
-"""What becomes of generations under way when weights change.
+"""How a weight sync treats generations in flight.
 
-- `drain`: they finish under the old weights first; nothing new starts meanwhile.
-- `continue`: they go on at once over the keys of the old weights; tokens after carry the new version.
-- `recompute`: they go on at once, what they have so far is computed again under the new weights.
+- `drain`: They finish under the old weights first; no new generation starts meanwhile.
+- `continue`: They continue immediately with the KV cache of the old weights; later tokens have the new version.
+- `recompute`: They continue immediately; their KV cache is recomputed under the new weights.
 """
 
 
 class Constraint(Protocol):
-    """What may be drawn next, given what was. It belongs to one generation, and is asked once a token."""
+    """Constrained decoding: allowed next tokens, given those sampled so far. One instance per generation, called once
+    per token."""
 
-    def allowed(self, drawn: Sequence[int]) -> np.ndarray:
-        """[V] whether each token may follow; tokens beyond its end may not.
+    def allowed(self, sampled: Sequence[int]) -> np.ndarray:
+        """Return [V] whether each token may follow; tokens beyond the array's end may not.
 
         Args:
-            drawn: All that was drawn before, forced tokens among it.
+            sampled: All tokens sampled before, including forced tokens.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next tokens are drawn.
+    """Sampling parameters.
 
-    What a constraint forbids goes first; bias is added, then the temperature divides, then `top_k`, `top_p` and `min_p`
-    each see what the one before left, and what remains is scaled to sum to 1.
+    The constraint is applied first, then the bias, then the temperature. `top_k`, `top_p` and `min_p` follow in this
+    order, each on the result of the one before, and the remaining probabilities are normalized.
 
     Raises:
-        ValueError: A value outside its range, or an empty stop string.
+        ValueError: If a value is outside its range, or a stop string is empty.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
-    """Logits are divided by it; 0 takes the likeliest token."""
+    """Divisor of the logits; 0 takes the most likely token."""
     top_k: int = 0
-    """Only the likeliest so many; 0 for all. Tokens as likely as the last of them stay too."""
+    """Number of most likely tokens to sample from, 0 for all. Ties with the last one are included."""
     top_p: float = 1.0
-    """Only the likeliest, until together they have this probability."""
+    """Probability mass of the most likely tokens to sample from."""
     min_p: float = 0.0
-    """Only those at least this share of the likeliest one's probability."""
+    """Minimum probability, as a fraction of the most likely token's."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Token id → what is added to its logit; −inf forbids it."""
+    """Token id → number added to its logit; −inf forbids the token."""
     forced: tuple[int, ...] = ()
-    """The first tokens of the answer, given rather than drawn; they count towards `max_new_tokens`."""
+    """Leading tokens of the answer that are given rather than sampled; they count towards `max_new_tokens`."""
     stop_ids: frozenset[int] = frozenset()
-    """Drawing one of these ends the generation; it is the last of the tokens returned."""
+    """Token ids that end the generation; the one sampled is the last of the tokens returned."""
     stop_strings: tuple[str, ...] = ()
-    """So does text that comes to hold one of these; the token that completes it is the last returned."""
+    """Strings that end the generation; the token that completes one is the last returned."""
     seed: int = 0
-    """With the position of a token it decides the draw; nothing else does."""
+    """Random seed. With the position of a token it determines the sample; nothing else does."""
     constraint: Constraint | None = None
-    """Which tokens may be drawn at all; None: any."""
+    """Constraint on the tokens; None: any token is allowed."""
     top_logprobs: int = 0
-    """How many of the likeliest tokens are named at each place."""
+    """Number of most likely tokens to return per position."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise ValueError(f"temperature: zero or more, got {self.temperature:g}")
+            raise ValueError(f"temperature: must be at least 0, got {self.temperature:g}")
         if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens: one or more, got {self.max_new_tokens}")
+            raise ValueError(f"max_new_tokens: must be at least 1, got {self.max_new_tokens}")
         if self.top_k < 0:
-            raise ValueError(f"top_k: zero (all) or more, got {self.top_k}")
+            raise ValueError(f"top_k: must be at least 0 (all), got {self.top_k}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p: above 0, at most 1, got {self.top_p:g}")
+            raise ValueError(f"top_p: must be in (0, 1], got {self.top_p:g}")
         if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p: from 0 to 1, got {self.min_p:g}")
+            raise ValueError(f"min_p: must be in [0, 1], got {self.min_p:g}")
         if not all(self.stop_strings):
-            raise ValueError("stop_strings: an empty string would stop at once; leave it out")
+            raise ValueError("stop_strings: an empty string would stop immediately; remove it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +109,32 @@ class GenerateRequest:
     compute sampled tokens differently from given ones compute them as before, so the result does not depend on which
     keys are still cached."""
     on_tokens: OnTokens | None = None
-    """Called with the first token at once and with more from time to time, not with the last. If it returns True, the
-    generation ends with finish `abort`, a few tokens later."""
+    """Called with the first token immediately and with more from time to time, but not with the last. If it returns
+    True, the generation ends with finish `abort`, a few tokens later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What an engine drew."""
+    """Sampled tokens of one request."""
 
     tokens: tuple[int, ...]
     """[T] the sampled ids, forced ones first, the stop token included."""
     logprobs: tuple[float, ...]
-    """[T] natural log-prob of each under the *sampling* distribution: after bias, temperature and cuts.
-    At temperature 0 that is 0 for every token drawn: the draw was certain. A forced token that the cuts
-    forbid has −inf."""
+    """[T] natural log-prob of each token under the *sampling* distribution: after bias, temperature, top-k, top-p and
+    min-p. At temperature 0 it is 0 for every sampled token. A forced token that the distribution excludes has −inf."""
     entropies: tuple[float, ...]
-    """[T] entropy in nats of the sampling distribution (at temperature 0: of the model's own); NaN where the engine
-    does not give it."""
+    """[T] entropy in nats of the sampling distribution (at temperature 0: of the model's); NaN if the engine does not
+    support it."""
     versions: tuple[int, ...]
-    """[T] the policy version that drew each token."""
+    """[T] policy version that sampled each token."""
     finish: Literal["stop", "length", "abort"]
-    """`stop`: a stop token or string was drawn. `length`: the tokens or the context ran out first.
-    `abort`: somebody asked for what there was."""
+    """Finish reason. `stop`: a stop token or string was sampled. `length`: the maximum of tokens or of the context was
+    reached. `abort`: the request was aborted."""
     queue_seconds: float = 0.0
-    """Time before the first forward pass."""
+    """Time before the first forward pass, in seconds."""
     model_logprobs: tuple[float, ...] = ()
-    """[T] natural log-prob of each under the *model's* distribution: temperature 1, no bias, no cuts; NaN where the
-    engine does not give it."""
+    """[T] natural log-prob of each token under the *model's* distribution: temperature 1, no bias, no truncation; NaN
+    if the engine does not support it."""
     tops: tuple[Mapping[int, float], ...] = ()
     """[T] most likely tokens at each position with their log-probs under the model's distribution, in descending order;
     empty if `Sampling.top_logprobs` is 0."""
@@ -142,7 +142,7 @@ class Generation:
     """By name, [T] further numbers per token; see `Tokens.measured`."""
 
     def __getitem__(self, span: slice) -> Generation:
-        """The tokens of a contiguous span, with their columns."""
+        """Return the tokens of a contiguous span, with their columns."""
         measured = {name: column[span] for name, column in self.measured.items()}
         return replace(self, measured=measured, **{name: getattr(self, name)[span] for name in _TOKEN_COLUMNS})
 
@@ -157,7 +157,7 @@ class Generation:
         )
 
     def __add__(self, other: Generation) -> Generation:
-        """This generation, continued by another one, which decides the finish reason."""
+        """Concatenate with a continuation, which determines the finish reason."""
         measured = {
             name: self.measured.get(name, (math.nan,) * len(self.tokens))
             + other.measured.get(name, (math.nan,) * len(other.tokens))
@@ -172,65 +172,69 @@ _TOKEN_COLUMNS = ("tokens", "logprobs", "entropies", "versions", "model_logprobs
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model thinks of given tokens, at temperature 1."""
+    """Log-probs and entropies of given tokens, at temperature 1."""
 
     logprobs: tuple[float, ...]
     """[T − start] natural log-prob of each token from `start` on, given all before it."""
     entropies: tuple[float, ...]
-    """[T − start] nats, of the distribution each was predicted from; NaN where the engine does not give it."""
+    """[T − start] entropy in nats of the distribution that predicts each token; NaN if the engine does not support
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """What an engine has done since it was made."""
+    """Counters of an engine since it was created."""
 
     requests: int = 0
-    """Generations and scorings finished."""
+    """Number of finished generations and scorings."""
     failed: int = 0
-    """Requests that ended in an error."""
+    """Number of requests that ended in an error."""
     prefill_tokens: int = 0
-    """Prompt tokens computed."""
+    """Number of prompt tokens computed."""
     cached_tokens: int = 0
-    """Prompt tokens whose keys were there already."""
+    """Number of prompt tokens found in the KV cache."""
     decode_tokens: int = 0
-    """Tokens computed one at a time."""
+    """Number of tokens computed one at a time."""
     steps: int = 0
-    """Forward passes that drew tokens for everyone running."""
+    """Number of decode steps."""
     evictions: int = 0
-    """Times a resting sequence lost its keys to another."""
+    """Number of times an idle sequence lost its KV slot to another."""
     queue_seconds: float = 0.0
-    """Time all requests together waited for their first forward pass."""
+    """Total time that requests waited for their first forward pass, in seconds."""
     busy_seconds: float = 0.0
-    """Time spent in forward passes."""
+    """Time spent in forward passes, in seconds."""
     rows: int = 0
-    """Sequences that fit."""
+    """Number of KV slots."""
 
     @property
     def cache_hit_rate(self) -> float:
-        """Share of prompt tokens that were not computed again; 0 before the first."""
-        asked = self.prefill_tokens + self.cached_tokens
-        return self.cached_tokens / asked if asked else 0.0
+        """Fraction of prompt tokens that were found in the KV cache; 0 before the first."""
+        total = self.prefill_tokens + self.cached_tokens
+        return self.cached_tokens / total if total else 0.0
 
     @property
-    def occupancy(self) -> float:
-        """Mean share of the rows that drew a token in a step; 0 before the first."""
+    def slot_occupancy(self) -> float:
+        """Mean fraction of the KV slots that sampled a token in a step.
+
+        0 before the first.
+        """
         return self.decode_tokens / (self.steps * self.rows) if self.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class EngineAbilities:
-    """What of the protocol an engine gives. What needs more is refused before anything begins (`abilities.py`)."""
+class EngineCapabilities:
+    """Capabilities of an engine. A run that needs more is rejected before it starts (`engine_capabilities.py`)."""
 
     entropies: bool = True
-    """The entropy of each whole distribution; without it every entropy is NaN."""
+    """Entropy of the full distribution; otherwise every entropy is NaN."""
     model_logprobs: bool = True
-    """`Generation.model_logprobs` however tokens are drawn; without it those that are not known are NaN."""
+    """`Generation.model_logprobs` for all sampling parameters; otherwise unknown ones are NaN."""
     forced_tokens: bool = True
-    """`Sampling.forced` however tokens are drawn; without it only at temperature 1, with neither bias nor cuts."""
+    """`Sampling.forced` for all sampling parameters; otherwise only at temperature 1, without bias or truncation."""
     logit_bias: bool = True
     """`Sampling.logit_bias`."""
     seeds: bool = True
-    """Draws that depend on `Sampling.seed` alone; without it the same seed draws other tokens each time."""
+    """Samples that depend only on `Sampling.seed`; otherwise the same seed gives other tokens each time."""
     scores: bool = True
     """`Engine.score`."""
     constraints: bool = True
@@ -241,85 +245,92 @@ class EngineAbilities:
     """Media in prompts and in tokens to score."""
 
 
-class ReadsText(Protocol):
-    """An engine that has a tokenizer of its own, which had better be the policy's."""
+class HasTokenizer(Protocol):
+    """An engine with a tokenizer, which should be the policy's."""
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """The ids it reads a text as, without any it would add.
+        """Return the token ids of a text, without special tokens.
 
         Raises:
-            InfrastructureError: It could not be asked.
+            InfrastructureError: If the engine does not respond.
         """
         ...
 
 
-class Sleeps(Protocol):
-    """An engine that can make room on its device while nobody asks it."""
+class SupportsSleep(Protocol):
+    """An engine that can free device memory while it is idle."""
 
     async def sleep(self) -> None:
-        """Let go of the memory of keys and values until the next request, which wakes it; nothing where it is at work.
+        """Free the KV cache until the next request.
 
-        What episodes had computed so far is computed again, as it was.
+        Does nothing while requests are in flight.
+
+        Cached prefixes are recomputed later, with the same result.
         """
         ...
 
 
 class Engine(Protocol):
-    """Draws tokens from a model for many callers at once."""
+    """Samples tokens from a model for many concurrent callers."""
 
     @property
-    def abilities(self) -> EngineAbilities:
-        """What it gives."""
+    def capabilities(self) -> EngineCapabilities:
+        """Capabilities of the engine."""
         ...
 
     @property
     def version(self) -> int:
-        """The policy version now loaded."""
+        """Policy version of the loaded weights."""
         ...
 
     @property
     def statistics(self) -> EngineStatistics:
-        """What was done so far."""
+        """Counters since the engine was created."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether it can answer; one that was closed, or failed for good, cannot."""
+        """Whether the engine can respond; False after it was closed or failed permanently."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Continue a prompt. Cancelling the call abandons the generation.
 
         Raises:
-            PromptTooLong: The prompt leaves no room in the context.
-            EngineError: The prompt has media, and the engine cannot show them to its model.
-            InfrastructureError: The engine failed or was closed.
+            PromptTooLong: If the prompt fills the context.
+            EngineError: If the prompt has media, and the engine does not support them.
+            InfrastructureError: If the engine failed or was closed.
         """
         ...
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
-        """Compute log-probs and entropies of given tokens from `start` on; the prefix may be shared.
+        """Compute log-probs and entropies of given tokens from `start` on.
+
+        The prefix may be shared.
 
         Raises:
-            ValueError: `start` is not from 1 to the last token.
-            EngineError: The tokens have media, and the engine cannot show them to its model.
-            PromptTooLong: There are more tokens than the context holds.
-            InfrastructureError: The engine failed or was closed.
+            ValueError: If `start` is not from 1 to the last token.
+            EngineError: If the tokens have media, and the engine does not support them.
+            PromptTooLong: If there are more tokens than the context holds.
+            InfrastructureError: If the engine failed or was closed.
         """
         ...
 
     def abort(self, episode: str) -> None:
-        """Generations of the episode under way return what they have, with finish `abort`."""
+        """End the generations of an episode early.
+
+        They return their tokens so far, with finish `abort`.
+        """
         ...
 
     def forget(self, episode: str) -> None:
-        """The episode is over; what is kept for it may go."""
+        """Release the KV cache of a finished episode."""
         ...
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """Draw from these weights from now on; returns when that is so."""
+        """Load weights; when the call returns, the engine samples from them."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; calls still waiting fail."""
+        """Release all resources; pending calls fail."""
         ...

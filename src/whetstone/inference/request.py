@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from whetstone.inference.kv_slots import KVSlot
 from whetstone.inference.protocol import GenerateRequest, Generation, OnTokens, Sampling, Scores, Spans
-from whetstone.inference.rows import Row
-from whetstone.inference.sampling import DrawnToken
+from whetstone.inference.sampling import SampledToken
 
 
 def complement_sampled(keys: Sequence[int], sampled_spans: Spans) -> list[int]:
@@ -36,20 +36,20 @@ class Request:
     ids: list[int]
     """The prompt and the tokens sampled after it; for a scoring, the given tokens."""
     keys: list[int]
-    """What identifies each of them, see `TokenSequence.keys`; the same list as `ids` if the prompt has no media."""
+    """Identifier of each token, see `TokenSequence.keys`; the same list as `ids` if the prompt has no media."""
     computed_keys: list[int]
-    """`keys`, with the complement (`~key`) of those that are fed one at a time: sampled and fed back. If computed
-    again, they are again fed one at a time and give the same bits; see `complement_sampled`."""
+    """`keys`, with the complement (`~key`) of those that are fed one at a time: sampled and fed back. If recomputed,
+    they are again fed one at a time and give the same bits; see `complement_sampled`."""
     episode: str
     result: asyncio.Future[Any]
-    asked: float
+    arrival: float
     start: int
     """Index in `ids` of the first token whose log-prob is requested."""
     generation: GenerateRequest | None = None
     """None: a scoring."""
     streamed: int = 0
     """Number of sampled tokens that `on_tokens` received."""
-    row: Row | None = None
+    row: KVSlot | None = None
     queue_seconds: float = 0.0
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
@@ -72,28 +72,28 @@ class Request:
 
     @property
     def tokens(self) -> list[int]:
-        """What was drawn so far."""
+        """Tokens sampled so far."""
         return self.ids[self.start :]
 
     @property
     def allowed(self) -> np.ndarray | None:
-        """[V] what may be drawn next; None: anything."""
+        """[V] tokens that the constraint allows next; None: all."""
         constraint = self.sampling.constraint if self.sampling is not None else None
         return None if constraint is None else constraint.allowed(self.tokens)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to be computed for it."""
+        """Whether no more tokens are to be computed."""
         return self.finish is not None or self.error is not None or self.result.done()
 
     @property
     def missing(self) -> int:
-        """How many of its tokens have no keys yet."""
+        """Number of tokens that are not yet in the KV cache."""
         assert self.row is not None
         return len(self.ids) - len(self.row.keys)
 
     def next_piece(self) -> tuple[int, bool]:
-        """(how many tokens are to be computed next, whether they were drawn)"""
+        """Return (number of tokens to compute next, whether they were sampled)."""
         assert self.row is not None
         computed = len(self.row.keys)
         if self.computed_keys[computed] < 0:
@@ -116,15 +116,15 @@ class Request:
         if self.on_tokens(tokens) and self.finish is None:
             self.finish = "abort"
 
-    def compute_again(self) -> None:
-        """Treat all tokens so far as given."""
+    def mark_for_recomputation(self) -> None:
+        """Treat all tokens as given, to recompute them."""
         self.computed_keys = list(self.keys)
         if self.sampling is None:
             self.logprobs.clear()
             self.entropies.clear()
 
-    def add(self, drawn: DrawnToken, version: int, *, context_length: int) -> None:
-        """Append a drawn token and see whether it is the last."""
+    def add(self, drawn: SampledToken, version: int, *, context_length: int) -> None:
+        """Append a sampled token and set the finish reason if it is the last."""
         assert self.sampling is not None
         self.ids.append(drawn.token)
         if self.keys is not self.ids:
@@ -144,7 +144,7 @@ class Request:
             self.finish = "length"
 
     def stop_at_strings(self, detokenize: Callable[[Sequence[int]], str]) -> None:
-        """End it where the last token completes a stop string."""
+        """Set the finish reason if the last token completes a stop string."""
         assert self.sampling is not None
         # a character may take four tokens of one byte each, and the string may end inside the last token
         tail = max(4 * len(stop) + 4 for stop in self.sampling.stop_strings)
@@ -153,7 +153,7 @@ class Request:
             self.finish = "stop"
 
     def answer(self) -> Generation | Scores:
-        """What came of it."""
+        """Return the result."""
         if self.sampling is None:
             return Scores(tuple(self.logprobs), tuple(self.entropies))
         return Generation(

@@ -1,7 +1,8 @@
-"""How is one token drawn from logits? By a number that depends on the request's seed and the token's place alone.
+"""Token sampling from logits, with random numbers that depend only on the request's seed and the token's position.
 
-Easy to get wrong: one shared random stream makes a request's tokens depend on who else is in the batch and
-on the order of arrival. Here the draw for place `t` is a hash of (seed, t), so it depends on neither.
+Note:
+    A shared random stream would make the tokens of a request depend on the batch and on the order of arrival. Here the
+    random number for position `t` is a hash of (seed, t), so it depends on neither.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from whetstone.inference.protocol import Sampling
 
 _BLOCK = 1024
 _SLAB = 2**18
-"""Numbers of a few rows' logits, which stay in a core's cache."""
+"""Number of logits, of a few rows, that fit into a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """One token for each row."""
+class SampledTokens:
+    """One sampled token per row."""
 
     tokens: Tensor
     """[B] ids."""
     logprobs: Tensor
-    """[B] under the sampling distribution."""
+    """[B] log-probs under the sampling distribution."""
     model_logprobs: Tensor
-    """[B] under the model's, at temperature 1 without bias or cuts."""
+    """[B] log-probs under the model's distribution, at temperature 1 without bias or truncation."""
     entropies: Tensor
-    """[B] nats, of the sampling distribution; of the model's at temperature 0."""
+    """[B] entropy in nats of the sampling distribution; of the model's at temperature 0."""
     tops: Sequence[Mapping[int, float]]
-    """[B] the likeliest tokens with their log-probs under the model's; empty where none were asked for."""
+    """[B] most likely tokens with their log-probs under the model's distribution; empty if not requested."""
     measured: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, [B] further numbers per token; see `Tokens.measured`."""
 
-    def rows(self) -> Iterator[DrawnToken]:
-        """The rows as numbers, read at once: on a device each read waits for it."""
+    def rows(self) -> Iterator[SampledToken]:
+        """Yield the rows as numbers, read with one transfer: on a device each read synchronizes."""
         columns = (self.tokens, self.logprobs, self.model_logprobs, self.entropies, *self.measured.values())
         read = torch.stack([column.double() for column in columns]).tolist()
         for row, top in zip(zip(*read, strict=True), self.tops, strict=True):
             token, logprob, model_logprob, entropy, *further = row
             measured = dict(zip(self.measured, further, strict=True))
-            yield DrawnToken(int(token), logprob, model_logprob, entropy, top, measured)
+            yield SampledToken(int(token), logprob, model_logprob, entropy, top, measured)
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnToken:
-    """One row of what was drawn; see `Drawn`."""
+class SampledToken:
+    """One sampled token with its numbers; see `SampledTokens`."""
 
     token: int
     logprob: float
@@ -59,30 +60,31 @@ class DrawnToken:
     measured: Mapping[str, float]
 
 
-def draw(
+def sample_tokens(
     logits: Tensor,
     samplings: Sequence[Sampling],
     places: Sequence[int],
     allowed: Sequence[np.ndarray | None] = (),
-) -> Drawn:
-    """Draw one token a row by inverting the cumulative distribution. On a CPU large vocabularies are gone through a few
-    rows at a time, which stay in its cache meanwhile.
+) -> SampledTokens:
+    """Sample one token per row by inverting the cumulative distribution.
+
+    On a CPU, large vocabularies are processed a few rows at a time, which stay in its cache meanwhile.
 
     Args:
         logits: [B, V].
-        samplings: [B] how each row is drawn. At temperature 0 the likeliest token is taken, the first of equals.
-        places: [B] which token of its request each draw is, from 0.
-        allowed: [B] what each row's constraint says, None: anything; empty where no row has one.
+        samplings: [B] sampling parameters. At temperature 0 the most likely token is taken, the first of ties.
+        places: [B] index of the token in its request, from 0.
+        allowed: [B] allowed tokens of each row's constraint, None: all; empty if no row has one.
     """
     size = max(1, _SLAB // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     if len(logits) <= size:
-        return _draw(logits, samplings, places, allowed)
+        return _sample(logits, samplings, places, allowed)
     slabs = [slice(start, start + size) for start in range(0, len(logits), size)]
-    return _together([_draw(logits[at], samplings[at], places[at], allowed[at]) for at in slabs])
+    return _concatenate([_sample(logits[at], samplings[at], places[at], allowed[at]) for at in slabs])
 
 
-def _together(parts: Sequence[Drawn]) -> Drawn:
-    return Drawn(
+def _concatenate(parts: Sequence[SampledTokens]) -> SampledTokens:
+    return SampledTokens(
         tokens=torch.cat([each.tokens for each in parts]),
         logprobs=torch.cat([each.logprobs for each in parts]),
         model_logprobs=torch.cat([each.model_logprobs for each in parts]),
@@ -92,48 +94,52 @@ def _together(parts: Sequence[Drawn]) -> Drawn:
     )
 
 
-def _draw(
+def _sample(
     logits: Tensor, samplings: Sequence[Sampling], places: Sequence[int], allowed: Sequence[np.ndarray | None]
-) -> Drawn:
-    """See `draw`; all rows at once."""
+) -> SampledTokens:
+    """Sample all rows in one batch; see `sample_tokens`."""
     logits = logits.float()
     model = torch.log_softmax(logits, dim=-1)
     masked = any(mask is not None for mask in allowed)
-    if not masked and all(s.temperature == 1 and _plain(s) for s in samplings):
+    if not masked and all(s.temperature == 1 and _is_plain(s) for s in samplings):
         greedy, distribution = None, model
     else:
         temperatures = torch.tensor([s.temperature for s in samplings], device=logits.device)
         greedy = temperatures == 0
-        scaled = _masked(logits, allowed) if masked else logits
-        scaled = scaled if not any(s.logit_bias for s in samplings) else _biased(scaled, samplings)
+        scaled = _apply_masks(logits, allowed) if masked else logits
+        scaled = scaled if not any(s.logit_bias for s in samplings) else _apply_bias(scaled, samplings)
         scaled = scaled / torch.where(greedy, 1.0, temperatures).unsqueeze(1)
         cut = [i for i, s in enumerate(samplings) if s.top_k or s.top_p < 1 or s.min_p > 0]
-        if cut:  # row by row in the batch's own memory: sorting is dear, and few ask for it
+        if cut:  # row by row in the batch's memory: sorting is slow, and few requests need it
             scaled = scaled.clone()
-            scaled[cut] = _cut(scaled[cut], [samplings[i] for i in cut])
+            scaled[cut] = _truncate(scaled[cut], [samplings[i] for i in cut])
         distribution = torch.log_softmax(scaled, dim=-1)
     probabilities = distribution.exp()
     entropies = -(probabilities * distribution.clamp_min(-1e4)).sum(-1)
     seeds = np.array([s.seed for s in samplings], dtype=np.uint64)
-    numbers = uniforms(seeds, np.array(places, dtype=np.uint64)).to(logits.device)
-    tokens = _inverted(probabilities, numbers)
+    numbers = hash_to_uniforms(seeds, np.array(places, dtype=np.uint64)).to(logits.device)
+    tokens = _invert_cdf(probabilities, numbers)
     likeliest = distribution.argmax(-1) if greedy is not None else tokens
     if greedy is not None:
         tokens = torch.where(greedy, likeliest, tokens)
     if any(s.forced for s in samplings):
-        given = [s.forced[place] if place < len(s.forced) else -1 for s, place in zip(samplings, places, strict=True)]
-        forced = torch.tensor(given, device=logits.device)
+        forced_ids = [
+            s.forced[place] if place < len(s.forced) else -1 for s, place in zip(samplings, places, strict=True)
+        ]
+        forced = torch.tensor(forced_ids, device=logits.device)
         tokens = torch.where(forced >= 0, forced, tokens)
     chosen = distribution.gather(1, tokens.unsqueeze(1)).squeeze(1)
-    if greedy is not None:  # all probability is on the likeliest; another can only have been forced
+    if greedy is not None:  # all probability is on the most likely token; another one must be forced
         chosen = torch.where(greedy, torch.where(tokens == likeliest, 0.0, -torch.inf), chosen)
-    return Drawn(tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies, _tops(model, samplings))
+    return SampledTokens(
+        tokens, chosen, model.gather(1, tokens.unsqueeze(1)).squeeze(1), entropies, _top_logprobs(model, samplings)
+    )
 
 
-def _inverted(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """[B] the token at which the sum of [B, V] probabilities, in their order, exceeds this share [B] of the whole.
+def _invert_cdf(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """Return [B] tokens at which the cumulative sum of [B, V] probabilities exceeds this fraction [B] of the total.
 
-    First the block of tokens is found, then the token in it: summing one token after the other is slow.
+    First the block of tokens is found, then the token in it: summing token by token is slow.
     """
     size = min(_BLOCK, probabilities.shape[1])
     padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % size))
@@ -144,19 +150,21 @@ def _inverted(probabilities: Tensor, numbers: Tensor) -> Tensor:
     block = torch.searchsorted(ends, thresholds, right=True).clamp_max(sums.shape[1] - 1)
     within = blocks.gather(1, block.unsqueeze(2).expand(-1, 1, size)).squeeze(1).double().cumsum(-1)
     before = ends.roll(1, 1).gather(1, block).where(block > 0, 0.0)
-    # strictly above the threshold: a token of probability 0 never has its turn; and below the block's own last sum,
-    # which is rounded otherwise than its sum above
+    # strictly above the threshold: a token of probability 0 is never sampled; and below the last sum of the block,
+    # which is rounded differently than its sum above
     most = torch.nextafter(within[:, -1:], torch.zeros_like(before))
     at = torch.searchsorted(within, torch.minimum(thresholds - before, most).clamp_min(0), right=True)
     return (block * size + at).squeeze(1).clamp_max(probabilities.shape[1] - 1)
 
 
-def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
-    """[B] numbers in [0, 1), each a hash of its seed and place (SplitMix64; 32 bits of it).
+def hash_to_uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
+    """Return [B] numbers in [0, 1), each a hash of its seed and position (SplitMix64.
 
-    32 bits leave a gap below 1, so a threshold never rounds up to the whole sum.
+    32 bits of it).
 
-    Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", finaliser of figure 16.
+    32 bits leave a gap below 1, so a threshold never rounds up to the total.
+
+    Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", finalizer of figure 16.
     """
     with np.errstate(over="ignore"):
         state = seeds.astype(np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -166,11 +174,11 @@ def uniforms(seeds: np.ndarray, places: np.ndarray) -> Tensor:
     return torch.from_numpy((state >> np.uint64(32)).astype(np.float64) / 2.0**32)
 
 
-def _plain(sampling: Sampling) -> bool:
+def _is_plain(sampling: Sampling) -> bool:
     return not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0 or sampling.logit_bias)
 
 
-def _masked(logits: Tensor, allowed: Sequence[np.ndarray | None]) -> Tensor:
+def _apply_masks(logits: Tensor, allowed: Sequence[np.ndarray | None]) -> Tensor:
     masked = logits.clone()
     for row, mask in enumerate(allowed):
         if mask is not None:
@@ -180,16 +188,16 @@ def _masked(logits: Tensor, allowed: Sequence[np.ndarray | None]) -> Tensor:
     return masked
 
 
-def _tops(model: Tensor, samplings: Sequence[Sampling]) -> list[Mapping[int, float]]:
-    found: list[Mapping[int, float]] = [{}] * len(samplings)
+def _top_logprobs(model: Tensor, samplings: Sequence[Sampling]) -> list[Mapping[int, float]]:
+    tops: list[Mapping[int, float]] = [{}] * len(samplings)
     for row, sampling in enumerate(samplings):
         if sampling.top_logprobs:
             values, ids = model[row].topk(min(sampling.top_logprobs, model.shape[1]))
-            found[row] = dict(zip(ids.tolist(), values.tolist(), strict=True))
-    return found
+            tops[row] = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    return tops
 
 
-def _biased(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+def _apply_bias(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     biased = logits.clone()
     for row, sampling in enumerate(samplings):
         if sampling.logit_bias:
@@ -198,18 +206,18 @@ def _biased(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     return biased
 
 
-def _cut(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """[B, V] −inf where top-k, then top-p, then min-p leave a token out; the likeliest always stays."""
+def _truncate(scaled: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Apply top-k, then top-p, then min-p to [B, V]: −inf for excluded tokens; the most likely always stays."""
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     ks = torch.tensor([s.top_k or scaled.shape[1] for s in samplings], device=scaled.device).clamp_max(scaled.shape[1])
     least = ordered.gather(1, (ks - 1).unsqueeze(1))
     ordered = ordered.masked_fill(ordered < least, -torch.inf)
     probabilities = ordered.softmax(-1)
-    # kept while what stands before has not reached top_p
+    # tokens stay while the sum before them is below top_p
     before = probabilities.cumsum(-1) - probabilities
     top_p = torch.tensor([s.top_p for s in samplings], device=scaled.device).unsqueeze(1)
     ordered = ordered.masked_fill((before >= top_p) & (top_p < 1), -torch.inf)
-    # the share of the likeliest is the same before and after scaling to 1
+    # the ratio to the most likely token is the same before and after normalization
     min_p = torch.tensor([s.min_p for s in samplings], device=scaled.device).unsqueeze(1)
     ordered = ordered.masked_fill(probabilities < min_p * probabilities[:, :1], -torch.inf)
     return torch.full_like(scaled, -torch.inf).scatter(1, order, ordered)

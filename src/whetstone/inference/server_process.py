@@ -1,7 +1,8 @@
-"""How is an inference server run beside a training run? As a process of another environment, that ends with ours.
+"""Inference server as a child process in another Python environment, which ends with this process.
 
-Easy to get wrong: such a server starts processes of its own, and one that outlives its run holds a GPU until somebody
-looks. A guard (`server_guard.py`) ends all of them, however ours ends.
+Note:
+    Such a server starts child processes, and one that outlives its run keeps a GPU occupied. A supervisor
+    (`process_supervisor.py`) ends all of them, however this process exits.
 """
 
 from __future__ import annotations
@@ -19,46 +20,46 @@ from typing import Any
 
 from whetstone.errors import EngineError
 
-_GUARD = Path(__file__).with_name("server_guard.py")
+_GUARD = Path(__file__).with_name("process_supervisor.py")
 _SECONDS_TO_END = 20.0
 _TAIL_BYTES = 8192
 _OF_OUR_ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 class ServerProcess:
-    """A server that runs from when this is made until `end`.
+    """A server process, which runs until `end`.
 
     Args:
-        command: Its words.
-        environment: Variables beside those of ours.
+        command: Command line.
+        environment: Environment variables in addition to those of this process.
 
     Raises:
-        EngineError: There is no such program.
+        EngineError: If the program does not exist.
     """
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
         if not os.access(command[0], os.X_OK):
-            raise EngineError(f"{command[0]}: no Python there; name the interpreter of the server's environment")
+            raise EngineError(f"{command[0]}: no such interpreter; set the interpreter of the server's environment")
         self._log = tempfile.TemporaryFile(prefix="whetstone-server-")  # noqa: SIM115 (it is read until the end)
-        ours = {name: value for name, value in os.environ.items() if name not in _OF_OUR_ENVIRONMENT}
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_OUR_ENVIRONMENT}
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), *command],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env={**ours, **environment},
-            start_new_session=True,  # Ctrl-C is ours alone
-            bufsize=0,  # what is written to one that has ended is not kept for later
+            env={**inherited, **environment},
+            start_new_session=True,  # Ctrl-C reaches only this process
+            bufsize=0,  # output to an exited process is not buffered
         )
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
     @property
     def last_words(self) -> str:
-        """What it said at last that names an error, else its last line."""
+        """Last line of the output that contains an error, else the last line."""
         size = os.fstat(self._log.fileno()).st_size
         text = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -66,13 +67,13 @@ class ServerProcess:
         return (errors or lines or ["nothing"])[-1][-300:]
 
     def kill(self) -> None:
-        """End it at once, without waiting until it is gone."""
+        """End the process immediately, without waiting for it."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended, or was asked to
+        with contextlib.suppress(OSError, ValueError):  # it has exited, or is about to
             self._process.stdin.write(b"!")
 
     def end(self) -> None:
-        """Ask it to end, and see that it does."""
+        """End the process and wait for it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -85,14 +86,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A port nobody listens at."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def as_flags(options: Mapping[str, Any]) -> list[str]:
-    """Options of a command line.
+    """Convert options to command-line flags.
 
     >>> as_flags({"max_model_len": 512, "enforce_eager": True, "enable_lora": False})
     ['--max-model-len', '512', '--enforce-eager']

@@ -1,15 +1,16 @@
-"""How are episodes sampled by a vLLM server? Token ids in, token ids out, each with its log-prob and its weights.
+"""Engine with a vLLM server: token ids in, token ids out, each with its log-prob and policy version.
 
     VLLMEngine(address="http://127.0.0.1:8000")
     VLLMEngine(python="/opt/vllm/bin/python", model="models/mine", options={"max_model_len": 4096})
 
-Tried with vLLM 0.32 on a CPU. Servers without `/inference/v1/generate` (it takes `--enable-scale-out`) are asked by
-`/v1/completions` with the ids of the prompt. Weights, pauses and labels take `VLLM_SERVER_DEV_MODE=1`, which opens the
-server to whoever reaches its port: keep it on 127.0.0.1.
+Tested with vLLM 0.32 on a CPU. For servers without `/inference/v1/generate` (it requires `--enable-scale-out`) the
+engine uses `/v1/completions` with the ids of the prompt. Weights, pauses and labels require `VLLM_SERVER_DEV_MODE=1`,
+which opens the server to everyone who reaches its port: keep it on 127.0.0.1.
 
-Easy to get wrong: vLLM gives the *model's* log-probs unless it is started with `--logprobs-mode processed_logprobs`;
-the engine finds out which they are, and refuses ways of drawing whose log-probs they are not. A request with a `seed`
-can end the whole engine on a CPU, so none is ever sent.
+Note:
+    vLLM returns the *model's* log-probs unless it is started with `--logprobs-mode processed_logprobs`. The engine
+    detects which they are, and rejects sampling parameters that do not match. A request with a `seed` can crash the
+    whole engine on a CPU, so none is ever sent.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from whetstone.errors import EngineError, InfrastructureError
-from whetstone.inference.exchange import Question, Reply, label_of, labels_of
 from whetstone.inference.protocol import InFlight, Weights
-from whetstone.inference.served import ServedEngine
+from whetstone.inference.server_engine import ServerEngine
 from whetstone.inference.server_process import as_flags
+from whetstone.inference.server_types import ServerRequest, ServerResponse, token_labels, version_label
 
 _NAME = "policy"
 _ADAPTER = "adapter"
 _GENERATE, _COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 _ABORT, _RPC, _LORA = "/abort_requests", "/collective_rpc", "/v1/load_lora_adapter"
 _LARGEST_BIAS = 100.0
-"""vLLM takes no larger one; minus this forbids a token well enough."""
+"""Maximum logit bias of vLLM; minus this effectively forbids a token."""
 _LOW = -9999.0
-"""What vLLM writes where a log-prob is −inf."""
+"""Value that vLLM reports for a log-prob of −inf."""
 
 
-class VLLMEngine(ServedEngine):
-    """An engine that asks a vLLM server, one that is there or one that it starts.
+class VLLMEngine(ServerEngine):
+    """An engine with a vLLM server, an existing one or one that it starts.
 
-    It dies with its server; `restarting_engine(VLLMEngine, ...)` has another take its place.
+    It dies with its server; `build_restarting_engine(VLLMEngine, ...)` restarts it.
 
     Args:
-        transfer: How weights reach it. `folder`: written to memory and read from there. `ipc`: by handles of the GPU
-            both are on, with `--weight-transfer-config '{"backend": "ipc"}'` and VLLM_ALLOW_INSECURE_SERIALIZATION=1;
-            written after vLLM's interface and never tried, for want of a GPU.
-        server: As of `ServedEngine`.
+        transfer: How weights are transferred. `folder`: written to memory and read from there. `ipc`: by handles of the
+            GPU that both processes use, with `--weight-transfer-config '{"backend": "ipc"}'` and
+            VLLM_ALLOW_INSECURE_SERIALIZATION=1; written for vLLM's interface and never tried, for lack of a GPU.
+        server: See `ServerEngine`.
     """
 
     server = "vLLM"
@@ -61,7 +62,7 @@ class VLLMEngine(ServedEngine):
         self._paths: frozenset[str] = frozenset()
 
     def _command(self, python: str, model: str, port: int, options: Mapping[str, Any]) -> list[str]:
-        """See `ServedEngine._command`."""
+        """See `ServerEngine._command`."""
         needed = {
             "model": model,
             "served_model_name": _NAME,
@@ -70,7 +71,7 @@ class VLLMEngine(ServedEngine):
             "logprobs_mode": "processed_logprobs",
             "enable_scale_out": True,
             "enable_prompt_tokens_details": True,
-            "generation_config": "vllm",  # the folder's own would change how tokens are drawn
+            "generation_config": "vllm",  # the folder's config would change the sampling parameters
             "disable_uvicorn_access_log": True,
             "enable_lora": self._lora,
         }
@@ -78,7 +79,7 @@ class VLLMEngine(ServedEngine):
         return [python, "-m", "vllm.entrypoints.openai.api_server", *as_flags({**needed, **options})]
 
     def _variables(self) -> dict[str, str]:
-        """See `ServedEngine._variables`; that of CPUs is not read where a GPU is."""
+        """See `ServerEngine._variables`; variables for CPUs are ignored on a GPU."""
         try:
             cores: Iterable[int] = sorted(os.sched_getaffinity(0))
         except AttributeError:  # a system without it
@@ -87,30 +88,32 @@ class VLLMEngine(ServedEngine):
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),  # it keeps one to itself otherwise
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),  # otherwise it reserves one
             "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "2"),  # GiB
             **({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if self._lora else {}),
         }
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """See `ReadsText.tokenize`."""
+        """See `HasTokenizer.tokenize`."""
         await self._ready()
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        return tuple((await self.at.told("POST", "/tokenize", body))["tokens"])
+        return tuple((await self.at.request_json("POST", "/tokenize", body))["tokens"])
 
     async def _connect(self) -> str:
-        described = await self.at.told("GET", "/openapi.json")
+        described = await self.at.request_json("GET", "/openapi.json")
         self._paths = frozenset(described.get("paths", ()))
         if not self._paths & {_GENERATE, _COMPLETIONS}:
-            raise self.at.strange("is none: it has neither /inference/v1/generate nor /v1/completions")
-        (model, *_) = (await self.at.told("GET", "/v1/models"))["data"]
+            raise self.at.error("is not vLLM: it has neither /inference/v1/generate nor /v1/completions")
+        (model, *_) = (await self.at.request_json("GET", "/v1/models"))["data"]
         self._model, self.context_length = str(model["id"]), int(model["max_model_len"])
         await self.find_what_logprobs_are()
         return (
-            str((await self.at.told("GET", "/weight_info"))["weight_version"]) if "/weight_info" in self._paths else ""
+            str((await self.at.request_json("GET", "/weight_info"))["weight_version"])
+            if "/weight_info" in self._paths
+            else ""
         )
 
-    async def _draw(self, question: Question) -> Reply:
+    async def _draw(self, question: ServerRequest) -> ServerResponse:
         body: dict[str, Any]
         if _GENERATE in self._paths:
             body = {
@@ -130,59 +133,59 @@ class VLLMEngine(ServedEngine):
                 **_sampling(question),
             }
         path = _GENERATE if _GENERATE in self._paths else _COMPLETIONS
-        read = await self.at.told("POST", path, body)
+        read = await self.at.request_json("POST", path, body)
         try:
             return self._reply(read, question)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            said = f"answered what is no completion ({type(error).__name__}: {error})"
-            raise InfrastructureError(f"the vLLM server at {self.at.address} {said}") from None
+            problem = f"returned an invalid completion ({type(error).__name__}: {error})"
+            raise InfrastructureError(f"the vLLM server at {self.at.address} {problem}") from None
 
-    def _reply(self, read: Mapping[str, Any], question: Question) -> Reply:
+    def _reply(self, read: Mapping[str, Any], question: ServerRequest) -> ServerResponse:
         choice, usage = read["choices"][0], read["usage"]
         tokens = choice.get("token_ids")
         if tokens is None:
-            raise self.at.strange("returns no token ids: it is older than vLLM 0.10.2")
+            raise self.at.error("returns no token ids: it is older than vLLM 0.10.2")
         if choice.get("logprobs") is None:
-            raise self.at.strange("gives no log-probs; see its --max-logprobs, and what stands between")
+            raise self.at.error("returns no log-probs; check its --max-logprobs, and proxies before it")
         logprobs = (
             [one["logprob"] for one in choice["logprobs"]["content"]]
             if "content" in choice["logprobs"]
             else choice["logprobs"]["token_logprobs"]
         )
         if len(logprobs) != len(tokens):
-            raise ValueError(f"{len(tokens)} tokens and {len(logprobs)} log-probs")
+            raise ValueError(f"{len(tokens)} tokens, but {len(logprobs)} log-probs")
         finish = choice["finish_reason"]
         if finish not in ("stop", "length", "abort"):
             raise ValueError(f"finish_reason {finish!r}")
-        return Reply(
+        return ServerResponse(
             tuple(map(int, tokens)),
             tuple(map(_logprob, logprobs)),
             finish,
-            labels_of(choice.get("weight_versions"), len(tokens)),
+            token_labels(choice.get("weight_versions"), len(tokens)),
             int(usage["prompt_tokens"]),
             int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
             self._prompt_logprobs(read, choice, question),
         )
 
     def _prompt_logprobs(
-        self, read: Mapping[str, Any], choice: Mapping[str, Any], question: Question
+        self, read: Mapping[str, Any], choice: Mapping[str, Any], question: ServerRequest
     ) -> tuple[float, ...]:
         if question.score_from is None:
             return ()
-        found = read.get("prompt_logprobs") or choice.get("prompt_logprobs")
-        if found is None:
-            raise self.at.strange("gives no log-probs of a prompt")
+        prompt_logprobs = read.get("prompt_logprobs") or choice.get("prompt_logprobs")
+        if prompt_logprobs is None:
+            raise self.at.error("returns no log-probs of a prompt")
         places = range(question.score_from, len(question.tokens))
-        return tuple(_logprob(found[place][str(question.tokens[place])]["logprob"]) for place in places)
+        return tuple(_logprob(prompt_logprobs[place][str(question.tokens[place])]["logprob"]) for place in places)
 
     async def _abort(self, id: str) -> None:
         names = [f"generate-tokens-{id}"] if _GENERATE in self._paths else [f"cmpl-{id}-0"]
         path = f"/inference/v1{_ABORT}" if f"/inference/v1{_ABORT}" in self._paths else _ABORT
-        self._need(path, "ends no question early")
-        await self.at.ask("POST", path, {"request_ids": names})
+        self._need(path, "cannot abort requests")
+        await self.at.request("POST", path, {"request_ids": names})
 
     async def _load(self, weights: Weights, version: int) -> None:
-        self._need(_RPC if not self._lora else _LORA, "takes no weights")
+        self._need(_RPC if not self._lora else _LORA, "cannot load weights")
         if self._transfer == "ipc" and weights:
             await self._hand_over(weights)
         elif self._lora:
@@ -194,77 +197,77 @@ class VLLMEngine(ServedEngine):
             folder = await self._write(weights, version)
             await self._changed(_RPC, {"method": "reload_weights", "kwargs": {"weights_path": folder}})
         if "/update_weight_version" in self._paths:
-            await self.at.told("POST", "/update_weight_version", {"new_version": label_of(version)})
+            await self.at.request_json("POST", "/update_weight_version", {"new_version": version_label(version)})
 
     async def _changed(self, path: str, body: Mapping[str, Any]) -> None:
-        """Ask for a change of weights. Where it fails, that is for a person to mend: they would not fit again either.
+        """Request a change of weights. A failure is not retried: the weights would not fit then either.
 
         Raises:
-            EngineError: The server refused, or failed over them; it has none then that are of use.
+            EngineError: If the server rejects them, or fails and has no usable weights any more.
         """
-        answer = await self.at.ask("POST", path, body)
-        if answer.status < 300:  # some say so in JSON, some in words
+        answer = await self.at.request("POST", path, body)
+        if answer.status < 300:  # some respond in JSON, some in plain text
             return
-        said = f"weights could not be loaded: {self.at.described(path, answer)}"
+        problem = f"weights could not be loaded: {self.at.describe(path, answer)}"
         if answer.status >= 500:
-            self.at.die(said)  # its worker does not survive weights that do not fit
-        raise EngineError(said)
+            self.at.mark_dead(problem)  # its worker does not survive weights that do not fit
+        raise EngineError(problem)
 
     async def _hand_over(self, weights: Weights) -> None:
-        """By handles of the GPU's memory that both processes see."""
-        held: list[Tensor] = [tensor.detach().contiguous() for tensor in weights.values()]
-        told = {
+        """Transfer weights by handles of GPU memory that both processes use."""
+        tensors: list[Tensor] = [tensor.detach().contiguous() for tensor in weights.values()]
+        update_info = {
             "names": list(weights),
-            "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in held],
-            "shapes": [list(tensor.shape) for tensor in held],
-            "ipc_handles_pickled": base64.b64encode(pickle.dumps([_handle(tensor) for tensor in held])).decode(),
+            "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors],
+            "shapes": [list(tensor.shape) for tensor in tensors],
+            "ipc_handles_pickled": base64.b64encode(pickle.dumps([_handle(tensor) for tensor in tensors])).decode(),
         }
-        await self.at.told("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
-        await self.at.told("POST", "/start_weight_update")
-        await self._changed("/update_weights", {"update_info": told})
-        await self.at.told("POST", "/finish_weight_update")
+        await self.at.request_json("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
+        await self.at.request_json("POST", "/start_weight_update")
+        await self._changed("/update_weights", {"update_info": update_info})
+        await self.at.request_json("POST", "/finish_weight_update")
 
     async def _pause(self, in_flight: InFlight) -> None:
-        self._need("/pause", f"cannot change weights by in_flight: {in_flight}; drain it")
-        await self.at.told("POST", "/pause", mode="keep", clear_cache="false")
+        self._need("/pause", f"cannot load weights with in_flight: {in_flight}; use drain")
+        await self.at.request_json("POST", "/pause", mode="keep", clear_cache="false")
 
     async def _resume(self, in_flight: InFlight) -> None:
         if in_flight == "recompute":
-            await self.at.told("POST", "/reset_prefix_cache", reset_running_requests="true")
-        await self.at.told("POST", "/resume")
+            await self.at.request_json("POST", "/reset_prefix_cache", reset_running_requests="true")
+        await self.at.request_json("POST", "/resume")
 
     def _need(self, path: str, otherwise: str) -> None:
         if path not in self._paths:
             by = "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" if path == _LORA else "VLLM_SERVER_DEV_MODE=1"
-            raise self.at.strange(f"{otherwise}; start it with {by}")
+            raise self.at.error(f"{otherwise}; start it with {by}")
 
     @property
     def _asked_model(self) -> str:
         return _ADAPTER if self._with_adapter else self._model
 
 
-def _sampling(question: Question) -> dict[str, Any]:
-    """As vLLM names it; no seed."""
+def _sampling(question: ServerRequest) -> dict[str, Any]:
+    """Convert sampling parameters to vLLM's names; without a seed."""
     sampling = question.sampling
-    asked: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "stop_token_ids": sorted(sampling.stop_ids),
-        "ignore_eos": True,  # what ends an answer is said by the chat
+        "ignore_eos": True,  # stop tokens are set by the chat template
         "logprobs": 0,
     }
     if sampling.stop_strings:
-        asked |= {"stop": list(sampling.stop_strings), "include_stop_str_in_output": True}
+        parameters |= {"stop": list(sampling.stop_strings), "include_stop_str_in_output": True}
     if sampling.logit_bias:
-        asked["logit_bias"] = {
+        parameters["logit_bias"] = {
             str(token): max(-_LARGEST_BIAS, min(_LARGEST_BIAS, bias)) for token, bias in sampling.logit_bias.items()
         }
     if question.score_from is not None:
-        asked["prompt_logprobs"] = 0
-    return asked
+        parameters["prompt_logprobs"] = 0
+    return parameters
 
 
 def _logprob(written: float) -> float:

@@ -1,1 +1,1 @@
-"""How do trajectories become a better policy? Columns, credit, losses, packing, and the learner behind one seam."""
+"""Training of the policy: columns, advantages, losses, packing, optimizers, and the learner that combines them."""

@@ -2,7 +2,7 @@
 
 `ForwardPasses` is the protocol: `gradient` accumulates the gradient of a loss, `read` returns columns of log-probs,
 entropies or values, and `apply` makes an optimizer step. `LocalPasses` computes in this process;
-`scaling/learners/group_passes.py` distributes the passes among ranks. `model_trainer.py` uses either.
+`scaling/distributed_learner/group_passes.py` distributes the passes among ranks. `model_trainer.py` uses either.
 
 Note:
     A token that several segments share is computed once but counts once for each segment: its log-prob is passed to the
@@ -14,23 +14,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from whetstone.algorithms import TokenLoss
-from whetstone.learning.noise import EmbeddingNoise
+from whetstone.inference import Member
+from whetstone.learning.embedding_noise import EmbeddingNoise
+from whetstone.learning.flops import Flops, UpdateNorm, peak_memory_gib
+from whetstone.learning.metric_accumulator import MetricAccumulator
 from whetstone.learning.optimizer import Optimizers
-from whetstone.learning.packing import MicroBatch, pack
-from whetstone.learning.resources import Flops, Movement, peak_memory_gib
-from whetstone.learning.tally import Tally
+from whetstone.learning.packing import MicroBatch, pack_segments
 from whetstone.learning.token_outputs import Layout, TokenForward, TokenOutputs
 from whetstone.policies import Policy, adapters_off
 from whetstone.recipe import OptimizerSettings
 from whetstone.trajectory import Segment
 
-LossOf = Callable[[TokenOutputs, MicroBatch], TokenLoss]
+TokenLossFunction = Callable[[TokenOutputs, MicroBatch], TokenLoss]
 """(outputs of the policy at the action tokens, with gradient; the micro-batch) → a loss per token."""
 Watch = Callable[[Sequence[Segment], TokenOutputs, MicroBatch, TokenLoss], None]
 """Receives every micro-batch of an update before its backward pass."""
@@ -48,7 +50,7 @@ class GradientRequest:
     """Gradient of a loss over segments."""
 
     segments: Sequence[Segment]
-    loss_of: LossOf
+    loss_of: TokenLossFunction
     divisor: int
     """Tokens that the sum of the losses is divided by."""
     temperature: float = 1.0
@@ -92,7 +94,7 @@ class ForwardPasses(Protocol):
         """Whether tokens that segments share are computed once."""
         ...
 
-    def gradient(self, request: GradientRequest) -> Tally:
+    def gradient(self, request: GradientRequest) -> MetricAccumulator:
         """Add the gradient of a loss to the accumulated gradient.
 
         Raises:
@@ -101,7 +103,7 @@ class ForwardPasses(Protocol):
         ...
 
     def read(self, request: ReadRequest) -> Mapping[str, list[Tensor]]:
-        """Return, by column, [A, …] of each segment, on the device of the policy.
+        """Return [A, …] per segment, by column, on the device of the policy.
 
         Raises:
             ValueError: The policy has no critic, and `values` are requested.
@@ -137,16 +139,19 @@ class ForwardPasses(Protocol):
         ...
 
 
+def select_frozen_members(policy: Policy, members: Mapping[str, Member]) -> dict[str, Member]:
+    """Return the reference and the teacher among the members of a learner, unless they are the policy itself."""
+    frozen = {name: members[name] for name in ("reference", "teacher") if name in members}
+    return {name: member for name, member in frozen.items() if member.policy.model is not policy.model}
+
+
 class LocalPasses:
     """Passes in this process; see `ForwardPasses`.
 
     Args:
         policy: Its weights are changed in place.
         settings: Optimizer, schedule, and layout of forward passes.
-        reference: Frozen reference model; None if there is none, or if it is the policy without its adapters.
-        teacher: Frozen teacher model; None if there is none, or if it is the policy.
-        reference_device: Device that computes the reference; None: its own.
-        teacher_device: Same for the teacher.
+        members: Frozen models by `reference` and `teacher`. Without a reference, it is the policy without its adapters.
     """
 
     def __init__(
@@ -154,20 +159,16 @@ class LocalPasses:
         policy: Policy,
         settings: OptimizerSettings,
         *,
-        reference: torch.nn.Module | None = None,
-        teacher: torch.nn.Module | None = None,
-        reference_device: torch.device | None = None,
-        teacher_device: torch.device | None = None,
+        members: Mapping[str, Member] = MappingProxyType({}),
     ) -> None:
         self.policy, self.settings = policy, settings
         self.optimizers = Optimizers(policy, settings)
         self.token_budget = settings.micro_batch_tokens
         self.device = next(policy.model.parameters()).device
-        self.forwards = {"policy": forward_of(policy.model, policy, settings)}
+        self.forwards = {"policy": build_forward(policy.model, policy, settings)}
         """By whose model."""
-        for whose, model, device in (("reference", reference, reference_device), ("teacher", teacher, teacher_device)):
-            if model is not None:
-                self.forwards[whose] = forward_of(model, policy, settings, device)
+        for whose, member in select_frozen_members(policy, members).items():
+            self.forwards[whose] = build_forward(member.policy.model, policy, settings, member.device)
         self.scale = loss_scale(policy)
         self._flops = Flops(policy.model, policy.dtype)
 
@@ -181,12 +182,12 @@ class LocalPasses:
         """See `ForwardPasses.shares`."""
         return self.forwards["policy"].shares
 
-    def gradient(self, request: GradientRequest) -> Tally:
+    def gradient(self, request: GradientRequest) -> MetricAccumulator:
         """See `ForwardPasses.gradient`."""
-        tally, differentiate = Tally(), Differentiation(self.forwards["policy"], self._flops, self.scale)
-        for micro, has_gradient in self._micro_batches_of(request):
+        tally, differentiate = MetricAccumulator(), Differentiation(self.forwards["policy"], self._flops, self.scale)
+        for micro, has_gradient in self._split_micro_batches(request):
             differentiate(micro, request, tally, has_gradient=has_gradient)
-            tally.over += len(micro.ids) > self.token_budget
+            tally.oversized += len(micro.ids) > self.token_budget
         return tally
 
     @torch.no_grad()
@@ -201,13 +202,15 @@ class LocalPasses:
             for micro in self._packed(request.segments, forward.device):
                 outputs = forward(micro, request.temperature)
                 for column, of_segments in outputs_by_column.items():
-                    for i, part in micro.by_segment(values_of(outputs, column).to(self.device)):
+                    for i, part in micro.by_segment(get_output_column(outputs, column).to(self.device)):
                         of_segments[i] = part
         return outputs_by_column
 
     def apply(self) -> dict[str, float]:
         """See `ForwardPasses.apply`."""
-        return apply_gradient(self.policy, self.optimizers, self.settings, clip=_clipped_norm, movement_of=Movement)
+        return apply_gradient(
+            self.policy, self.optimizers, self.settings, clip=_clipped_norm, measure_update=UpdateNorm
+        )
 
     def norm(self) -> float:
         """See `ForwardPasses.norm`."""
@@ -228,7 +231,7 @@ class LocalPasses:
         """See `ForwardPasses.utilization`."""
         return self._flops.utilization(flops, seconds)
 
-    def _micro_batches_of(self, request: GradientRequest) -> Iterator[tuple[MicroBatch, bool]]:
+    def _split_micro_batches(self, request: GradientRequest) -> Iterator[tuple[MicroBatch, bool]]:
         """Yield each micro-batch and whether it has a gradient; those that have one first."""
         flat = set(request.flat)
         sloped = [i for i in range(len(request.segments)) if i not in flat]
@@ -237,9 +240,9 @@ class LocalPasses:
                 yield replace(micro, indices=tuple(places[i] for i in micro.indices)), has_gradient
 
     def _packed(self, segments: Sequence[Segment], device: torch.device) -> Iterable[MicroBatch]:
-        check_ids(segments, self.policy)
+        check_token_ids(segments, self.policy)
         share = self.settings.prefix_sharing and self.shares
-        return pack(segments, token_budget=self.token_budget, device=device, share=share)
+        return pack_segments(segments, token_budget=self.token_budget, device=device, share=share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +254,9 @@ class Differentiation:
     scale: float
     """Factor of the loss; see `loss_scale`."""
 
-    def __call__(self, micro: MicroBatch, request: GradientRequest, tally: Tally, *, has_gradient: bool) -> None:
+    def __call__(
+        self, micro: MicroBatch, request: GradientRequest, tally: MetricAccumulator, *, has_gradient: bool
+    ) -> None:
         """Compute the loss, and its gradient if it has one, and add the results to `tally`."""
         with torch.set_grad_enabled(has_gradient):
             outputs = self.forward(micro, request.temperature, noise=request.noise)
@@ -264,7 +269,7 @@ class Differentiation:
         tally.flops += self.flops.of(micro, backward=has_gradient) * (1 if request.noise is None else 2)
 
 
-def forward_of(
+def build_forward(
     model: torch.nn.Module, policy: Policy, settings: OptimizerSettings, device: torch.device | None = None
 ) -> TokenForward:
     """Return the forward pass of a model, with the critic if it is the policy's."""
@@ -279,7 +284,10 @@ def forward_of(
 
 
 def loss_scale(policy: Policy) -> float:
-    """Return the factor of the loss of a policy, which its gradient is divided by before it is applied."""
+    """Return the factor of the loss of a policy.
+
+    The gradient is divided by it before it is applied.
+    """
     return _FLOAT16_SCALE if policy.dtype == torch.float16 else 1.0
 
 
@@ -289,13 +297,16 @@ def apply_gradient(
     settings: OptimizerSettings,
     *,
     clip: Callable[[Sequence[torch.nn.Parameter], float], float],
-    movement_of: Callable[[Sequence[torch.nn.Parameter]], Movement],
+    measure_update: Callable[[Sequence[torch.nn.Parameter]], UpdateNorm],
 ) -> dict[str, float]:
-    """Make an optimizer step from the gradient at hand, drop the gradient, and return metrics.
+    """Make an optimizer step from the accumulated gradient, and drop the gradient.
 
     Args:
         clip: Scales a longer gradient down to a norm, and returns the norm that it had.
-        movement_of: Measures the change of parameters from this call on.
+        measure_update: Measures the change of parameters from this call on.
+
+    Returns:
+        Metrics of the step.
     """
     parameters, scale = policy.trained(), loss_scale(policy)
     if scale != 1.0:
@@ -306,7 +317,7 @@ def apply_gradient(
     moves = math.isfinite(norm) and norm > 0
     metrics = {"update/grad_norm": norm} if math.isfinite(norm) else {}
     if moves:
-        movement = movement_of(parameters)
+        movement = measure_update(parameters)
         optimizers.update()
         metrics["update/relative_norm"] = movement.ratio()
     drop_gradient(policy)
@@ -322,7 +333,7 @@ def drop_gradient(policy: Policy) -> None:
         parameter.grad = None
 
 
-def values_of(outputs: TokenOutputs, column: str) -> Tensor:
+def get_output_column(outputs: TokenOutputs, column: str) -> Tensor:
     """Return a column of outputs.
 
     Raises:
@@ -334,7 +345,7 @@ def values_of(outputs: TokenOutputs, column: str) -> Tensor:
     return values
 
 
-def check_ids(segments: Sequence[Segment], policy: Policy) -> None:
+def check_token_ids(segments: Sequence[Segment], policy: Policy) -> None:
     """Check that the model has an embedding of every token.
 
     Raises:

@@ -1,7 +1,8 @@
-"""How does a policy learn from a step's groups? Credit, and one update a minibatch and epoch.
+"""Learner that updates a policy on the groups of a step: credit, old log-probs, minibatches and epochs.
 
-Easy to get wrong: the old policy of a step's first update is the one being differentiated, so the pass itself finds its
-log-probs; every later update needs those from before the step.
+Note:
+    In the first update of a step the old policy is the one being differentiated, so its forward pass yields the old
+    log-probs. Every later update needs log-probs from before the step.
 """
 
 from __future__ import annotations
@@ -19,36 +20,42 @@ import torch
 from torch import Tensor
 
 from whetstone.algorithms import PerTrajectory, TokenLoss, supervised
-from whetstone.algorithms.objectives import interpolated, pessimistic
-from whetstone.learning.agreement import check_agreement, disagreement, no_question
-from whetstone.learning.columns import STATE_VALUES, Columns, by_name, kind_of_head
-from whetstone.learning.credit import BatchCredit, CreditedSegment, CreditParts, give_credit, value_lessons
-from whetstone.learning.dynamics import dynamics_gaps
+from whetstone.algorithms.objectives import pessimistic_value, reptile_step
+from whetstone.learning.columns import STATE_VALUES, Columns, collect_columns, get_head_kind
+from whetstone.learning.credit_assignment import (
+    BatchCredit,
+    CreditedSegment,
+    CreditParts,
+    assign_credit,
+    compute_critic_targets,
+)
+from whetstone.learning.dynamics_discriminator import dynamics_gaps
+from whetstone.learning.embedding_noise import EmbeddingNoise
 from whetstone.learning.gradient_noise import interval_steps, sample_part
 from whetstone.learning.losses import UpdateLoss
-from whetstone.learning.minibatch import Minibatch, minibatches_of, spans_passes
+from whetstone.learning.minibatch import Minibatch, spans_passes, split_minibatches
+from whetstone.learning.mismatch_check import check_mismatch, compute_logprob_mismatch, skip_mismatch_check
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.learning.noise import EmbeddingNoise
 from whetstone.learning.packing import MicroBatch
-from whetstone.learning.sequence_logprobs import coefficients, sums_level, sums_of
+from whetstone.learning.sequence_logprobs import build_sequence_logprobs, compute_coefficients, get_sequence_level
 from whetstone.learning.spec import LearningSpec, UpdateBatch, UpdateResult
 from whetstone.learning.token_index import IndexedTrajectory, index_groups, observed_fraction
 from whetstone.learning.token_outputs import TokenOutputs
 from whetstone.policies import Critic
-from whetstone.recipe import CriticSettings
+from whetstone.recipe import CriticSettings, ReinforcementSettings
 from whetstone.seeding import derive_seed
 from whetstone.trajectory import Segment
 
-_OF_AN_UPDATE = ("loss/", "update/", "throughput/", "memory/")
-"""What is one number an update; all else is a mean over its tokens."""
+_PER_UPDATE = ("loss/", "update/", "throughput/", "memory/")
+"""Prefixes of metrics with one number per update; all others are means over its tokens."""
 
 
 class LocalLearner:
-    """A learner in this process; see `protocol.Learner`.
+    """Learner in this process; see `protocol.Learner`.
 
     Args:
-        trainer: The policy and its optimiser.
-        spec: How groups are learned from; None where nothing but demonstrations is.
+        trainer: Policy with its optimizer.
+        spec: How to train on groups; None if only demonstrations are imitated.
     """
 
     def __init__(self, trainer: ModelTrainer, spec: LearningSpec | None = None) -> None:
@@ -57,9 +64,9 @@ class LocalLearner:
 
     @property
     def spec(self) -> LearningSpec:
-        """How groups are learned from."""
+        """Specification of the training on groups."""
         if self._spec is None:
-            raise ValueError("this learner imitates only")
+            raise ValueError("this learner only imitates; create it with a spec to train it on groups")
         return self._spec
 
     @property
@@ -68,85 +75,103 @@ class LocalLearner:
         return self.trainer.token_budget
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
-        """One update per minibatch and epoch, each with its share of the groups; see `protocol.Learner`."""
+        """Make one update per minibatch and epoch; see `protocol.Learner`.
+
+        Each update is made on its part of the groups.
+        """
         outer = batch.outer_rate != 1
         before = [parameter.detach().clone() for parameter in self.trainer.policy.trained()] if outer else []
-        spec, trainer = self._spec_of(batch), self.trainer
+        spec, trainer = self._adapt_spec(batch), self.trainer
         settings, critic = spec.settings, trainer.policy.critic
         trainer.optimizers.share = batch.budget_share
-        held = index_groups(batch.groups, observations=settings.train_on_observations)
+        trajectories = index_groups(batch.groups, observations=settings.train_on_observations)
         columns, stored = partial(batch_columns, spec, trainer), index_groups(batch.for_critic)
         warming = spec.critic is not None and trainer.optimizers.done < spec.critic.warmup_updates
 
         def credit() -> tuple[BatchCredit, list[Minibatch]]:
-            given = give_credit(spec.credit, held, len(batch.groups), columns)
-            taught: list[list[CreditedSegment]] = []
+            batch_credit = assign_credit(spec.credit, trajectories, len(batch.groups), columns)
+            critic_segments: list[list[CreditedSegment]] = []
             if stored and settings.offline_mixture is not None:
                 discount = settings.offline_mixture.critic_discount
-                taught = value_lessons(columns(stored), len(batch.for_critic), discount=discount)
+                critic_segments = compute_critic_targets(columns(stored), len(batch.for_critic), discount=discount)
             gaps = None
-            if taught and settings.offline_mixture is not None and settings.offline_mixture.simulation_weight > 0:
-                gaps = dynamics_gaps(given.columns.held, stored)
+            if (
+                critic_segments
+                and settings.offline_mixture is not None
+                and settings.offline_mixture.simulation_weight > 0
+            ):
+                gaps = dynamics_gaps(batch_credit.columns.trajectories, stored)
             count = settings.minibatches
-            return given, minibatches_of(spec, trainer, given, batch.demonstrations, count, taught, gaps)
+            return batch_credit, split_minibatches(
+                spec, trainer, batch_credit, batch.demonstrations, count, critic_segments, gaps
+            )
 
-        given, minibatches = credit()
+        batch_credit, minibatches = credit()
         noises = _noises(spec, trainer.optimizers.done)
         for _ in range(spec.critic.epochs - 1 if spec.critic is not None else 0):
             for each in minibatches:
                 loss = each.loss(spec, trainer, first=True, critic_only=True)
-                trainer.step(each.segments, loss, **self._scale_of(each), critic_only=True, noise=next(noises))
+                trainer.step(each.segments, loss, **self._step_scale(each), critic_only=True, noise=next(noises))
                 _follow(critic, spec.critic)
-            given, minibatches = credit()
-        metrics = dict(given.metrics)
+            batch_credit, minibatches = credit()
+        metrics = dict(batch_credit.metrics)
         if settings.train_on_observations:
-            metrics["update/observation_fraction"] = observed_fraction(held)
-        if spec.critic is not None and spec.critic.ensemble_size > 1 and any(map(_in_states, trainer.heads)):
-            metrics["value/ensemble_std"] = given.columns["value_deviations"].mean().item() if held else 0.0
+            metrics["update/observation_fraction"] = observed_fraction(trajectories)
+        if spec.critic is not None and spec.critic.ensemble_size > 1 and any(map(_predicts_state_value, trainer.heads)):
+            metrics["value/ensemble_std"] = (
+                batch_credit.columns["value_deviations"].mean().item() if trajectories else 0.0
+            )
         if trainer.process is not None:
-            metrics |= trainer.process.learn(given.columns)
+            metrics |= trainer.process.learn(batch_credit.columns)
         reports: list[tuple[int, dict[str, float]]] = []
         entropies: dict[int, tuple[float, int]] = {}
-        groups = given.by_group[:: settings.minibatches]
+        groups = batch_credit.by_group[:: settings.minibatches]
         for epoch in range(settings.epochs):
             for i, each in enumerate(minibatches):
                 first = epoch == i == 0
                 loss = each.loss(spec, trainer, first=first, critic_only=warming)
-                said = {} if warming else self._with_batch(spec, given, each, loss)
-                agreed = partial(check_agreement, minibatches, loss, batch.version, settings) if first else no_question
+                term_metrics = {} if warming else self._with_batch(spec, batch_credit, each, loss)
+                agreed = (
+                    partial(check_mismatch, minibatches, loss, batch.version, settings)
+                    if first
+                    else skip_mismatch_check
+                )
                 noise = next(noises)
                 measured = first and not warming and self._measures_noise(spec, batch, len(groups))
                 part = sample_part(len(groups), seed=spec.seed, step=trainer.optimizers.done) if measured else []
                 small = self._part_norm(each, loss, groups, part, noise)
-                options = {"critic_only": warming, "agreed": agreed, "noise": noise, **self._scale_of(each)}
+                trainer.optimizers.rate_scale = rate_scale(batch_credit.by_group[i :: settings.minibatches], settings)
+                options = {"critic_only": warming, "agreed": agreed, "noise": noise, **self._step_scale(each)}
                 update = trainer.step(each.segments, loss, flat=each.flat, **options)
                 _follow(critic, spec.critic)
                 _add(entropies, loss.entropy_by_turn)
                 if part and "update/grad_norm" in update and math.isfinite(small):
                     squares = ((small * len(groups) / len(part)) ** 2, update["update/grad_norm"] ** 2)
                     update |= trainer.gradient_noise.add(*squares, part=len(part), count=len(groups))
-                reports.append((each.own_tokens, update | said))
+                reports.append((each.own_tokens, update | term_metrics))
         if entropies:
             trainer.entropies.add(entropies)
-        metrics |= _over_updates(reports) | disagreement(minibatches, batch.version)
+        metrics |= _average_reports(reports) | compute_logprob_mismatch(minibatches, batch.version)
         squared = metrics.pop("importance/weight_squared", 0.0)
-        if squared > 0:  # (Σw)² / (n Σw²): 1 where all count alike
+        if squared > 0:  # (Σw)² / (n Σw²): 1 if all weights are equal
             metrics["importance/effective_sample_fraction"] = metrics["importance/weight_mean"] ** 2 / squared
         if outer:
             self._interpolate(before, batch.outer_rate)
-        return UpdateResult(metrics, given.sizes)
+        return UpdateResult(metrics, batch_credit.sizes)
 
-    def look(self, batch: UpdateBatch) -> dict[str, float]:
-        """See `protocol.LooksAhead`."""
+    def evaluate_loss(self, batch: UpdateBatch) -> dict[str, float]:
+        """Compute the loss without an update; see `protocol.SupportsEvaluate`."""
         spec, trainer = self.spec, self.trainer
-        held, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
-        given = give_credit(spec.credit, held, len(batch.groups), columns)
-        (whole,) = minibatches_of(spec, trainer, given, (), 1)
-        loss = whole.loss(spec, trainer, first=True)
-        said = self._with_batch(spec, given, whole, loss)
-        found = trainer.look(whole.segments, loss, temperature=spec.temperature, divisor=whole.divisor)
-        whole.before = whole.before or list(loss.old)
-        return found | said | disagreement([whole], batch.version)
+        trajectories, columns = index_groups(batch.groups), partial(batch_columns, spec, trainer)
+        batch_credit = assign_credit(spec.credit, trajectories, len(batch.groups), columns)
+        (minibatch,) = split_minibatches(spec, trainer, batch_credit, (), 1)
+        loss = minibatch.loss(spec, trainer, first=True)
+        term_metrics = self._with_batch(spec, batch_credit, minibatch, loss)
+        loss_metrics = trainer.evaluate_loss(
+            minibatch.segments, loss, temperature=spec.temperature, divisor=minibatch.divisor
+        )
+        minibatch.before = minibatch.before or list(loss.old)
+        return loss_metrics | term_metrics | compute_logprob_mismatch([minibatch], batch.version)
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
         """See `protocol.Learner`."""
@@ -172,7 +197,7 @@ class LocalLearner:
         """See `protocol.Learner`."""
         self.trainer.load_state_dict(state)
 
-    def _spec_of(self, batch: UpdateBatch) -> LearningSpec:
+    def _adapt_spec(self, batch: UpdateBatch) -> LearningSpec:
         if batch.minibatches is not None:
             changed = self.spec.settings.model_copy(update={"minibatches": batch.minibatches})
             return replace(self.spec, settings=changed)
@@ -182,7 +207,7 @@ class LocalLearner:
         return replace(self.spec, settings=once, credit=CreditParts(advantage=_recorded))
 
     def _measures_noise(self, spec: LearningSpec, batch: UpdateBatch, groups: int) -> bool:
-        """Return whether this step measures `gradient_noise`: now and then, if only groups make up its gradient."""
+        """Return whether this step measures `gradient_noise`: at intervals, if only groups make up its gradient."""
         others = batch.demonstrations or batch.for_critic or batch.recorded_advantages
         on = spec.settings.measure_noise_scale and groups > 1 and not others
         return on and self.trainer.optimizers.done % interval_steps(groups) == 0
@@ -205,7 +230,7 @@ class LocalLearner:
             segments, loss.part(places), temperature=self.spec.temperature, divisor=divisor, noise=noise
         )
 
-    def _scale_of(self, batch: Minibatch) -> dict[str, Any]:
+    def _step_scale(self, batch: Minibatch) -> dict[str, Any]:
         """Return the temperature and the divisor of a step on a minibatch."""
         return {"temperature": self.spec.temperature, "divisor": batch.divisor}
 
@@ -213,59 +238,76 @@ class LocalLearner:
         """Move the weights only by a fraction of an update; see `UpdateBatch.outer_rate`."""
         with torch.no_grad():
             for parameter, was in zip(self.trainer.policy.trained(), before, strict=True):
-                parameter.copy_(interpolated(was, parameter, rate=rate))
+                parameter.copy_(reptile_step(was, parameter, rate=rate))
         self.trainer.optimizers.refresh()
 
     def _with_batch(
-        self, spec: LearningSpec, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
+        self, spec: LearningSpec, batch_credit: BatchCredit, batch: Minibatch, loss: UpdateLoss
     ) -> dict[str, float]:
         """Add to a loss the terms that are computed over the whole update first. Returns metrics."""
-        loss.usual_entropies = self.trainer.entropies.usual()
+        loss.usual_entropies = self.trainer.entropies.mean_entropies()
         metrics = {}
-        if sums_level(spec.objective) is not None:
-            metrics = _of_sums(spec, self.trainer, given, batch, loss)
+        if get_sequence_level(spec.objective) is not None:
+            metrics = _convert_sequence_loss(spec, self.trainer, batch_credit, batch, loss)
         if spans_passes(spec, batch):
             show = partial(self.trainer.show, batch.segments, temperature=spec.temperature)
             loss.compute_whole(batch.segments, show)
         return metrics
 
 
-def batch_columns(spec: LearningSpec, trainer: ModelTrainer | None, held: Sequence[IndexedTrajectory]) -> Columns:
-    """The columns of trajectories in this run."""
+def batch_columns(
+    spec: LearningSpec, trainer: ModelTrainer | None, trajectories: Sequence[IndexedTrajectory]
+) -> Columns:
+    """Return the columns of trajectories in this run."""
     step, sources = trainer.optimizers.done if trainer is not None else 0, spec.column_sources
     return Columns(
-        held,
+        trajectories,
         learner=trainer,
-        scorer=trainer.process.learner if trainer is not None and trainer.process is not None else None,
+        scorer=trainer.process.trainer if trainer is not None and trainer.process is not None else None,
         temperature=spec.temperature,
         chat=sources.chat,
         roles=sources.roles,
         teacher_reads=sources.teacher_reads,
-        draw=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
-        added=by_name(sources.added),
-        believed=_believed(spec.critic),
+        generator=torch.Generator().manual_seed(derive_seed(spec.seed, "columns", step) % 2**63),
+        custom=collect_columns(sources.added),
+        reduce_ensemble=_ensemble_reduction(spec.critic),
     )
+
+
+def rate_scale(groups: Sequence[Sequence[CreditedSegment]], settings: ReinforcementSettings) -> float:
+    """Return the factor of the learning rate for an update on `groups`.
+
+    See `reinforcement.full_rate_groups`.
+    """
+    if settings.full_rate_groups is None:
+        return 1.0
+    with_signal = sum(any(any(each.segment.advantages or ()) for each in group) for group in groups)
+    return min(1.0, with_signal / settings.full_rate_groups)
 
 
 def _imitation(outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
     return supervised(outputs.logprobs)
 
 
-def _believed(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:
-    return None if settings is None else partial(pessimistic, by=settings.pessimism, strength=settings.pessimism_coef)
+def _ensemble_reduction(settings: CriticSettings | None) -> Callable[[Tensor], Tensor] | None:
+    return (
+        None
+        if settings is None
+        else partial(pessimistic_value, by=settings.pessimism, strength=settings.pessimism_coef)
+    )
 
 
 def _noises(spec: LearningSpec, step: int) -> Iterator[EmbeddingNoise | None]:
-    """For each update of a step that of its second pass; None where there is none."""
+    """Yield, per update of a step, the noise of its second forward pass; None without one."""
     smooth = spec.settings.consistency_regularization
     for number in counting():
         seed = derive_seed(spec.seed, "smoothness", step, number)
         yield None if smooth is None else EmbeddingNoise(smooth.noise, seed)
 
 
-def _in_states(head: str) -> bool:
-    """Whether a head says what a state is worth."""
-    return kind_of_head(head) in STATE_VALUES
+def _predicts_state_value(head: str) -> bool:
+    """Return whether a head predicts the value of a state."""
+    return get_head_kind(head) in STATE_VALUES
 
 
 def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:
@@ -273,8 +315,8 @@ def _follow(critic: Critic | None, settings: CriticSettings | None) -> None:
         critic.follow(settings.target_update_rate)
 
 
-def _add(entropies: dict[int, tuple[float, int]], found: Mapping[int, tuple[float, int]]) -> None:
-    for turn, (total, count) in found.items():
+def _add(entropies: dict[int, tuple[float, int]], added: Mapping[int, tuple[float, int]]) -> None:
+    for turn, (total, count) in added.items():
         before = entropies.get(turn, (0.0, 0))
         entropies[turn] = (before[0] + total, before[1] + count)
 
@@ -283,32 +325,37 @@ def _recorded(advantage: PerTrajectory) -> PerTrajectory:
     return advantage
 
 
-def _over_updates(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """What the updates of a step came to: means over the policy's tokens, or over updates where a number is of one.
+def _average_reports(reports: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Average the metrics of a step's updates, over policy tokens or over updates.
 
     Args:
-        reports: (tokens of the policy, metrics) of each.
+        reports: (number of policy tokens, metrics) of each update.
     """
-    found: dict[str, float] = {}
+    averages: dict[str, float] = {}
     for name in dict.fromkeys(chain.from_iterable(report for _, report in reports)):
-        said = [(tokens, report[name]) for tokens, report in reports if name in report]
-        weights = [0 if name.startswith(_OF_AN_UPDATE) else tokens for tokens, _ in said]
-        values = [value for _, value in said]
-        found[name] = fmean(values, weights) if any(weights) else fmean(values)
-    return found
+        numbers = [(tokens, report[name]) for tokens, report in reports if name in report]
+        weights = [0 if name.startswith(_PER_UPDATE) else tokens for tokens, _ in numbers]
+        values = [value for _, value in numbers]
+        averages[name] = fmean(values, weights) if any(weights) else fmean(values)
+    return averages
 
 
-def _of_sums(
-    spec: LearningSpec, trainer: ModelTrainer, given: BatchCredit, batch: Minibatch, loss: UpdateLoss
+def _convert_sequence_loss(
+    spec: LearningSpec, trainer: ModelTrainer, batch_credit: BatchCredit, batch: Minibatch, loss: UpdateLoss
 ) -> dict[str, float]:
-    """Make an objective on sums one on tokens, at the present weights. Returns what to report."""
-    now = trainer.logprobs(batch.segments, temperature=spec.temperature)
+    """Convert an objective on sequence log-probs to one on tokens, at the current weights.
+
+    Returns metrics.
+    """
+    learner_logprobs = trainer.logprobs(batch.segments, temperature=spec.temperature)
     count = len(batch.credited)
-    logprobs = {"learner": now[:count], "old": batch.old[:count]}
+    logprobs = {"learner": learner_logprobs[:count], "old": batch.old[:count]}
     if "reference_logprobs" in batch.columns:
         logprobs["reference"] = batch.columns["reference_logprobs"][:count]
-    level = sums_level(spec.objective)
-    per_token, value, metrics = coefficients(spec.objective, sums_of(given.columns, batch.placed, level), logprobs)
+    level = get_sequence_level(spec.objective)
+    per_token, value, metrics = compute_coefficients(
+        spec.objective, build_sequence_logprobs(batch_credit.columns, batch.placed, level), logprobs
+    )
     nothing = [torch.zeros(len(old)) for old in batch.old[count:]]
     of_each = value * batch.divisor / max(1, sum(map(len, per_token)))
     shares = [torch.full((len(of),), of_each) for of in per_token]
@@ -322,5 +369,5 @@ def _of_sums(
 
 
 def _by_coefficients(learner_logprobs: Tensor, coefficients: Tensor, shares: Tensor) -> TokenLoss:
-    """A loss of sums at its tokens: in value an equal share each, in gradient what each sum is pushed by."""
+    """Distribute a loss on sums over their tokens: equal parts in value, `coefficients` in gradient."""
     return TokenLoss(shares + coefficients * (learner_logprobs - learner_logprobs.detach()), {})

@@ -5,7 +5,7 @@ Weights are therefore scaled to the divisor, with counts over the whole update (
 
 Note:
     The segments of a trajectory can be in several forward passes. A term that computes one number per trajectory is
-    computed over the whole update first (`WholeBatch`), and differentiated pass by pass.
+    computed over the whole update first (`FullBatchLoss`), and differentiated pass by pass.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import LossTerm, TokenLoss, columns_of, importance_weights
+from whetstone.algorithms import LossTerm, TokenLoss, column_names, importance_weights
 from whetstone.errors import CreditError
 from whetstone.learning.packing import MicroBatch
 from whetstone.learning.token_outputs import TokenOutputs
-from whetstone.plugins import unbound
+from whetstone.plugins import unwrap_partial
 from whetstone.trajectory import Segment
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ WITH_GRADIENT = ("learner_logprobs", "entropies")
 
 
 @dataclass(frozen=True, slots=True)
-class WholeBatch:
+class FullBatchLoss:
     """A term over all tokens of an update: its losses, and their derivatives at the current weights, by which the term
     is differentiated pass by pass.
 
@@ -59,24 +59,26 @@ class WholeBatch:
     def of(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
         """Return the term in a micro-batch: those losses, with those derivatives."""
         logprobs, entropies = outputs.logprobs, outputs.entropies
-        loss = _of(self.losses, micro).to(logprobs)
-        loss = loss + _of(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
+        loss = _concatenate(self.losses, micro).to(logprobs)
+        loss = loss + _concatenate(self.by_logprob, micro).to(logprobs) * (logprobs - logprobs.detach())
         if self.by_entropy is not None:
-            loss = loss + _of(self.by_entropy, micro).to(entropies) * (entropies - entropies.detach())
-        return TokenLoss(loss, {name: _of(values, micro).to(logprobs) for name, values in self.metrics.items()})
+            loss = loss + _concatenate(self.by_entropy, micro).to(entropies) * (entropies - entropies.detach())
+        return TokenLoss(
+            loss, {name: _concatenate(values, micro).to(logprobs) for name, values in self.metrics.items()}
+        )
 
-    def part(self, places: Sequence[int]) -> WholeBatch:
+    def part(self, places: Sequence[int]) -> FullBatchLoss:
         """Return the term of some of the segments, in this order."""
-        return WholeBatch(
+        return FullBatchLoss(
             [self.losses[i] for i in places],
             [self.by_logprob[i] for i in places],
-            _some(self.by_entropy, places),
+            _select(self.by_entropy, places),
             {name: [of[i] for i in places] for name, of in self.metrics.items()},
         )
 
 
 @dataclass(frozen=True, slots=True)
-class LossFindings:
+class PassStatistics:
     """Results of forward passes over segments in addition to their loss."""
 
     old: list[Tensor] | None
@@ -90,14 +92,14 @@ class UpdateLoss:
     """The loss of one update."""
 
     terms: Sequence[LossTerm]
-    """With numbers as weights, which include what turns a sum over the divisor into the term's mean."""
+    """Terms with numbers as weights, which include the factor from a sum over the divisor to the term's mean."""
     old: list[Tensor]
     """Per segment, [A] log-probs before this step's updates."""
     first: bool = False
     """Whether this is the first update of a step: `old` is then a result of the forward passes, and is written here."""
     columns: Mapping[str, PerSegment] = field(default_factory=dict)
     """Columns that terms read, in addition to those of the forward passes."""
-    kept: PerSegment | None = None
+    use_sampler_logprobs: PerSegment | None = None
     """[A] whether the sampler's log-probs are used instead of the old policy's; None: nowhere."""
     weights: Sequence[float] | None = None
     """Per segment, the weight by `aggregation` of its tokens in terms over `sampled` and `all`; None: 1. Tokens of
@@ -108,7 +110,7 @@ class UpdateLoss:
     """[turns] of recent updates, NaN if there was none; None: no past."""
     entropy_by_turn: dict[int, tuple[float, int]] = field(default_factory=dict)
     """(sum, tokens) of entropy at each turn, written by the forward passes if a term reads `usual_entropies`."""
-    whole: Mapping[str, WholeBatch] = field(default_factory=dict)
+    full_batch: Mapping[str, FullBatchLoss] = field(default_factory=dict)
     """Terms that were computed over the whole update, by name."""
 
     def __call__(self, outputs: TokenOutputs, micro: MicroBatch) -> TokenLoss:
@@ -124,10 +126,10 @@ class UpdateLoss:
         for term in self.terms:
             if absent.intersection(term.columns):
                 continue
-            scale = self._scale_of(term, micro)
-            whole = self.whole.get(term.name)
-            found = whole.of(outputs, micro) if whole is not None else compute_term(term, columns, scale)
-            part, reported = found.loss, found.metrics
+            scale = self._get_scale(term, micro)
+            full_batch = self.full_batch.get(term.name)
+            result = full_batch.of(outputs, micro) if full_batch is not None else compute_term(term, columns, scale)
+            part, reported = result.loss, result.metrics
             if term.over == "expert":
                 part = torch.where(micro.expert, part, 0.0)
                 reported = {name: values.masked_fill(~micro.expert, torch.nan) for name, values in reported.items()}
@@ -143,29 +145,32 @@ class UpdateLoss:
         return TokenLoss(functools.reduce(torch.add, parts), metrics)
 
     def part(self, places: Sequence[int]) -> UpdateLoss:
-        """Return the loss of some of the segments, in this order, for another process; its findings are its own."""
+        """Return the loss of some of the segments, in this order, for another process.
+
+        Its statistics are separate.
+        """
         wanted = list(places)
         return replace(
             self,
-            old=_some(self.old, wanted) or [],
+            old=_select(self.old, wanted) or [],
             columns={name: [of[i] for i in wanted] for name, of in self.columns.items()},
-            kept=_some(self.kept, wanted),
-            weights=_some(self.weights, wanted),
-            critic_weights=_some(self.critic_weights, wanted),
+            use_sampler_logprobs=_select(self.use_sampler_logprobs, wanted),
+            weights=_select(self.weights, wanted),
+            critic_weights=_select(self.critic_weights, wanted),
             entropy_by_turn={},
-            whole={name: of.part(wanted) for name, of in self.whole.items()},
+            full_batch={name: of.part(wanted) for name, of in self.full_batch.items()},
         )
 
-    def found(self) -> LossFindings:
+    def collect_statistics(self) -> PassStatistics:
         """Return the findings of a part."""
-        return LossFindings([old.cpu() for old in self.old] if self.first else None, self.entropy_by_turn)
+        return PassStatistics([old.cpu() for old in self.old] if self.first else None, self.entropy_by_turn)
 
-    def take(self, places: Sequence[int], found: LossFindings) -> None:
+    def add_statistics(self, places: Sequence[int], statistics: PassStatistics) -> None:
         """Add the findings of the part of these segments."""
-        for place, old in zip(places, found.old or (), strict=False):
+        for place, old in zip(places, statistics.old or (), strict=False):
             if len(old):  # else another part has it
                 self.old[place] = old
-        for turn, (total, count) in found.entropy_by_turn.items():
+        for turn, (total, count) in statistics.entropy_by_turn.items():
             self._add_entropy(turn, total, count)
 
     def note_old(self, outputs: TokenOutputs, micro: MicroBatch) -> None:
@@ -190,7 +195,7 @@ class UpdateLoss:
             self.note_old(outputs, micro)
             columns = self.read_columns(outputs, micro)
             for term in spanning:
-                scale = self._scale_of(term, micro)
+                scale = self._get_scale(term, micro)
                 if scale is not None:
                     columns[f"scale of {term.name}"] = scale
             for name, column in columns.items():
@@ -203,17 +208,18 @@ class UpdateLoss:
         numbers: dict[str, int] = {}
         owner = torch.tensor([numbers.setdefault(s.trajectory_id, len(numbers)) for s in segments], dtype=torch.long)
         columns["sequence"] = owner.repeat_interleave(torch.tensor(counts)).to(columns["sequence"])
-        self.whole = {
-            term.name: _whole_of(term, columns, columns.get(f"scale of {term.name}"), counts) for term in spanning
+        self.full_batch = {
+            term.name: _differentiate_term(term, columns, columns.get(f"scale of {term.name}"), counts)
+            for term in spanning
         }
 
     def read_columns(self, outputs: TokenOutputs, micro: MicroBatch) -> dict[str, Tensor]:
         """Return the columns, [A] each, that terms can read of a micro-batch."""
         count = torch.tensor(micro.counts, device=outputs.logprobs.device)
-        old, drawn = _of(self.old, micro), micro.sampler_logprobs
+        old, drawn = _concatenate(self.old, micro), micro.sampler_logprobs
         drawn = torch.where(drawn.isnan(), old, drawn)  # a token that was not sampled has no ratio to a sampler
-        if self.kept is not None:
-            old = torch.where(_of(self.kept, micro).to(old.device), drawn, old)
+        if self.use_sampler_logprobs is not None:
+            old = torch.where(_concatenate(self.use_sampler_logprobs, micro).to(old.device), drawn, old)
         columns = {
             "learner_logprobs": outputs.logprobs,
             "old_logprobs": old,
@@ -225,7 +231,7 @@ class UpdateLoss:
         }
         for name, per_segment in self.columns.items():
             like = outputs.values if name in CRITIC_COLUMNS and outputs.values is not None else outputs.logprobs
-            columns[name] = _of(per_segment, micro).to(like)
+            columns[name] = _concatenate(per_segment, micro).to(like)
         if outputs.perturbed is not None:
             columns["perturbed_logprobs"] = outputs.perturbed.logprobs
         if outputs.values is not None and "critic_targets" in columns:
@@ -237,8 +243,8 @@ class UpdateLoss:
             columns["usual_entropies"] = self._usual_entropies(outputs.entropies, micro)
         return columns
 
-    def _scale_of(self, term: LossTerm, micro: MicroBatch) -> Tensor | None:
-        """Return [A] the weight of each token in the mean of a term; None: 1."""
+    def _get_scale(self, term: LossTerm, micro: MicroBatch) -> Tensor | None:
+        """Return [A] the weight of each token in a term's mean; None: 1."""
         if "value_slopes" in term.columns:  # of a penalty that weighs all tokens equally
             return None
         per_segment = {"critic": self.critic_weights, "expert": None}.get(term.over, self.weights)
@@ -268,9 +274,9 @@ def compute_term(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | 
     Raises:
         CreditError: The function did not return one loss per token.
     """
-    found = _call(term.function, columns)
-    check_loss(found, describe_term(term.name, term.function), columns["learner_logprobs"])
-    loss, metrics = found.loss, dict(found.metrics)
+    result = _call(term.function, columns)
+    check_loss(result, describe_term(term.name, term.function), columns["learner_logprobs"])
+    loss, metrics = result.loss, dict(result.metrics)
     if term.correction is not None:
         weights = _call(term.correction, columns)
         loss = weights * loss
@@ -287,12 +293,12 @@ def compute_term(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | 
 
 def describe_term(name: str, function: Callable[..., Any]) -> str:
     """Return the function of a term as messages name it."""
-    inner = unbound(function)
+    inner = unwrap_partial(function)
     kind = "objective" if name == POLICY else "loss term"
     return f"{kind} ({getattr(inner, '__name__', type(inner).__name__)})"
 
 
-def check_loss(found: Any, who: str, logprobs: Tensor) -> None:
+def check_loss(result: Any, who: str, logprobs: Tensor) -> None:
     """Check that a function returned a TokenLoss with one loss per token.
 
     Args:
@@ -301,10 +307,10 @@ def check_loss(found: Any, who: str, logprobs: Tensor) -> None:
     Raises:
         CreditError: It returned anything else.
     """
-    if not isinstance(found, TokenLoss):
+    if not isinstance(result, TokenLoss):
         remedy = "a loss per token and metrics: from whetstone.algorithms import TokenLoss"
-        raise CreditError(f"{who} returned {type(found).__name__}, not TokenLoss(loss, metrics), {remedy}")
-    for name, values in {"loss": found.loss, **found.metrics}.items():
+        raise CreditError(f"{who} returned {type(result).__name__}, not TokenLoss(loss, metrics), {remedy}")
+    for name, values in {"loss": result.loss, **result.metrics}.items():
         if not isinstance(values, Tensor) or values.shape != logprobs.shape:
             shape = "×".join(map(str, values.shape)) or "a single one" if isinstance(values, Tensor) else repr(values)
             what = "losses" if name == "loss" else f"values of the metric {name}"
@@ -312,34 +318,36 @@ def check_loss(found: Any, who: str, logprobs: Tensor) -> None:
             raise CreditError(f"{who}: {len(logprobs)} {what} are expected, one per token, got {shape}{mean}")
 
 
-def _whole_of(term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None, counts: list[int]) -> WholeBatch:
+def _differentiate_term(
+    term: LossTerm, columns: Mapping[str, Tensor], scale: Tensor | None, counts: list[int]
+) -> FullBatchLoss:
     leaves = {name: columns[name].detach().requires_grad_() for name in WITH_GRADIENT}
     with torch.enable_grad():
-        found = compute_term(term, {**columns, **leaves}, scale)
+        result = compute_term(term, {**columns, **leaves}, scale)
         by_logprob, by_entropy = torch.autograd.grad(
-            found.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            result.loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
         )
-    return WholeBatch(
-        losses=torch.split(found.loss.detach(), counts),
+    return FullBatchLoss(
+        losses=torch.split(result.loss.detach(), counts),
         by_logprob=torch.split(by_logprob, counts),
         by_entropy=torch.split(by_entropy, counts) if bool(by_entropy.any()) else None,
-        metrics={name: torch.split(values.detach(), counts) for name, values in found.metrics.items()},
+        metrics={name: torch.split(values.detach(), counts) for name, values in result.metrics.items()},
     )
 
 
 def _call(function: Callable[..., Any], columns: Mapping[str, Tensor]) -> Any:
-    return function(*(columns[name] for name in columns_of(function)))
+    return function(*(columns[name] for name in column_names(function)))
 
 
 def _per_token(numbers: Sequence[float], micro: MicroBatch) -> Tensor:
     """Return [A] the number of each segment at its tokens."""
-    of_each = _of([torch.tensor([number]) for number in numbers], micro)
+    of_each = _concatenate([torch.tensor([number]) for number in numbers], micro)
     return of_each.repeat_interleave(torch.tensor(micro.counts))
 
 
-def _some(per_segment: Sequence[T] | None, places: Sequence[int]) -> list[T] | None:
+def _select(per_segment: Sequence[T] | None, places: Sequence[int]) -> list[T] | None:
     return None if per_segment is None else [per_segment[i] for i in places]
 
 
-def _of(per_segment: PerSegment, micro: MicroBatch) -> Tensor:
+def _concatenate(per_segment: PerSegment, micro: MicroBatch) -> Tensor:
     return torch.cat([per_segment[i] for i in micro.indices])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
+from whetstone.inference import MEMBERS, Member, load_member_states, member_states
 from whetstone.learning.protocol import Closes, Learner
 from whetstone.learning.spec import UpdateBatch, UpdateResult
 from whetstone.trajectory import Group, Segment
@@ -17,16 +18,19 @@ from whetstone.trajectory import Group, Segment
 class MemberLearner:
     """A learner of several members; see `protocol.Learner`.
 
-    Weights, state and imitation are those of the first member. The metrics of the others have the prefix
+    Weights and imitation are those of the first member. The metrics of the others have the prefix
     `members/NAME/`.
 
     Args:
-        learners: Learner of each trained member, by name; the policy's is the first.
+        name: Name of the first member.
+        first: Learner of the first member.
+        members: The other members by name.
     """
 
-    def __init__(self, learners: Mapping[str, Learner]) -> None:
-        self.learners = dict(learners)
-        self.name, self.first = next(iter(self.learners.items()))
+    def __init__(self, name: str, first: Learner, members: Mapping[str, Member]) -> None:
+        self.name, self.first, self.members = name, first, members
+        trained = {name: each.learner for name, each in members.items() if each.is_trained and each.is_sampled}
+        self.learners: dict[str, Learner] = {name: first, **trained}
 
     @property
     def token_budget(self) -> int:
@@ -35,14 +39,17 @@ class MemberLearner:
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
         """Update each member on the trajectories that it sampled; see `protocol.Learner`."""
+        if len(self.learners) == 1:
+            return self.first.update(batch)
         metrics: dict[str, float] = {}
         advantages: dict[str, float] = {}
         for name, learner in self.learners.items():
             is_first = name == self.name
+            names = (name, "") if is_first else (name,)  # the first has the trajectories that no member sampled
             own = replace(
                 batch,
-                groups=groups_of(batch.groups, name, is_first=is_first),
-                for_critic=groups_of(batch.for_critic, name, is_first=is_first),
+                groups=filter_member_groups(batch.groups, names),
+                for_critic=filter_member_groups(batch.for_critic, names),
                 demonstrations=batch.demonstrations if is_first else (),
             )
             if not own.groups and not own.demonstrations:
@@ -68,26 +75,26 @@ class MemberLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """See `protocol.Learner`."""
-        return self.first.state_dict()
+        state = self.first.state_dict()
+        return state | {MEMBERS: {**state.get(MEMBERS, {}), **member_states(self.members)}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `protocol.Learner`."""
         self.first.load_state_dict(state)
+        load_member_states(self.members, state)
 
     def close(self) -> None:
         """See `protocol.Closes`."""
         for learner in self.learners.values():
-            if fulfils(learner, Closes):
+            if implements_protocol(learner, Closes):
                 learner.close()
 
 
-def groups_of(groups: Sequence[Group], member: str, *, is_first: bool) -> tuple[Group, ...]:
-    """Return the groups with the trajectories that a member sampled; groups without any are left out.
+def filter_member_groups(groups: Sequence[Group], names: Collection[str]) -> tuple[Group, ...]:
+    """Return the groups with only the trajectories whose `member` is one of these names.
 
-    Args:
-        is_first: The member is the first one, which is also trained on trajectories that no member sampled.
+    Groups without any are left out.
     """
-    names = (member, "") if is_first else (member,)
     own = (
         replace(group, trajectories=tuple(each for each in group.trajectories if each.member in names))
         for group in groups

@@ -14,74 +14,60 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from whetstone.algorithms import usual_entropy
 from whetstone.errors import NonFiniteError
+from whetstone.inference import MEMBERS, Member, load_member_states, member_states
+from whetstone.learning.embedding_noise import EmbeddingNoise
 from whetstone.learning.forward_passes import (
     ForwardPasses,
     GradientRequest,
     LocalPasses,
-    LossOf,
     ReadRequest,
+    TokenLossFunction,
     Watch,
     Whose,
     is_out_of_memory,
 )
 from whetstone.learning.gradient_noise import GradientNoise
-from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.metric_accumulator import MetricAccumulator
 from whetstone.learning.optimizer import Optimizers
-from whetstone.learning.packing import MicroBatch, pack
-from whetstone.learning.tally import Tally
+from whetstone.learning.packing import MicroBatch, pack_segments
 from whetstone.learning.token_outputs import Layout, TokenOutputs
 from whetstone.policies import Policy
 from whetstone.recipe import OptimizerSettings
 from whetstone.trajectory import Segment
 
+if TYPE_CHECKING:
+    from whetstone.learning.implicit_prm import ProcessModel
+
 T = TypeVar("T")
+PROCESS = "implicit_prm"
+"""Name of the member that is an implicit process reward model."""
 SMALLEST_BUDGET = 64
-"""Tokens of a pass that are not halved any more."""
+"""Minimum number of tokens of a forward pass; smaller budgets are not halved again."""
 _ANY_LENGTH = 2**62
 
 
-class Companion(Protocol):
-    """A model that learns beside the policy."""
-
-    @property
-    def learner(self) -> ModelTrainer:
-        """What computes it."""
-        ...
-
-    def learn(self, columns: Any) -> dict[str, float]:
-        """Learn from a step's columns; returns metrics."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its weights and optimiser."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        ...
-
-
 class PastEntropies:
-    """What entropy was at each turn in recent updates."""
+    """Entropies at each turn in recent updates."""
 
     def __init__(self, window: int = 10) -> None:
         self.window = window
         self.updates: list[dict[int, tuple[float, int]]] = []
         """By turn, (sum, tokens), the oldest first."""
 
-    def add(self, found: dict[int, tuple[float, int]]) -> None:
-        """Remember one more update."""
-        self.updates = [*self.updates, found][-self.window :]
+    def add(self, entropies: dict[int, tuple[float, int]]) -> None:
+        """Add the entropies of one more update."""
+        self.updates = [*self.updates, entropies][-self.window :]
 
-    def usual(self) -> Tensor:
-        """[turns] the mean over the window; NaN for a turn no update had."""
+    def mean_entropies(self) -> Tensor:
+        """Return [turns] the mean over the window; NaN for a turn without an update."""
         turns = 1 + max((turn for update in self.updates for turn in update), default=-1)
         past = torch.zeros(2, max(1, len(self.updates)), turns, dtype=torch.float64)
         for k, update in enumerate(self.updates):
@@ -96,12 +82,8 @@ class ModelTrainer:
     Args:
         policy: Its weights are changed in place.
         settings: Optimizer, schedule, and layout of forward passes.
-        reference: Frozen reference model; None if there is none, or if it is the policy without its adapters.
-        teacher: Frozen teacher model; None if there is none.
-        own_teacher: Whether the teacher is the policy.
-        process: Process reward model that is trained with the policy; None: there is none.
-        reference_device: Device that computes the reference; None: its own.
-        teacher_device: Same for the teacher.
+        members: Other models by name: `reference`, `teacher`, which can be the policy itself, and `implicit_prm`.
+            Without a reference, it is the policy without its adapters.
         passes: Computes the forward passes, those of reference and teacher included; None: this process.
     """
 
@@ -110,29 +92,18 @@ class ModelTrainer:
         policy: Policy,
         settings: OptimizerSettings,
         *,
-        reference: torch.nn.Module | None = None,
-        teacher: torch.nn.Module | None = None,
-        own_teacher: bool = False,
-        process: Companion | None = None,
-        reference_device: torch.device | None = None,
-        teacher_device: torch.device | None = None,
+        members: Mapping[str, Member] = MappingProxyType({}),
         passes: ForwardPasses | None = None,
     ) -> None:
-        self.policy, self.settings, self.reference, self.process = policy, settings, reference, process
-        self.passes = passes or LocalPasses(
-            policy,
-            settings,
-            reference=reference,
-            teacher=teacher,
-            reference_device=reference_device,
-            teacher_device=teacher_device,
-        )
+        self.policy, self.settings, self.members = policy, settings, members
+        self.reference = members["reference"].policy.model if "reference" in members else None
+        self.process: ProcessModel | None = members[PROCESS].learner if PROCESS in members else None
+        self.passes = passes or LocalPasses(policy, settings, members=members)
         self.nonfinite_in_a_row = 0
         self.out_of_memory = 0
         """Number of times that memory did not suffice."""
         self.moved_reference = False
         """Whether the reference differs from the one at the start of the stage."""
-        self.has_teacher = own_teacher or teacher is not None
         self.watch: Watch | None = None
         """Receives every micro-batch of an update before its backward pass, to explain the update."""
         self.entropies = PastEntropies()
@@ -161,7 +132,7 @@ class ModelTrainer:
     def step(
         self,
         segments: Sequence[Segment],
-        loss_of: LossOf,
+        loss_of: TokenLossFunction,
         *,
         temperature: float = 1.0,
         divisor: int | None = None,
@@ -170,28 +141,29 @@ class ModelTrainer:
         agreed: Callable[[], None] = lambda: None,
         noise: EmbeddingNoise | None = None,
     ) -> dict[str, float]:
-        """One optimiser step on the mean loss of all action tokens in `segments`.
+        """Make one optimizer step on the mean loss of all action tokens in `segments`.
 
-        Without an action token, or where the gradient is 0 (all advantages 0), nothing is updated; where the
-        gradient is not finite, neither. `update/skipped_fraction` is then 1.
+        Nothing is updated without an action token, if the gradient is 0 (all advantages 0), or if it is not finite.
+        `update/skipped_fraction` is then 1.
 
         `loss/total` and its terms (`loss/…`) are sums over the tokens, divided by the divisor. Every other metric is a
         mean over the policy's own action tokens, whatever their credit, or over an expert's if there are no others.
 
         Args:
-            temperature: What the sampler divided its logits by; the log-probs here are under the same.
-            divisor: Tokens the loss is divided by; by default those in `segments`.
-            flat: Which of the segments have no gradient, whatever the weights: they are computed once, for what is
-                reported, and not differentiated.
-            critic_only: Whether only critics take a step.
-            agreed: Called when the gradient is there and before it is applied; what it raises is raised, and nothing
-                is applied.
-            noise: What a second pass's embeddings have, for losses that compare with it.
+            temperature: Divisor of the logits in sampling; log-probs are computed with the same.
+            divisor: Number of tokens that the loss is divided by; by default those in `segments`.
+            flat: Indices of segments without a gradient, whatever the weights: they are computed once, for metrics
+                only.
+            critic_only: Whether only critics are updated.
+            agreed: Called after the gradient is computed and before it is applied. If it raises an error, nothing is
+                applied.
+            noise: Embedding noise of a second forward pass, for losses that compare with it.
 
-        Where memory does not suffice, the update is made again in halves as large, and so are all that follow.
+        If memory does not suffice, this update is repeated with passes of half the size, and later updates use that
+        size too.
 
         Raises:
-            NonFiniteError: The gradient was not finite so many updates in a row as the recipe bears.
+            NonFiniteError: The gradient was not finite in as many consecutive updates as the recipe allows.
         """
         total = sum(map(action_tokens, segments))
         if total == 0:
@@ -199,7 +171,7 @@ class ModelTrainer:
         divisor = total if divisor is None else divisor
         began = time.perf_counter()
         request = GradientRequest(segments, loss_of, divisor, temperature, flat, noise, self.watch)
-        tally: Tally | None = None
+        tally: MetricAccumulator | None = None
         while tally is None:
             with self._smaller_if_full():
                 tally = self.passes.gradient(request)
@@ -216,7 +188,7 @@ class ModelTrainer:
         return metrics | {
             "update/tokens": float(total),
             "update/learning_rate": self.optimizers.rate(),
-            "throughput/update_tokens_per_second": tally.standing / seconds,
+            "throughput/update_tokens_per_second": tally.segment_tokens / seconds,
             "throughput/mfu": self.passes.utilization(tally.flops, seconds),
             "memory/peak_gib": self.passes.peak_memory(),
             "memory/micro_batch_tokens": float(self.token_budget),
@@ -225,21 +197,24 @@ class ModelTrainer:
     def gradient_norm(
         self,
         segments: Sequence[Segment],
-        loss_of: LossOf,
+        loss_of: TokenLossFunction,
         *,
         temperature: float = 1.0,
         divisor: int,
         noise: EmbeddingNoise | None = None,
     ) -> float:
-        """Return the norm of the gradient of the loss over `segments`, and drop the gradient; see `step`."""
+        """Compute the norm of the gradient of the loss over `segments`; see `step`.
+
+        The gradient is dropped.
+        """
         try:
             self._gradient(GradientRequest(segments, loss_of, divisor, temperature, noise=noise))
             return self.passes.norm()
         finally:
             self.passes.drop()
 
-    def look(
-        self, segments: Sequence[Segment], loss_of: LossOf, *, temperature: float = 1.0, divisor: int
+    def evaluate_loss(
+        self, segments: Sequence[Segment], loss_of: TokenLossFunction, *, temperature: float = 1.0, divisor: int
     ) -> dict[str, float]:
         """Return the loss metrics of `step`, without a gradient or a step."""
         everything = range(len(segments))
@@ -254,12 +229,15 @@ class ModelTrainer:
         Raises:
             ValueError: There is no teacher.
         """
-        if of == "teacher" and not self.has_teacher:
+        if of == "teacher" and "teacher" not in self.members:
             raise ValueError("there is no teacher")
         return self._read(ReadRequest(segments, temperature=temperature, whose=of))["logprobs"]
 
     def values(self, segments: Sequence[Segment], *, temperature: float = 1.0) -> list[Tensor]:
-        """Return [A, heads] values of the critics of the state before each action token of each segment."""
+        """Return [A, heads] critic values per segment.
+
+        Each is the value of the state before an action token.
+        """
         return self._read(ReadRequest(segments, ("values",), temperature))["values"]
 
     def show(
@@ -270,34 +248,36 @@ class ModelTrainer:
         temperature: float = 1.0,
     ) -> None:
         """Pass log-probs and entropies of every segment, at the current weights, to a function, as a micro-batch."""
-        found = self._read(ReadRequest(segments, ("logprobs", "entropies"), temperature))
+        columns = self._read(ReadRequest(segments, ("logprobs", "entropies"), temperature))
         for i, segment in enumerate(segments):
             if action_tokens(segment):
-                outputs = TokenOutputs(found["logprobs"][i], found["entropies"][i])
-                (micro,) = pack([segment], token_budget=_ANY_LENGTH, device=outputs.logprobs.device)
+                outputs = TokenOutputs(columns["logprobs"][i], columns["entropies"][i])
+                (micro,) = pack_segments([segment], token_budget=_ANY_LENGTH, device=outputs.logprobs.device)
                 to(outputs, replace(micro, indices=(i,)))
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """What its critic foretells, column by column."""
+        """Predictions of the critic, column by column."""
         return self.policy.critic.heads if self.policy.critic is not None else ()
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and what else is remembered; the weights are saved as a model folder."""
-        process = self.process.state_dict() if self.process is not None else None
-        found = self.optimizers.state_dict() | {"entropies": self.entropies.updates, "process": process}
-        found["gradient_noise"] = self.gradient_noise.state_dict()
+        """Return the state of optimizer, metrics and other members; the weights are saved as a model folder."""
+        state = self.optimizers.state_dict() | {"entropies": self.entropies.updates}
+        state[MEMBERS] = member_states(self.members)
+        state["gradient_noise"] = self.gradient_noise.state_dict()
         if self.reference is not None and self.moved_reference:
-            found["reference"] = {name: each.detach() for name, each in self.reference.named_parameters()}
-        return found
+            state["reference"] = {name: each.detach() for name, each in self.reference.named_parameters()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore a state of `state_dict`."""
         self.optimizers.load_state_dict(state)
         self.entropies.updates = list(state.get("entropies", ()))
         self.gradient_noise.load_state_dict(state.get("gradient_noise"))
-        if self.process is not None:
-            self.process.load_state_dict(state["process"])
+        load_member_states(self.members, state)
+        if self.process is not None and state.get("process") is not None:  # of a checkpoint without `members`
+            self.process.trainer.policy.model.load_state_dict(state["process"]["weights"])
+            self.process.load_state_dict(state["process"]["optimizer"])
         if self.reference is not None and "reference" in state:
             with torch.no_grad():
                 for name, each in self.reference.named_parameters():
@@ -324,7 +304,7 @@ class ModelTrainer:
         self.moved_reference = True
         self.passes.take_reference()
 
-    def _gradient(self, request: GradientRequest) -> Tally:
+    def _gradient(self, request: GradientRequest) -> MetricAccumulator:
         return self._within_memory(lambda: self.passes.gradient(request))
 
     def _read(self, request: ReadRequest) -> Mapping[str, list[Tensor]]:
@@ -358,10 +338,13 @@ class ModelTrainer:
 
 
 def action_tokens(segment: Segment) -> int:
-    """How many tokens of a segment can be trained; its first cannot, since nothing predicts it."""
+    """Return the number of tokens of a segment that can be trained.
+
+    The first token cannot, since nothing predicts it.
+    """
     return sum(segment.action_mask[1:])
 
 
-def action_places(segment: Segment) -> list[int]:
-    """[A] where they stand."""
+def get_action_positions(segment: Segment) -> list[int]:
+    """Return [A] the positions of the action tokens of a segment."""
     return [place for place, trained in enumerate(segment.action_mask) if trained and place > 0]

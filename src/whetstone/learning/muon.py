@@ -62,7 +62,7 @@ class Muon(torch.optim.Muon):
         momentum = state["momentum_buffer"]
         momentum.lerp_(matrix.grad, 1 - group["momentum"])
         direction = matrix.grad.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-        update = orthogonalize(
+        update = newton_schulz(
             direction.to(getattr(torch, group[_DTYPE])), group["ns_coefficients"], group["ns_steps"], group["eps"]
         )
         rate = group["lr"] * _rate_factor(group["adjust_lr_fn"], *matrix.shape)
@@ -70,7 +70,7 @@ class Muon(torch.optim.Muon):
         matrix.add_(update.to(matrix.dtype), alpha=-rate)
 
 
-def orthogonalize(
+def newton_schulz(
     matrix: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float = 1e-7
 ) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix by a quintic Newton-Schulz iteration.

@@ -1,7 +1,8 @@
-"""What turns gradients into steps? AdamW, or Muon for the matrices inside the model with AdamW for the rest.
+"""Optimizers and learning rate schedule: AdamW, or Muon for hidden matrices with AdamW for the rest.
 
-Easy to get wrong: Muon is for matrices that map hidden states to hidden states. Embeddings, the output
-layer and gains are left to AdamW, as its authors say.
+Note:
+    Muon is for matrices that map hidden states to hidden states. Embeddings, the output layer and gains are trained
+    with AdamW, as its authors recommend.
 
 Source: Loshchilov and Hutter 2019, arXiv:1711.05101 (AdamW); Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/,
 with the step size matched to AdamW's as in Liu et al. 2025, arXiv:2502.16982 (both as in torch.optim).
@@ -21,27 +22,27 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
 from whetstone.learning.muon import Muon
+from whetstone.optional_dependencies import install_command
 from whetstone.policies import Policy, fast_dtype
 from whetstone.recipe import OptimizerSettings
 
 _OUTER_SHARE = 0.3
-"""Beside Muon, AdamW's share of the learning rate: at the same rate embeddings are torn about (measured on the
-demo's warm-up: success after 150 steps 1 % at a share of 1, 50 % at 0.3)."""
+"""Factor of AdamW's learning rate if it is used with Muon. At the full rate embeddings become unstable (measured on the
+demo's warm-up: success after 150 steps is 1 % at a factor of 1, 50 % at 0.3)."""
 
 
 _BETAS = (0.9, 0.95)
 _SHARDED = "whetstone.learning.sharded_state"
 SHARDS = "shards"
-"""In a saved state, the folder of what several processes wrote of it, each its own; absent where one wrote it all."""
+"""Key of a saved state: the folder with the shards that several processes wrote; absent if one process wrote all."""
 
 
 class Optimizers:
-    """The optimiser of a stage, its schedule, and its state as one thing to save.
+    """Optimizers of a stage, their schedule, and their state as one checkpoint entry.
 
     Args:
-        of_matrices: What stands for Muon; it has its options.
+        of_matrices: Optimizer used instead of Muon, with the same options.
     """
 
     def __init__(
@@ -49,13 +50,15 @@ class Optimizers:
     ) -> None:
         self.settings, self.done = settings, 0
         self.share = 0.0
-        """How much of the stage's budget is used up."""
+        """Fraction of the stage's budget that is used."""
+        self.rate_scale = 1.0
+        """Factor of the policy's learning rate in the next update (`reinforcement.full_rate_groups`)."""
         self.critic_only = False
-        """Whether an update leaves the policy, its momentum too, as it is."""
-        parameters, outside = policy.trained(), policy.outside
+        """Whether an update changes only critics, and neither the policy nor its momentum."""
+        parameters, outside = policy.trained(), policy.non_body_parameters
         offloads = settings.optimizer_offload and policy.device.type != "cpu"
         self._kept = {p: _kept_copy(p) for p in parameters} if offloads else {}
-        """By parameter on a device, the copy on the CPU that is updated in its place."""
+        """CPU copy that is updated instead of a parameter, by parameter on a device."""
         inner = [
             p for p in parameters if p.ndim == 2 and id(p) not in outside and settings.optimizer.startswith("muon")
         ]
@@ -75,32 +78,35 @@ class Optimizers:
             options = {"lr": rate, "weight_decay": decay, "adjust_lr_fn": "match_rms_adamw"}
             dtype = iteration_dtype(settings.optimizer, matrices[0].device)
             self._optimizers.append(of_matrices(matrices, iteration_dtype=dtype, **options))
+        self._critic: Optimizer | None = None
         if policy.critic is not None:
             critic = self._updated(critic)
-            self._optimizers.append(AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0))
+            self._critic = AdamW(critic, lr=policy.critic.learning_rate, betas=_BETAS, weight_decay=0.0)
+            self._optimizers.append(self._critic)
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
 
     @property
     def place(self) -> float:
-        """How far along the stage is, in steps: by its steps or by its budget, whichever ends it first."""
+        """Progress of the stage in steps, by its steps or its budget, whichever ends it first."""
         return max(self.done, min(1.0, self.share) * self.settings.steps)
 
     @property
-    def each(self) -> Sequence[Optimizer]:
-        """Of the matrices, of the rest, of critics; as many of them as there are."""
+    def all_optimizers(self) -> Sequence[Optimizer]:
+        """Optimizers of matrices, of other parameters, and of critics, as far as they exist."""
         return self._optimizers
 
     def rate(self) -> float:
-        """The learning rate of the next step."""
-        return rate_after(self.place, self.settings)
+        """Return the learning rate of the next update of the policy."""
+        return rate_after(self.place, self.settings) * self.rate_scale
 
     def update(self) -> None:
-        """One update from the gradients at hand, at the schedule's present rate."""
+        """Make one update from the accumulated gradients, at the current scheduled rate."""
         for parameter, copy in self._kept.items():
             copy.grad = parameter.grad.to(copy.device) if parameter.grad is not None else None
-        factor = self.rate() / self.settings.learning_rate
-        kept = len(self._optimizers) - 1 if self.critic_only else 0  # the critic's stands last
-        for optimizer, peaks in zip(self._optimizers[kept:], self._peaks[kept:], strict=True):
+        scheduled = rate_after(self.place, self.settings) / self.settings.learning_rate
+        first = len(self._optimizers) - 1 if self.critic_only else 0  # the critic's is the last one
+        for optimizer, peaks in zip(self._optimizers[first:], self._peaks[first:], strict=True):
+            factor = scheduled if optimizer is self._critic else scheduled * self.rate_scale
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
             optimizer.step()
@@ -110,15 +116,15 @@ class Optimizers:
                 copy.grad = None
 
     def _updated(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
-        """What an optimiser changes in the place of these: themselves, or their copies."""
+        """Return the parameters that an optimizer changes instead of these: themselves, or CPU copies."""
         return [self._kept.get(p, p) for p in parameters]
 
     def advance(self) -> None:
-        """A training step is over; it may have held several updates or none."""
+        """End a training step, which may have had several updates or none."""
         self.done += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what comes next."""
+        """Return everything that determines the next updates, for a checkpoint."""
         return {
             "done": self.done,
             "share": self.share,
@@ -126,11 +132,11 @@ class Optimizers:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore a state of `state_dict`."""
         self.done, self.share = state["done"], state.get("share", 0.0)
         saved = state["optimizers"]
         if state.get(SHARDS) is not None:
-            sharded = importlib.import_module(_SHARDED)  # most runs never need what it stands on
+            sharded = importlib.import_module(_SHARDED)  # most runs never need its imports
             saved = sharded.read_shards(Path(state[SHARDS]), self._optimizers, saved)
         for optimizer, each in zip(self._optimizers, saved, strict=True):
             optimizer.load_state_dict(each)
@@ -138,14 +144,14 @@ class Optimizers:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Weights were put there by somebody else: what is kept of them elsewhere follows."""
+        """Update the CPU copies after weights were changed elsewhere."""
         for parameter, copy in self._kept.items():
             copy.copy_(parameter)
 
 
 def rate_after(done: float, settings: OptimizerSettings) -> float:
     """Return the learning rate of the step after `done` steps of a stage."""
-    return settings.learning_rate * schedule(
+    return settings.learning_rate * schedule_factor(
         done,
         settings.steps,
         warmup_fraction=settings.warmup_fraction,
@@ -155,7 +161,10 @@ def rate_after(done: float, settings: OptimizerSettings) -> float:
 
 
 def iteration_dtype(optimizer: str, device: torch.device) -> str:
-    """Return the precision of Muon's iteration that `optimizer` names; `muon`: the faster one on the device."""
+    """Return the precision of Muon's iteration that `optimizer` names.
+
+    `muon` selects the faster precision on the device.
+    """
     return optimizer.removeprefix("muon_") if optimizer != "muon" else str(fast_dtype(device)).removeprefix("torch.")
 
 
@@ -164,14 +173,18 @@ def _kept_copy(parameter: Tensor) -> torch.nn.Parameter:
     return torch.nn.Parameter(copy.pin_memory() if parameter.device.type == "cuda" else copy)
 
 
-def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear") -> float:
-    """The factor on the learning rate of the step after `done` of `steps`: up, level, and down.
+def schedule_factor(
+    done: float, steps: int, *, warmup_fraction: float, decay_fraction: float, decay: str = "linear"
+) -> float:
+    """Return the factor of the learning rate: warmup, constant, decay.
 
-    Level all along is the constant schedule; down all along, the cosine or linear one; level, then down at the
-    end, is warm-up-stable-decay. The first step of a warm-up is not 0, and neither is the last of a decay:
-    every step moves something.
+    Constant throughout is the constant schedule; decay throughout is the cosine or linear schedule; constant and a
+    decay at the end is warmup-stable-decay. Neither the first step of a warmup nor the last of a decay has factor 0:
+    every step changes the weights.
 
     Args:
+        done: Number of steps before this one.
+        steps: Number of all steps.
         decay: `linear`, or `cosine`: half a wave.
 
     Source: cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; level and down: Hu et al. 2024, arXiv:2404.06395.
@@ -185,7 +198,8 @@ def schedule(done: float, steps: int, *, warmup_fraction: float, decay_fraction:
 
 
 def _decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Matrices, which decay, and what does not: a gain that decays turns its layer off."""
+    """Return parameter groups: matrices with weight decay, and others without, since a decayed gain disables its
+    layer."""
     matrices = [p for p in parameters if p.ndim >= 2]
     others = [p for p in parameters if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
@@ -193,13 +207,13 @@ def _decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 
 def check_optimizer(settings: OptimizerSettings) -> None:
-    """See that an optimiser can be had.
+    """Check that an optimizer is available.
 
     Raises:
-        RecipeError: Its package is not installed, or it does not compute where it is to.
+        RecipeError: Its package is not installed, or it does not support the device.
     """
     if settings.optimizer == "adamw_8bit" and settings.optimizer_offload:
-        raise RecipeError("adamw_8bit computes on a GPU; with optimizer_offload: true, adamw or muon")
+        raise RecipeError("adamw_8bit computes on a GPU; with optimizer_offload: true, use adamw or muon")
     _adamw(settings.optimizer)
 
 

@@ -1,10 +1,11 @@
-"""How do segments of many lengths become a few forward passes? As trees, laid end to end in one row.
+"""Packing of segments into few forward passes without padding: prefix trees, concatenated in one row.
 
-A row has no padding: linear layers see its tokens side by side, and attention keeps each token to those
-in front of it in its own segment (`attention.py`). Tokens that segments share lie in the row once.
+Linear layers process all tokens of a row together. Attention restricts each token to preceding tokens in its
+segment (`attention.py`). Tokens that segments share are in the row once.
 
-Easy to get wrong: a token's log-prob is read behind the token in front of it, so the first token of a segment has
-none, and what stands behind a segment's last action token is never read and need not be computed.
+Note:
+    The log-prob of a token is read at the preceding token. The first token of a segment therefore has none, and nothing
+    from a segment's last action token on needs to be computed.
 """
 
 from __future__ import annotations
@@ -16,101 +17,101 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whetstone.learning.attention import Branches
-from whetstone.learning.prefix_tree import Keys, Node, prefix_trees
+from whetstone.learning.prefix_tree import Keys, Node, build_prefix_trees
+from whetstone.learning.tree_attention import Branches
 from whetstone.tokens import media_within, shift_media
 from whetstone.trajectory import Author, Media, Segment, TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass: B segments with A action tokens, computed as T tokens, read in R places."""
+    """One forward pass: B segments with A action tokens, computed as T tokens, read at R rows."""
 
     indices: tuple[int, ...]
-    """[B] where each segment stands in the sequence that was packed."""
+    """[B] index of each segment in the packed sequence."""
     counts: tuple[int, ...]
-    """[B] action tokens of each."""
+    """[B] number of action tokens of each segment."""
     ids: Tensor
-    """[T]"""
+    """[T] token ids."""
     positions: Tensor
-    """[T] the place of each in its segments."""
+    """[T] position of each token in its segments."""
     branches: Branches
-    """Which tokens may look at which."""
+    """Branches of the trees, which define the attention mask."""
     rows: Tensor
-    """[R] ascending; the tokens behind which a distribution is read."""
+    """[R] ascending indices of tokens whose next-token distribution is read."""
     row_of: Tensor
-    """[A] which of those it is for each action token, segment by segment."""
+    """[A] index in `rows` for each action token, segment by segment."""
     targets: Tensor
-    """[A] the action tokens' ids."""
+    """[A] ids of the action tokens."""
     sampler_logprobs: Tensor
-    """[A] NaN where none was drawn."""
+    """[A] log-probs of the sampler; NaN for tokens that were not sampled."""
     advantages: Tensor
-    """[A] 0 where credit was not given."""
+    """[A] advantages; 0 without credit."""
     expert: Tensor
-    """[A] whether a demonstrator wrote it."""
+    """[A] whether an expert wrote the token."""
     turns: Tensor
-    """[A] which turn of its trajectory it belongs to."""
+    """[A] index of the token's turn in its trajectory."""
     segment_tokens: int
     """Tokens of the segments, each counted once per segment: the cost without shared prefixes."""
     media: tuple[Media, ...] = ()
     """Media of the placeholder tokens among `ids`, each once, at their positions there."""
 
     def by_segment(self, values: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(where a segment stands in the sequence that was packed, its share of `values` [A]), for each."""
+        """Yield (index of a segment in the packed sequence, its `values` [A])."""
         yield from zip(self.indices, torch.split(values, list(self.counts)), strict=True)
 
 
-def pack(
+def pack_segments(
     segments: Sequence[Segment], *, token_budget: int, device: torch.device, share: bool = True
 ) -> Iterator[MicroBatch]:
-    """Micro-batches of at most `token_budget` tokens each; a longer segment has one of its own.
+    """Yield micro-batches of at most `token_budget` tokens each.
 
-    Every segment with an action token is in exactly one of them.
+    A longer segment has its own. Every segment with an action token is in exactly one micro-batch.
 
     Args:
         share: Whether tokens that segments share are computed once.
     """
     read, wanted, fed = _fed(segments)
-    nodes = prefix_trees([_keys(tokens) for tokens in fed], share=share)
+    nodes = build_prefix_trees([_keys(tokens) for tokens in fed], share=share)
     for leaves in _bins(nodes, token_budget):
         yield _micro_batch(leaves, nodes, fed, wanted, read, segments, device)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Segments that are computed together wherever that is: a tree, or part of one with the path in front of it."""
+    """Segments that are always computed together: a tree, or a part of one with its path from the root."""
 
     indices: tuple[int, ...]
-    """Where they stand in the sequence that was cut, ascending."""
+    """Ascending indices of the segments in the divided sequence."""
     tokens: int
-    """Tokens that are computed."""
+    """Number of computed tokens."""
     pairs: int
-    """(token, token in front of it or itself) pairs that attention looks at."""
+    """Number of (query, key) pairs of attention."""
 
 
-def pieces_of(segments: Sequence[Segment], *, token_budget: int, share: bool = True) -> list[Piece]:
-    """What can be dealt out to several who compute side by side; each of at most `token_budget` tokens, but for longer
-    segments.
+def split_pieces(segments: Sequence[Segment], *, token_budget: int, share: bool = True) -> list[Piece]:
+    """Divide segments into pieces that can be computed in parallel.
 
-    Every segment with an action token is in exactly one of them.
+    Each piece has at most `token_budget` tokens, except for a longer segment. Every segment with an action token is in
+    exactly one piece.
     """
     read, _, fed = _fed(segments)
-    nodes = prefix_trees([_keys(tokens) for tokens in fed], share=share)
-    found = []
+    nodes = build_prefix_trees([_keys(tokens) for tokens in fed], share=share)
+    pieces = []
     for load in _loads(nodes, token_budget):
         used = {node for leaf in load.leaves for node in _path(leaf, nodes)}
         runs = [(nodes[node].start, len(nodes[node])) for node in used]
         pairs = sum(n * start + n * (n + 1) // 2 for start, n in runs)
         indices = tuple(sorted(read[nodes[leaf].sequence] for leaf in load.leaves))
-        found.append(Piece(indices, load.tokens, pairs))
-    return found
+        pieces.append(Piece(indices, load.tokens, pairs))
+    return pieces
 
 
 def _fed(segments: Sequence[Segment]) -> tuple[list[int], list[Keys], list[TokenSequence]]:
     """Return (segments with an action token, positions of those in each, the tokens that each is computed from)."""
     read = [i for i, segment in enumerate(segments) if any(segment.action_mask[1:])]
     wanted = [np.flatnonzero(segments[i].action_mask) for i in read]
-    wanted = [places[places > 0] for places in wanted]  # nothing stands before the first, so nothing predicts it
+    wanted = [places[places > 0] for places in wanted]  # no token precedes the first, so nothing predicts it
     fed = [segments[i].tokens.sequence[: places[-1]] for i, places in zip(read, wanted, strict=True)]
     return read, wanted, fed
 
@@ -121,34 +122,34 @@ def _keys(tokens: TokenSequence) -> Keys:
 
 @dataclass(slots=True)
 class _Load:
-    """Leaves that are computed together, and how many tokens they are below the node at hand."""
+    """Leaves that are computed together, and the number of their tokens below the current node."""
 
     leaves: list[int]
     tokens: int
 
 
 def _bins(nodes: Sequence[Node], budget: int) -> Iterator[list[int]]:
-    """The leaves of each micro-batch, ascending."""
+    """Yield the leaves of each micro-batch, ascending."""
     for load in _first_fit(_loads(nodes, budget), budget):
         yield sorted(load.leaves)
 
 
 def _loads(nodes: Sequence[Node], budget: int) -> list[_Load]:
-    """What is computed together, whatever else is.
+    """Group the leaves that are always computed together.
 
-    A tree within the budget stays whole. One beyond it is cut where branches part, each piece with the path
-    in front of it; so a shared run is computed as often as there are pieces, and no more.
+    A tree within the budget stays complete. A larger tree is cut at branches, and each part includes its path from the
+    root. A shared run is therefore computed once per part.
     """
     loads: list[list[_Load]] = [[] for _ in nodes]
     roots: list[_Load] = []
     for i in reversed(range(len(nodes))):  # children before their parents
         node = nodes[i]
         below = [_Load([i], 0)] if node.leaf else loads[i][::-1]
-        whole = sum(load.tokens for load in below)
-        if node.end + whole > budget:
+        num_tokens = sum(load.tokens for load in below)
+        if node.end + num_tokens > budget:
             below = _first_fit(below, budget - node.end)
         else:
-            below = [_Load([leaf for load in below for leaf in load.leaves], whole)]
+            below = [_Load([leaf for load in below for leaf in load.leaves], num_tokens)]
         for load in below:
             load.tokens += len(node)
         (loads[node.parent] if node.parent >= 0 else roots).extend(below)
@@ -157,10 +158,10 @@ def _loads(nodes: Sequence[Node], budget: int) -> list[_Load]:
 
 
 def _first_fit(loads: Sequence[_Load], room: int) -> list[_Load]:
-    """Few loads of at most `room` tokens: the largest first, each where it fits first."""
+    """Merge loads into few loads of at most `room` tokens: first fit, the largest first."""
     bins: list[_Load] = []
     for load in sorted(loads, key=lambda load: -load.tokens):
-        fitting = next((held for held in bins if held.tokens + load.tokens <= room), None)
+        fitting = next((candidate for candidate in bins if candidate.tokens + load.tokens <= room), None)
         if fitting is None:
             bins.append(_Load(list(load.leaves), load.tokens))
         else:
@@ -203,8 +204,8 @@ def _micro_batch(
     for leaf in leaves:
         sequence = nodes[leaf].sequence
         segment, actions = segments[read[sequence]], wanted[sequence]
-        lies = np.concatenate([np.arange(at[n], at[n] + len(nodes[n])) for n in paths[leaf]])
-        places.append(lies[actions - 1])
+        indices = np.concatenate([np.arange(at[n], at[n] + len(nodes[n])) for n in paths[leaf]])
+        places.append(indices[actions - 1])
         columns.append(_columns(segment, actions))
     rows, row_of = np.unique(np.concatenate(places), return_inverse=True)
     targets, logprobs, advantages, expert, turns = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -214,7 +215,7 @@ def _micro_batch(
 
     return MicroBatch(
         indices=tuple(read[nodes[leaf].sequence] for leaf in leaves),
-        counts=tuple(len(found) for found in places),
+        counts=tuple(len(rows_of_segment) for rows_of_segment in places),
         ids=on_device(ids),
         positions=on_device(positions),
         branches=branches,
@@ -231,7 +232,7 @@ def _micro_batch(
 
 
 def _path(node: int, nodes: Sequence[Node]) -> list[int]:
-    """From the root to the node."""
+    """Return the nodes from the root to a node."""
     path = []
     while node >= 0:
         path.append(node)
@@ -240,7 +241,7 @@ def _path(node: int, nodes: Sequence[Node]) -> list[int]:
 
 
 def _columns(segment: Segment, actions: Keys) -> tuple[np.ndarray, ...]:
-    """What a loss is made of, at the action tokens: ids, sampler log-probs, advantages, expert, turns."""
+    """Return inputs of a loss at the action tokens: ids, sampler log-probs, advantages, expert, turns."""
     tokens = segment.tokens
     advantages = segment.advantages if segment.advantages is not None else (0.0,) * len(segment)
     return (

@@ -1,4 +1,4 @@
-"""What is a learner to whoever trains? Groups in, better weights out; how many processes it takes is its own affair."""
+"""Interface of a learner: updates the weights of a policy on groups, in any number of processes."""
 
 from __future__ import annotations
 
@@ -13,60 +13,64 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class LooksAhead(Protocol):
-    """A learner that can say what an update would find, and make none."""
+class SupportsEvaluate(Protocol):
+    """A learner that can compute the loss of an update without making it."""
 
-    def look(self, batch: UpdateBatch) -> dict[str, float]:
-        """Losses and divergences of groups under the weights there are, as `update` reports them."""
+    def evaluate_loss(self, batch: UpdateBatch) -> dict[str, float]:
+        """Return losses and divergences of groups at the current weights.
+
+        Their names are those of `update`.
+        """
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A learner that holds something beyond its memory, such as processes."""
+    """A learner with resources beyond memory, such as processes."""
 
     def close(self) -> None:
-        """Let go of it; nothing is learned any more."""
+        """Release the resources; the learner is not used afterwards."""
         ...
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Learns from a step's groups."""
+    """Trains a policy on the groups of a step."""
 
     @property
     def token_budget(self) -> int:
-        """Tokens of one forward pass; smaller from the moment memory did not suffice."""
+        """Maximum number of tokens of one forward pass; reduced if memory did not suffice."""
         ...
 
     def update(self, batch: UpdateBatch) -> UpdateResult:
-        """All updates of a step of reinforcement.
+        """Make all updates of a step of reinforcement learning.
 
         Raises:
-            CreditError, MismatchError, NonFiniteError: It cannot be learned from; no weight has changed by what failed.
+            CreditError, MismatchError, NonFiniteError: The batch cannot be trained on; the failed update changed no
+                weight.
         """
         ...
 
     def imitate(self, segments: Sequence[Segment]) -> UpdateResult:
-        """One update on the tokens an expert wrote.
+        """Make one update on the tokens that an expert wrote (SFT).
 
         Raises:
-            NonFiniteError: The gradient was not finite so many updates in a row as the recipe allows.
+            NonFiniteError: The gradient was not finite in as many consecutive updates as the recipe allows.
         """
         ...
 
     def end_step(self) -> None:
-        """The step is over, whatever updates it had: schedules move on."""
+        """End a step, with or without updates; schedules advance."""
         ...
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The weights there are, by name, for an engine to load."""
+        """Return the current weights by name, for an engine to load."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What decides the next update beside the weights."""
+        """Return everything but the weights that determines the next update."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore a state of `state_dict`."""
         ...

@@ -1,10 +1,11 @@
-"""How does a loss on sums of log-probs reach tokens? Its gradient in each sum is what that sum's tokens are pushed by.
+"""Sequence log-probs: gradients of losses on sums of log-probs, distributed to the tokens of each sum.
 
     log-probs of all segments → sums → loss → ∂loss/∂sum → token loss  ∂loss/∂sum · ℓ
 
-So a pair may lie in different micro-batches, and the gradient is exact all the same.
+A pair can therefore be in different micro-batches, and its gradient is still exact.
 
-Easy to get wrong: a turn that several trajectories share is one sum. Each copy of its tokens carries its share.
+Note:
+    A turn that several trajectories share is one sum. Each copy of its tokens has a fraction of the weight.
 """
 
 from __future__ import annotations
@@ -17,46 +18,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import Level, SumLoss, columns_of, level_of
+from whetstone.algorithms import Level, SumLoss, annotated_level, column_names
 from whetstone.algorithms.returns import reward_to_go
 from whetstone.learning.columns import Columns
 from whetstone.learning.token_index import IndexedTrajectory
 
-OF_SUMS = frozenset({
+SEQUENCE_COLUMNS = frozenset({
     "learner_sums", "old_sums", "reference_sums", "rewards", "group", "action_keys", "lengths", "turn_counts",
 })  # fmt: skip
-"""Columns an objective on sums may read."""
+"""Columns that an objective on sums may read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """What a batch's sums are of."""
+class SequenceLogprobs:
+    """Assignment of a batch's tokens to sums."""
 
     unit: list[Tensor]
-    """Per segment, [A] which sum each action token is in."""
+    """[A] per segment, the index of the sum of each action token."""
     share: list[Tensor]
-    """Per segment, [A] how much of it: one over how often the token lies in the batch."""
+    """[A] per segment, the weight of each token: 1 / (number of its copies in the batch)."""
     columns: Mapping[str, Tensor]
     """[S] rewards, group, action_keys, lengths, turn_counts."""
 
     def of(self, per_segment: Sequence[Tensor]) -> Tensor:
-        """[S] sums of numbers [A] per segment; float64."""
-        found = torch.zeros(len(self.columns["rewards"]), dtype=torch.float64)
+        """Return [S] sums of [A] numbers per segment, in float64."""
+        totals = torch.zeros(len(self.columns["rewards"]), dtype=torch.float64)
         for unit, share, numbers in zip(self.unit, self.share, per_segment, strict=True):
-            found.index_add_(0, unit, share * numbers.detach().cpu().double())
-        return found
+            totals.index_add_(0, unit, share * numbers.detach().cpu().double())
+        return totals
 
 
-def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -> Sums:
-    """The sums of a batch: one a trajectory, or one a turn that its siblings in the tree are compared with.
+def build_sequence_logprobs(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -> SequenceLogprobs:
+    """Assign the tokens of a batch to sums: one per trajectory, or one per turn.
+
+    A turn is compared with its siblings in the tree.
 
     Args:
-        columns: Of the whole step.
-        placed: For each segment of the batch, (number of its trajectory, number of the segment there).
+        columns: Columns of the whole step.
+        placed: (index of the trajectory, index of the segment in it) of each segment of the batch.
         level: `trajectory` or `turn`.
     """
     to_come = reward_to_go(columns["turn_rewards"], columns["trajectory"])
-    begins = torch.searchsorted(columns["trajectory"], torch.arange(len(columns.held)))
+    begins = torch.searchsorted(columns["trajectory"], torch.arange(len(columns.trajectories)))
     known: dict[object, int] = {}
     rewards: list[list[float]] = []
     groups: list[object] = []
@@ -64,23 +67,25 @@ def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -
     turns: list[int] = []
     units: list[Tensor] = []
     for i, k in placed:
-        held = columns.held[i]
-        here = held.segment == k
-        turns_here, of_token = np.unique(held.turn[here][np.argsort(held.place[here])], return_inverse=True)
-        mine = []
+        entry = columns.trajectories[i]
+        in_segment = entry.segment == k
+        turns_here, of_token = np.unique(
+            entry.turn[in_segment][np.argsort(entry.place[in_segment])], return_inverse=True
+        )
+        own_sums = []
         for t in turns_here.tolist() if level == "turn" else turns_here[:1].tolist():
-            key = held.trajectory.id if level == "trajectory" else id(held.trajectory.turns[t])
+            key = entry.trajectory.id if level == "trajectory" else id(entry.trajectory.turns[t])
             if key not in known:
                 known[key] = len(known)
                 rewards.append([])
-                groups.append(held.number if level == "trajectory" else _parent(held, t))
-                actions.append(_did(held, None if level == "trajectory" else t))
-                turns.append(len(held.trajectory.turns) if level == "trajectory" else 1)
-            mine.append(known[key])
-            worth = columns["rewards"][i] if level == "trajectory" else to_come[begins[i] + t]
-            rewards[known[key]].append(float(worth))
+                groups.append(entry.number if level == "trajectory" else _parent(entry, t))
+                actions.append(_did(entry, None if level == "trajectory" else t))
+                turns.append(len(entry.trajectory.turns) if level == "trajectory" else 1)
+            own_sums.append(known[key])
+            value = columns["rewards"][i] if level == "trajectory" else to_come[begins[i] + t]
+            rewards[known[key]].append(float(value))
         units.append(
-            torch.tensor(mine, dtype=torch.long)[torch.from_numpy(of_token if level == "turn" else 0 * of_token)]
+            torch.tensor(own_sums, dtype=torch.long)[torch.from_numpy(of_token if level == "turn" else 0 * of_token)]
         )
     times = [max(1, len(of) if level == "turn" else 1) for of in rewards]
     one_of = 1 / torch.tensor(times, dtype=torch.float64)
@@ -88,7 +93,7 @@ def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -
     lengths = torch.zeros(len(known), dtype=torch.float64)
     for of, part in zip(units, share, strict=True):
         lengths.index_add_(0, of, part)
-    return Sums(
+    return SequenceLogprobs(
         units,
         share,
         {
@@ -101,38 +106,44 @@ def sums_of(columns: Columns, placed: Sequence[tuple[int, int]], level: Level) -
     )
 
 
-def coefficients(
-    objective: Callable[..., Any], sums: Sums, logprobs: Mapping[str, Sequence[Tensor]]
+def compute_coefficients(
+    objective: Callable[..., Any], sums: SequenceLogprobs, logprobs: Mapping[str, Sequence[Tensor]]
 ) -> tuple[list[Tensor], float, dict[str, float]]:
-    """(per segment, [A] what each token's log-prob is multiplied by; the loss; metrics)
+    """Compute the gradient of a loss on sums with respect to each token's log-prob.
 
     Args:
         objective: Sums and columns → SumLoss.
         logprobs: By `learner`, `old`, `reference`: [A] per segment.
+
+    Returns:
+        (per segment, [A] coefficient of each token's log-prob; the loss; metrics)
     """
     learner = sums.of(logprobs["learner"]).requires_grad_()
-    given = {f"{name}_sums": sums.of(of) for name, of in logprobs.items()} | dict(sums.columns)
-    given["learner_sums"] = learner
-    found: SumLoss = objective(*(given[name] for name in columns_of(objective)))
+    inputs = {f"{name}_sums": sums.of(of) for name, of in logprobs.items()} | dict(sums.columns)
+    inputs["learner_sums"] = learner
+    result: SumLoss = objective(*(inputs[name] for name in column_names(objective)))
     if len(learner):
-        found.loss.backward()  # type: ignore[no-untyped-call]
+        result.loss.backward()  # type: ignore[no-untyped-call]
     slope = learner.grad if learner.grad is not None else torch.zeros_like(learner)
     per_token = [slope[unit] * share for unit, share in zip(sums.unit, sums.share, strict=True)]
-    return per_token, found.loss.item(), found.metrics
+    return per_token, result.loss.item(), result.metrics
 
 
-def sums_level(objective: Callable[..., Any]) -> Any:
-    """Of what an objective compares sums of log-probs, trajectories or turns; None where it is one of tokens."""
-    return level_of(objective, "learner_sums") if "learner_sums" in columns_of(objective) else None
+def get_sequence_level(objective: Callable[..., Any]) -> Any:
+    """Return the level of the sums that an objective compares; None: it uses tokens.
+
+    The level is `trajectory` or `turn`.
+    """
+    return annotated_level(objective, "learner_sums") if "learner_sums" in column_names(objective) else None
 
 
-def _parent(held: IndexedTrajectory, turn: int) -> object:
-    """What siblings of a turn have in common: the turn in front of it, or the task."""
-    return ("task", held.number) if turn == 0 else id(held.trajectory.turns[turn - 1])
+def _parent(entry: IndexedTrajectory, turn: int) -> object:
+    """Return a key that the siblings of a turn have in common: the preceding turn, or the task."""
+    return ("task", entry.number) if turn == 0 else id(entry.trajectory.turns[turn - 1])
 
 
-def _did(held: IndexedTrajectory, turn: int | None) -> object:
-    turns = held.trajectory.turns if turn is None else held.trajectory.turns[turn : turn + 1]
+def _did(entry: IndexedTrajectory, turn: int | None) -> object:
+    turns = entry.trajectory.turns if turn is None else entry.trajectory.turns[turn : turn + 1]
     return tuple(each.action.ids for each in turns)
 
 

@@ -1,9 +1,10 @@
-"""How is an optimiser's state kept that no process has all of? Each writes its share, and any number reads it again.
+"""Sharded optimizer state in checkpoints: each process writes its shard, any number of processes load it.
 
-By `torch.distributed.checkpoint`, whose files know of every number where it stands in the whole. What is no tensor
-(rates, decay) is the same everywhere, and kept beside.
+Uses `torch.distributed.checkpoint`, whose files store the position of every number in the full tensor. Values that are
+not tensors (rates, decay) are the same in all processes and are stored separately.
 
-Easy to get wrong: a learner of one process reads it too, with nobody to talk to.
+Note:
+    A learner with one process loads this state too, without a process group.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from whetstone.errors import RunDirectoryError
 
 
 def write_shards(folder: Path, optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
-    """Write this process's share of what the optimisers remember; all processes call it.
+    """Write this process's shard of the optimizer states; all processes call it.
 
     Returns:
-        Of each optimiser, what is the same everywhere.
+        Per optimizer, the values that are the same in all processes.
     """
     tensors: dict[str, Tensor] = {}
     groups: list[dict[str, Any]] = []
     for number, optimizer in enumerate(optimizers):
         saved = optimizer.state_dict()
-        for place, remembered in saved["state"].items():
-            for name, value in remembered.items():
+        for place, entries in saved["state"].items():
+            for name, value in entries.items():
                 tensors[f"{number}.{place}.{name}"] = torch.as_tensor(value)
         groups.append({"state": {}, "param_groups": saved["param_groups"]})
     save(tensors, storage_writer=FileSystemWriter(folder), no_dist=not dist.is_initialized())
@@ -46,36 +47,38 @@ def write_shards(folder: Path, optimizers: Sequence[Optimizer]) -> list[dict[str
 def read_shards(
     folder: Path, optimizers: Sequence[Optimizer], groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """States for these optimisers, of this process's share of the parameters; all processes call it.
+    """Load this process's shard of the optimizer states; all processes call it.
 
     Args:
-        groups: As `write_shards` returned them.
+        groups: Return value of `write_shards`.
 
     Raises:
-        RunDirectoryError: A file is missing or damaged, or they are of other parameters.
+        RunDirectoryError: A file is missing or damaged, or belongs to other parameters.
     """
     try:
         reader = FileSystemReader(folder)
-        found = _empty(reader.read_metadata().state_dict_metadata, optimizers)
-        load(found, storage_reader=reader, no_dist=not dist.is_initialized())
+        tensors = _empty(reader.read_metadata().state_dict_metadata, optimizers)
+        load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     except (OSError, LookupError, ValueError, CheckpointException) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunDirectoryError(f"{folder}: the optimiser's state cannot be read: {said[:300]}") from error
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RunDirectoryError(f"{folder}: the optimizer state cannot be read: {detail[:300]}") from error
     states: list[dict[str, Any]] = [{**group, "state": {}} for group in groups]
-    for key, value in found.items():
+    for key, value in tensors.items():
         number, place, name = key.split(".", 2)
         states[int(number)]["state"].setdefault(int(place), {})[name] = value
     return states
 
 
 def _empty(written: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Tensors to read into, divided as the parameters they belong to."""
+    """Return tensors to load into, sharded like the parameters that they belong to."""
     parameters = [[p for group in each.param_groups for p in group["params"]] for each in optimizers]
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for key, stored in written.items():
         assert isinstance(stored, TensorStorageMetadata)
         number, place, _ = key.split(".", 2)
         parameter, dtype = parameters[int(number)][int(place)], stored.properties.dtype
-        alike = stored.size == parameter.shape
-        found[key] = torch.zeros_like(parameter, dtype=dtype) if alike else torch.zeros(stored.size, dtype=dtype)
-    return found
+        has_same_shape = stored.size == parameter.shape
+        tensors[key] = (
+            torch.zeros_like(parameter, dtype=dtype) if has_same_shape else torch.zeros(stored.size, dtype=dtype)
+        )
+    return tensors

@@ -1,4 +1,4 @@
-"""What does a learner have to know, and what comes in and out of it? Data alone, so that it can sit in another process.
+"""Specification, input and output of a learner: only data, so that a learner can run in another process.
 
 UpdateBatch (groups, demonstrations) → Learner.update → UpdateResult (metrics, sizes of advantages)
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from whetstone.algorithms import LossTerm
 from whetstone.chat import Chat
-from whetstone.learning.credit import CreditParts
+from whetstone.learning.credit_assignment import CreditParts
 from whetstone.recipe import AggregationSettings, CriticSettings, ReinforcementSettings
 from whetstone.trajectory import Group, Segment, Task, Trajectory
 
@@ -55,31 +55,31 @@ class LearningSpec:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBatch:
-    """What one step learns from."""
+    """Data of one step of training."""
 
     groups: tuple[Group, ...]
     demonstrations: tuple[Segment, ...] = ()
-    """Imitated in the same updates."""
+    """Segments to imitate in the same updates."""
     version: int | None = None
-    """Of the weights there are. Tokens drawn under it tell how far sampler and learner disagree, older ones how far
-    the policy has moved since; None: all are of this one."""
+    """Version of the current weights. Tokens sampled with it measure the mismatch of sampler and learner, older ones
+    the staleness of the policy; None: all tokens are of this version."""
     budget_share: float = 0.0
-    """How much of what the stage may spend is spent, from 0 to 1; schedules follow it."""
+    """Fraction of the stage's budget that is spent, from 0 to 1; schedules follow it."""
     for_critic: tuple[Group, ...] = ()
     """Stored groups on which only the critics are trained; see `reinforcement.offline_mixture`."""
     minibatches: int | None = None
-    """Updates to make, each with its share of the groups; None: as the recipe says."""
+    """Number of updates, each on a part of the groups; None: as in the recipe."""
     outer_rate: float = 1.0
-    """How far weights go from where they were toward where all of its updates led them, above 0 and at most 1."""
+    """Fraction of the weight change by all updates of the step that is applied, above 0 and at most 1."""
     recorded_advantages: bool = False
-    """Whether advantages are the part `advantage` of the trajectories' scores, and nothing is estimated; then one
-    epoch is made, of one minibatch."""
+    """Whether advantages are the part `advantage` of the trajectories' scores instead of an estimate. The step then has
+    one epoch with one minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What came of a step."""
+    """Result of a step."""
 
     metrics: dict[str, float]
     advantages: Mapping[str, float] = field(default_factory=dict)
-    """By trajectory, the mean size of its advantages before anything was masked."""
+    """Mean absolute advantage by trajectory, before masking."""

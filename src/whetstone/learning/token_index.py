@@ -1,7 +1,7 @@
-"""Where do a trajectory's action tokens lie? In segments; and turn by turn, as credit is given.
+"""Index of a trajectory's action tokens: by segment for training, and turn by turn for credit.
 
-Easy to get wrong: a turn that is trained under another context stands in a segment of its own, behind turns that came
-after it.
+Note:
+    A turn that is trained in another context has a separate segment, after segments of later turns.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class IndexedTrajectory:
-    """One trajectory of the batch."""
+    """A trajectory of the batch with the index of its action tokens."""
 
     group: Group
     number: int
-    """Of its group in the batch."""
+    """Index of its group in the batch."""
     trajectory: Trajectory
     segments: tuple[Segment, ...]
     segment: Places
-    """[A] which segment each of its action tokens lies in, turn by turn."""
+    """[A] index of the segment of each action token, turn by turn."""
     place: Places
-    """[A] where there."""
+    """[A] position in that segment."""
     turn: Places
-    """[A] which turn it belongs to."""
+    """[A] index of its turn."""
     order: Places
-    """[A] which it is among the action tokens of all segments, one segment behind the other."""
+    """[A] index among the action tokens of all segments, in the order of the segments."""
 
     @classmethod
     def of(cls, group: Group, number: int, trajectory: Trajectory, *, observations: bool = False) -> IndexedTrajectory:
-        """A trajectory with its tokens in order; see `Trajectory.segments` for observations."""
+        """Index the tokens of a trajectory; see `Trajectory.segments` for observations."""
         segments = trajectory.segments(observations=observations)
         lying = [np.flatnonzero(s.action_mask[1:]) + 1 for s in segments]  # nothing predicts the first
         place = np.concatenate([*lying, np.empty(0, dtype=np.int64)])
@@ -52,10 +52,10 @@ class IndexedTrajectory:
 
 
 def index_groups(groups: Sequence[Group], *, observations: bool = False) -> list[IndexedTrajectory]:
-    """The trajectories of each group that enter statistics, numbered by their group's place.
+    """Index the trajectories of each group that enter statistics.
 
     Args:
-        observations: Whether what tools answered is trained as well (`reinforcement.train_on_observations`).
+        observations: Whether observations are trained on too (`reinforcement.train_on_observations`).
     """
     return [
         IndexedTrajectory.of(group, number, trajectory, observations=observations)
@@ -64,11 +64,11 @@ def index_groups(groups: Sequence[Group], *, observations: bool = False) -> list
     ]
 
 
-def observed_fraction(held: Sequence[IndexedTrajectory]) -> float:
-    """Which share of the tokens that are trained the environment wrote; 0 where none is trained."""
+def observed_fraction(trajectories: Sequence[IndexedTrajectory]) -> float:
+    """Return the fraction of trained tokens that the environment wrote; 0 if none."""
     authors = [
         each.segments[k].tokens.authors[place]
-        for each in held
+        for each in trajectories
         for k, place in zip(each.segment.tolist(), each.place.tolist(), strict=True)
     ]
     return authors.count(Author.ENVIRONMENT) / max(1, len(authors))

@@ -1,4 +1,4 @@
-"""What does the policy say of each action token? One forward pass over a row of trees; log-probs and entropies out.
+"""Forward pass over a packed micro-batch: log-probs, entropies and critic values of the action tokens.
 
 Layouts of a forward pass:
 
@@ -9,12 +9,13 @@ Layouts of a forward pass:
 The fastest layout whose log-probs agree with the reference forward pass of the model is selected before training, and
 so is whether the logits are computed here or by the model.
 
-Logits are made only where an action token is read, and a limited number at a time: beyond it they are made once
-more in the backward pass instead of being kept. What is kept is one tensor [places, vocabulary], written over in
+Logits are computed only at the rows of action tokens, and a limited number at a time. Beyond the limit they are
+recomputed in the backward pass instead of being stored. One tensor [rows, vocabulary] is stored and overwritten in
 place: logits, then log-probs, then their gradient.
 
-Easy to get wrong: some models do more to logits than their output layer says (a soft cap, a scale). What is not known
-here is left to the model's own code.
+Note:
+    Some models transform the logits after their output layer (a soft cap, a scale). Transformations that are not known
+    here are left to the model's own code.
 """
 
 from __future__ import annotations
@@ -30,68 +31,72 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whetstone.errors import PolicyError
-from whetstone.learning.attention import NAME, Branches, aim_of
-from whetstone.learning.noise import EmbeddingNoise
+from whetstone.learning.embedding_noise import EmbeddingNoise
 from whetstone.learning.packing import MicroBatch
+from whetstone.learning.tree_attention import NAME, Branches, attach_attention_context
 from whetstone.policies import (
     FAULTS,
-    PlainPass,
-    architecture_of,
-    brought,
-    kind_of,
+    ReferenceForward,
+    architecture_key,
+    forward_accepts,
     masks_are_known,
-    plain_pass,
-    takes,
+    model_type,
+    moved_to_device,
+    run_reference_forward,
     with_attention,
 )
 
 Layout = Literal["tree", "padded", "sequential"]
 """Layout of the segments in a forward pass; see the module docstring."""
 _LONGER = 1.25
-"""A row of a batch is at most so many times as long as the shortest."""
+"""Maximum ratio of the longest to the shortest row of a padded batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a model is computed."""
+class ForwardMode:
+    """Mode in which a model is computed."""
 
     layout: Layout
     reads_states: bool
-    """Whether its logits are made here, from its hidden states; otherwise by its own code, all at once."""
+    """Whether logits are computed here, from hidden states; otherwise by the model's own code, all at once."""
 
 
-_WAYS = (
-    Way("tree", True), Way("padded", True), Way("padded", False), Way("sequential", True), Way("sequential", False)
-)  # fmt: skip
-"""From quick to slow."""
-_found: dict[Hashable, Way] = {}
-"""Of the models that were tried in this process."""
+_MODES = (
+    ForwardMode("tree", True),
+    ForwardMode("padded", True),
+    ForwardMode("padded", False),
+    ForwardMode("sequential", True),
+    ForwardMode("sequential", False),
+)
+"""Modes from fast to slow."""
+_MODE_BY_ARCHITECTURE: dict[Hashable, ForwardMode] = {}
+"""Modes of the models that were tried in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """What a loss is made of, for the A action tokens of a micro-batch."""
+    """Inputs of a loss at the A action tokens of a micro-batch."""
 
     logprobs: Tensor
-    """[A] natural-log probability of each, at the sampler's temperature."""
+    """[A] log-probs (natural logarithm) at the sampler's temperature."""
     entropies: Tensor
-    """[A] entropy in nats of the distribution it was drawn from."""
+    """[A] entropies in nats of the next-token distributions."""
     values: Tensor | None = None
-    """[A, heads] what the critic says of the state in front of it; None where the policy has no critic."""
+    """[A, heads] critic values of the state before each token; None without a critic."""
     perturbed: TokenOutputs | None = None
-    """The same over noisy embeddings, where a loss compares with that."""
+    """Outputs with noisy embeddings, if a loss compares with them."""
 
 
 class TokenForward:
-    """A policy's model as the learner computes it. Parameters are shared; dropout is off, as it is in sampling.
+    """Forward pass of a model in training. Parameters are shared; dropout is off, as in sampling.
 
     Args:
         model: A Transformers causal language model.
-        logit_bytes: Logits kept for the backward pass at most.
-        dtype: Of the arithmetic inside the model; the weights stay as they are.
-        checkpointing: Whether each layer's activations are computed again in the backward pass instead of kept.
+        logit_bytes: Maximum bytes of logits stored for the backward pass.
+        dtype: Precision of the operations inside the model; the weights are unchanged.
+        checkpointing: Whether each layer's activations are recomputed in the backward pass instead of stored.
         critic: [R, hidden] → [R, heads] values; None for none.
-        device: Where it is computed, brought there while `at_work`; None: where it lies.
+        device: Device of the computation, to which the model is moved while `at_work`; None: its own.
     """
 
     def __init__(
@@ -106,13 +111,13 @@ class TokenForward:
     ) -> None:
         self.model, self.critic, self.dtype, self.logit_bytes = model, critic, dtype, logit_bytes
         self.device = next(model.parameters()).device if device is None else device
-        known, computed = architecture_of(model), None
-        if known not in _found:
-            computed = _tried(model)
-            _found[known] = computed.way
-        self.way = _found[known]
+        known, computed = architecture_key(model), None
+        if known not in _MODE_BY_ARCHITECTURE:
+            computed = _select_mode(model)
+            _MODE_BY_ARCHITECTURE[known] = computed.way
+        self.way = _MODE_BY_ARCHITECTURE[known]
         if critic is not None and not self.way.reads_states:
-            raise PolicyError(f"models of type {kind_of(model)} have no hidden states a critic could read")
+            raise PolicyError(f"models of type {model_type(model)} have no hidden states that a critic could read")
         self._computed = computed or _Computed(model, self.way)
         self.network: torch.nn.Module = self._computed.network
         """The model as it is computed here."""
@@ -127,42 +132,42 @@ class TokenForward:
 
     @property
     def shares(self) -> bool:
-        """Whether this model is computed as trees; where not, what segments share is computed for each."""
+        """Whether the model is computed as trees; otherwise shared tokens are computed once per segment."""
         return self.way.layout == "tree"
 
     def at_work(self) -> contextlib.AbstractContextManager[None]:
-        """The model lies where it is computed, as long as the block lasts."""
-        return brought(self.network, self.device)
+        """Move the model to the device of its computation while the block runs."""
+        return moved_to_device(self.network, self.device)
 
     def __call__(self, micro: MicroBatch, temperature: float, *, noise: EmbeddingNoise | None = None) -> TokenOutputs:
-        """Log-probs, entropies and values of a micro-batch's action tokens, with gradient where it is enabled.
+        """Compute log-probs, entropies and values of a micro-batch, with gradients if enabled.
 
         Args:
-            noise: Also over embeddings with this noise; None: not.
+            noise: Noise of a second forward pass with noisy embeddings; None: no second pass.
         """
         if noise is not None:
             plain = self(micro, temperature)
-            with noise.on(self.network):
+            with noise.add_noise(self.network):
                 return replace(plain, perturbed=self(micro, temperature))
-        return TokenOutputs(*(self._whole or self._found)(micro, temperature))
+        return TokenOutputs(*(self._whole or self._compute)(micro, temperature))
 
-    def shard(self, divide: Callable[[torch.nn.Module], None]) -> None:
-        """Have a model that lies on several devices, a share on each, computed as one.
+    def shard_parameters(self, divide: Callable[[torch.nn.Module], None]) -> None:
+        """Compute a model whose parameters are sharded over several devices.
 
         Args:
-            divide: Divides the parameters of a module, whose `forward` is a whole pass, between those devices, in
-                place. Those of the model that was given are not among them any more.
+            divide: Shards the parameters of a module in place; its `forward` is a whole pass. The parameters of the
+                original model are no longer among them.
         """
-        self._whole = _Whole(self.network, self.critic, self._found)
+        self._whole = _Whole(self.network, self.critic, self._compute)
         divide(self._whole)
         self.model = self.network
 
-    def _found(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
-        """([A] log-probs, [A] entropies, [A, heads] values)"""
+    def _compute(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ([A] log-probs, [A] entropies, [A, heads] values)."""
         with self._precision():
             rows = self._computed(micro)
             if not self.way.reads_states:
-                logits = _at(temperature, rows)
+                logits = _apply_temperature(temperature, rows)
                 logprobs, entropies = TokenStatistics.apply(logits, micro.row_of, micro.targets)  # type: ignore[no-untyped-call]
                 return logprobs, entropies[micro.row_of], None
             values = None if self.critic is None else self.critic(rows)[micro.row_of]
@@ -170,15 +175,15 @@ class TokenForward:
         return logprobs, entropies[micro.row_of], values
 
     def _in_chunks(self, rows: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """([A] log-probs, [R] entropies)"""
+        """Return ([A] log-probs, [R] entropies)."""
         network: Any = self.network
         vocabulary = network.get_output_embeddings().weight.shape[0]
         size = max(1, self.logit_bytes // (4 * vocabulary))
 
         def read(hidden: Tensor, row: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            logits = _at(temperature, _logits(network, hidden))
-            found: tuple[Tensor, Tensor] = TokenStatistics.apply(logits, row, target)  # type: ignore[no-untyped-call]
-            return found
+            logits = _apply_temperature(temperature, _logits(network, hidden))
+            statistics: tuple[Tensor, Tensor] = TokenStatistics.apply(logits, row, target)  # type: ignore[no-untyped-call]
+            return statistics
 
         if len(rows) <= size:
             return read(rows, micro.row_of, micro.targets)
@@ -188,8 +193,8 @@ class TokenForward:
         cuts = torch.searchsorted(row_of, starts).tolist()
         logprobs, entropies = [], []
         for k, start in enumerate(starts.tolist()):
-            mine = slice(cuts[k], cuts[k + 1] if k + 1 < len(cuts) else len(order))
-            arguments = rows[start : start + size], row_of[mine] - start, targets[mine]
+            chunk = slice(cuts[k], cuts[k + 1] if k + 1 < len(cuts) else len(order))
+            arguments = rows[start : start + size], row_of[chunk] - start, targets[chunk]
             of_chunk = (
                 checkpoint(read, *arguments, use_reentrant=False) if torch.is_grad_enabled() else read(*arguments)
             )
@@ -206,24 +211,24 @@ class TokenForward:
 
 
 class _Whole(torch.nn.Module):
-    """A whole pass as one module, so that what gathers a divided model's parameters does it around all of the pass: its
-    layers, its output layer, which is read behind them, and its critic."""
+    """A whole forward pass as one module: layers, output layer and critic. FSDP then gathers parameters around all of
+    it."""
 
-    def __init__(self, network: torch.nn.Module, critic: torch.nn.Module | None, found: Callable[..., Any]) -> None:
+    def __init__(self, network: torch.nn.Module, critic: torch.nn.Module | None, compute: Callable[..., Any]) -> None:
         super().__init__()
-        self.network, self.critic, self._found = network, critic, found
+        self.network, self.critic, self._compute = network, critic, compute
 
     def forward(self, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor, Tensor | None]:
-        """See `TokenForward._found`."""
-        said: tuple[Tensor, Tensor, Tensor | None] = self._found(micro, temperature)
-        return said
+        """See `TokenForward._compute`."""
+        outputs: tuple[Tensor, Tensor, Tensor | None] = self._compute(micro, temperature)
+        return outputs
 
 
 class TokenStatistics(torch.autograd.Function):
     """(logits [R, V], row [A], target [A]) → (log-probs [A] of the targets in their rows, entropies [R]).
 
-    The logits are used up: their memory holds the log-probs, and in the backward pass, which can be run once,
-    their gradient.
+    The logits are consumed: their memory stores the log-probs and, in the backward pass, which can run once, their
+    gradient.
 
         ∂ℓ/∂z = onehot(target) − p,   ∂H/∂z = −p · (log p + H)
     """
@@ -260,57 +265,57 @@ class TokenStatistics(torch.autograd.Function):
 
 
 def _slabs(logits: Tensor, numbers: int = 2**18) -> Iterator[slice]:
-    """Rows at a time that stay in a processor's cache."""
+    """Yield slices of rows that fit into a processor's cache."""
     step = max(1, numbers // logits.shape[1]) if logits.device.type == "cpu" else len(logits) or 1
     for start in range(0, len(logits), step):
         yield slice(start, start + step)
 
 
 class _Computed:
-    """A model in one of the ways.
+    """A model in one mode.
 
     Args:
-        model: Its parameters are shared.
-        way: Which.
+        model: Model whose parameters are shared.
+        way: Mode of the computation.
     """
 
-    def __init__(self, model: torch.nn.Module, way: Way) -> None:
+    def __init__(self, model: torch.nn.Module, way: ForwardMode) -> None:
         anything: Any = model
         self.way = way
         trees = way.layout == "tree"
         self.network: Any = with_attention(model, attention=NAME if trees else anything.config._attn_implementation)
-        self._aim = aim_of(self.network) if trees else None
-        self._options = {"use_cache": False} if takes(model, "use_cache") else {}
+        self._attention_context = attach_attention_context(self.network) if trees else None
+        self._options = {"use_cache": False} if forward_accepts(model, "use_cache") else {}
 
     def __call__(self, micro: MicroBatch) -> Tensor:
-        """[R, hidden] the last layer's states, normalised as the output layer wants them; or [R, V] logits.
+        """Return [R, hidden] normalized final hidden states for the output layer, or [R, V] logits.
 
         Raises:
-            PolicyError: The tokens have media, which a model of text cannot read.
+            PolicyError: The tokens have media, which a text model cannot read.
         """
         if micro.media:
             raise PolicyError(
-                f"a segment has an image at token {micro.media[0].start} of its batch, and {kind_of(self.network)} "
+                f"a segment has an image at token {micro.media[0].start} of its batch, and {model_type(self.network)} "
                 "reads text only; train a policy that reads images, or leave these episodes out"
             )
         return self.everywhere(micro.ids, micro.positions, micro.branches)[micro.rows]
 
     def everywhere(self, ids: Tensor, positions: Tensor, branches: Branches) -> Tensor:
-        """The same for all tokens [T]."""
-        if self._aim is None:
+        """Return the same for all tokens [T]."""
+        if self._attention_context is None:
             parts: list[Tensor] = list(torch.split(ids, list(branches.lengths)))
-            found: dict[int, Tensor] = {}
-            for batch in _of_like_length(branches.lengths, alone=self.way.layout == "sequential"):
+            rows_by_segment: dict[int, Tensor] = {}
+            for batch in _batch_by_length(branches.lengths, alone=self.way.layout == "sequential"):
                 padded = torch.nn.utils.rnn.pad_sequence([parts[i] for i in batch], batch_first=True)
                 side_by_side = self._pass(input_ids=padded)
-                found |= {i: row[: len(parts[i])] for i, row in zip(batch, side_by_side, strict=True)}
-            return torch.cat([found[i] for i in sorted(found)])
-        self._aim.branches = branches
-        # models make a mask where they are given none; one of four dimensions they leave alone
+                rows_by_segment |= {i: row[: len(parts[i])] for i, row in zip(batch, side_by_side, strict=True)}
+            return torch.cat([rows_by_segment[i] for i in sorted(rows_by_segment)])
+        self._attention_context.branches = branches
+        # models create a mask if they receive none, and leave one of four dimensions unchanged
         mask = ids.new_ones(1, 1, 1, 1, dtype=torch.bool)
         read = self._pass(input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), attention_mask=mask)[0]
         if not torch.is_grad_enabled():  # nothing of it is computed again
-            self._aim.branches = None
+            self._attention_context.branches = None
         return read
 
     def _pass(self, **tokens: Tensor) -> Tensor:
@@ -322,8 +327,8 @@ class _Computed:
         return states
 
 
-def _of_like_length(lengths: Sequence[int], *, alone: bool) -> Iterator[list[int]]:
-    """Which segments are computed side by side; those without a token are not."""
+def _batch_by_length(lengths: Sequence[int], *, alone: bool) -> Iterator[list[int]]:
+    """Yield the segments of each padded batch; segments without a token are left out."""
     left = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
     while left:
         longest = lengths[left[0]]
@@ -333,7 +338,7 @@ def _of_like_length(lengths: Sequence[int], *, alone: bool) -> Iterator[list[int
 
 
 def _logits(view: Any, hidden: Tensor) -> Tensor:
-    """[R, V] from [R, hidden], with what some models do to them after the output layer."""
+    """Compute [R, V] logits from [R, hidden], with transformations that some models apply after the output layer."""
     logits: Tensor = view.get_output_embeddings()(hidden)
     config = view.config.get_text_config()
     if getattr(config, "logit_scale", None) is not None:  # Cohere
@@ -344,24 +349,26 @@ def _logits(view: Any, hidden: Tensor) -> Tensor:
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def _at(temperature: float, logits: Tensor) -> Tensor:
-    """The logits the sampler drew from, in float32 or finer."""
+def _apply_temperature(temperature: float, logits: Tensor) -> Tensor:
+    """Return the logits at the sampler's temperature, in float32 or finer."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return logits if temperature == 1.0 else logits / temperature
 
 
 @torch.no_grad()
-def _tried(model: torch.nn.Module) -> _Computed:
-    """Return the model in the fastest mode whose outputs equal the reference forward pass; warn if that is not trees.
+def _select_mode(model: torch.nn.Module) -> _Computed:
+    """Return the model in the fastest mode whose outputs equal the reference forward pass.
+
+    Warns if the layout is not `tree`.
 
     Raises:
-        PolicyError: The model is not causal, cannot be computed from tokens alone, or not twice alike.
+        PolicyError: The model is not causal, cannot be computed from tokens only, or is not deterministic.
     """
-    plain = plain_pass(model)
-    for way in _WAYS:
+    plain = run_reference_forward(model)
+    for way in _MODES:
         try:
             computed = _Computed(model, way)
-            if _apart(computed, plain) > 1 or (way.layout == "tree" and not masks_are_known(model)):
+            if _max_deviation(computed, plain) > 1 or (way.layout == "tree" and not masks_are_known(model)):
                 continue
         except FAULTS:
             continue
@@ -369,35 +376,38 @@ def _tried(model: torch.nn.Module) -> _Computed:
             _check_slope(model, way, plain)
             description = {"padded": "segments in padded rows", "sequential": "one segment at a time"}[way.layout]
             warnings.warn(
-                f"{kind_of(model)} cannot be learned as trees: {description}, each from its start", stacklevel=2
+                f"{model_type(model)} cannot be trained as prefix trees: {description}, each from its start",
+                stacklevel=2,
             )
         return computed
-    raise PolicyError(f"models of type {kind_of(model)} give other numbers each time they are computed")
+    raise PolicyError(
+        f"models of type {model_type(model)} are not deterministic: two forward passes give other numbers"
+    )
 
 
 @torch.enable_grad()
-def _check_slope(model: torch.nn.Module, way: Way, plain: PlainPass) -> None:
-    """See that the model's own code has a gradient where dropout is off.
+def _check_slope(model: torch.nn.Module, way: ForwardMode, plain: ReferenceForward) -> None:
+    """Check that the model's own code has a gradient with dropout off.
 
     Raises:
-        PolicyError: It has none.
+        PolicyError: It has no gradient.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ids = torch.tensor(plain.sequences[0], device=plain.logits.device)
     places = torch.arange(len(ids), device=ids.device)
     try:
-        found = _Computed(model, way).everywhere(ids, places, Branches((0,), (len(ids),), ((),)))
+        outputs = _Computed(model, way).everywhere(ids, places, Branches((0,), (len(ids),), ((),)))
         if trained:
-            torch.autograd.grad(found.float().sum(), trained[:1], allow_unused=True)
+            torch.autograd.grad(outputs.float().sum(), trained[:1], allow_unused=True)
     except FAULTS as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
         raise PolicyError(
-            f"models of type {kind_of(model)} cannot be trained as they are sampled, without dropout: {said[:200]}"
+            f"models of type {model_type(model)} cannot be trained as they are sampled, without dropout: {detail[:200]}"
         ) from error
 
 
-def _apart(computed: _Computed, plain: PlainPass) -> float:
-    """How far a way is from the plain pass of two sequences that begin alike, in one row of trees or side by side."""
+def _max_deviation(computed: _Computed, plain: ReferenceForward) -> float:
+    """Return the difference from the plain forward pass, for two sequences with a shared prefix."""
     (first, second), stem, device = plain.sequences, plain.stem, plain.logits.device
     length = len(first)
     if computed.way.layout == "tree":
@@ -408,7 +418,9 @@ def _apart(computed: _Computed, plain: PlainPass) -> float:
         parts = [(0, 0, first), (1, 0, second[: length - 3])]
     ids = torch.tensor([token for _, _, tokens in parts for token in tokens], device=device)
     positions = torch.cat([torch.arange(start, start + len(tokens)) for _, start, tokens in parts]).to(device)
-    found = computed.everywhere(ids, positions, branches)
-    logits = _logits(computed.network, found) if computed.way.reads_states else found
+    outputs = computed.everywhere(ids, positions, branches)
+    logits = _logits(computed.network, outputs) if computed.way.reads_states else outputs
     split = torch.split(logits, [len(tokens) for _, _, tokens in parts])
-    return max(plain.apart(sequence, start, part) for (sequence, start, _), part in zip(parts, split, strict=True))
+    return max(
+        plain.relative_error(sequence, start, part) for (sequence, start, _), part in zip(parts, split, strict=True)
+    )

@@ -1,7 +1,14 @@
-"""Servers of others: which may be reached, and how much of what they say is taken."""
+"""HTTP clients for third-party servers: public-address check, size and time bounds of responses."""
 
-from whetstone.network.addresses import NotPublicError, PublicTransport, is_public
-from whetstone.network.answers import MOST_BYTES, Answer, asked, no_more_than
-from whetstone.network.certificates import trusted
-
-__all__ = ["MOST_BYTES", "Answer", "NotPublicError", "PublicTransport", "asked", "is_public", "no_more_than", "trusted"]
+from whetstone.network.public_addresses import (
+    NotPublicError as NotPublicError,
+    PublicTransport as PublicTransport,
+    is_public as is_public,
+)
+from whetstone.network.bounded_response import (
+    MAX_RESPONSE_BYTES as MAX_RESPONSE_BYTES,
+    BoundedResponse as BoundedResponse,
+    fetch_bounded as fetch_bounded,
+    limit_response_bytes as limit_response_bytes,
+)
+from whetstone.network.certificates import ssl_context as ssl_context

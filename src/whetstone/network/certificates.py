@@ -1,4 +1,4 @@
-"""Whose certificates are believed: read once in a process, as reading them takes longer than most answers do."""
+"""TLS certificates of HTTP clients, loaded once per process because loading takes longer than most requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import httpx2
 
 
 @functools.cache
-def trusted(*, environment: bool = True) -> ssl.SSLContext:
-    """What a client's `verify` is given; 50 ms where each client reads its own.
+def ssl_context(*, environment: bool = True) -> ssl.SSLContext:
+    """Return the TLS context for a client's `verify`.
+
+    Loading it takes 50 ms if each client loads its own.
 
     Args:
-        environment: Whether `SSL_CERT_FILE` and `SSL_CERT_DIR` count.
+        environment: Whether `SSL_CERT_FILE` and `SSL_CERT_DIR` apply.
     """
     return httpx2.create_ssl_context(trust_env=environment)

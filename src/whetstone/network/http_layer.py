@@ -1,8 +1,8 @@
 """The HTTP layer of every server: system routes, request ids, access log and metrics.
 
     whetstone serve, live          serving/app.py
-    whetstone view                 viewing/app.py
-    whetstone environments serve   environments/remote/server.py
+    whetstone view                 viewer/viewer_app.py
+    whetstone environments serve   environments/remote/environment_server.py
 
 **System routes.** `GET /health` (the process answers), `GET /ready` (it can do its work), `GET /metrics` (Prometheus
 text format) and `GET /openapi.json`.
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command, release
-from whetstone.network.openapi import Operation, describe_routes
+from whetstone.network.openapi_document import Operation, describe_routes
+from whetstone.optional_dependencies import get_package_version, install_command
 
 ACCESS_LOG = logging.getLogger("whetstone.access")
 KEY_NAME = "whetstone.key"
@@ -115,7 +115,7 @@ class HttpLayer:
             service.title,
             [route for route in routes if route.include_in_schema],
             {**_SYSTEM_OPERATIONS, **service.operations},
-            version=release(),
+            version=get_package_version(),
             error=service.error,
             security=service.security,
         )
@@ -171,7 +171,7 @@ class HttpLayer:
                 durations.append(("_bucket", {"route": route, "le": bound}, count))
             durations += [("_sum", {"route": route}, seconds), ("_count", {"route": route}, total)]
         families = [
-            make_family("build_info", "gauge", "Version of Whetstone.", 1, version=release()),
+            make_family("build_info", "gauge", "Version of Whetstone.", 1, version=get_package_version()),
             make_family("http_requests_in_flight", "gauge", "Requests in flight.", self._in_flight),
             Family("whetstone_http_requests_total", "counter", "Answered requests.", requests),
             Family("whetstone_http_request_seconds", "histogram", "Time to the end of the response.", durations),
@@ -226,7 +226,7 @@ def http_application(
 
     async def health(request: Request) -> JSONResponse:
         service.check_health(request)
-        return JSONResponse({"status": "ok", "version": release(), **service.health()})
+        return JSONResponse({"status": "ok", "version": get_package_version(), **service.health()})
 
     async def ready(request: Request) -> JSONResponse:
         service.check_health(request)

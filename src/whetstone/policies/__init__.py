@@ -1,138 +1,95 @@
-"""Language models as policies: loaded from a folder, or built from nothing."""
+"""Language models as policies: loaded from a folder, or randomly initialized."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
     from whetstone.policies.adapters import (
-        adapter_alpha,
-        adapter_shape,
-        adapters_off,
-        add_adapters,
-        can_merge,
-        has_adapters,
-        load_adapters,
-        merged_weights,
-        without_adapters,
+        adapter_alpha as adapter_alpha,
+        adapter_shape as adapter_shape,
+        adapters_off as adapters_off,
+        add_adapters as add_adapters,
+        can_merge as can_merge,
+        has_adapters as has_adapters,
+        load_adapters as load_adapters,
+        merged_weights as merged_weights,
+        without_adapters as without_adapters,
     )
-    from whetstone.policies.critic import Critic, critic_for, critic_from
+    from whetstone.policies.critic import (
+        Critic as Critic,
+        build_critic as build_critic,
+        restore_critic as restore_critic,
+    )
     from whetstone.policies.devices import (
-        CPU,
-        available_devices,
-        brought,
-        described,
-        find_device,
-        free_memory,
-        has_float64,
-        num_threads,
-        peak_memory,
-        release_memory,
+        CPU as CPU,
+        available_devices as available_devices,
+        moved_to_device as moved_to_device,
+        describe_device as describe_device,
+        find_device as find_device,
+        free_memory as free_memory,
+        has_float64 as has_float64,
+        num_threads as num_threads,
+        peak_memory as peak_memory,
+        release_memory as release_memory,
     )
-    from whetstone.policies.export import ExportPrecision, export_policy, merged
-    from whetstone.policies.fetching import fetch
-    from whetstone.policies.finding import found_model
-    from whetstone.policies.frozen import load_frozen
-    from whetstone.policies.gguf import convert_gguf, licence_of
-    from whetstone.policies.hub import is_hub_name
-    from whetstone.policies.kept import KeptModel, Origin, keep, kept_models, models_folder
-    from whetstone.policies.masking import chunk_of, masks_are_known, softmax_with_sinks
-    from whetstone.policies.plain import (
-        FAULTS,
-        PlainPass,
-        architecture_of,
-        kind_of,
-        plain_pass,
-        setting_of,
-        takes,
-        vocabulary_of,
+    from whetstone.policies.export_model import (
+        ExportPrecision as ExportPrecision,
+        export_policy as export_policy,
+        merge_adapters as merge_adapters,
     )
-    from whetstone.policies.policy import Policy, cast_policy, freeze, holds_adapters, load_policy, placed, save_policy
+    from whetstone.policies.download import download_model as download_model
+    from whetstone.policies.resolve_model import resolve_model_folder as resolve_model_folder
+    from whetstone.policies.frozen import load_frozen as load_frozen
+    from whetstone.policies.gguf import convert_gguf as convert_gguf, read_license as read_license
+    from whetstone.policies.hub import is_hub_name as is_hub_name
+    from whetstone.policies.local_models import (
+        StoredModel as StoredModel,
+        Origin as Origin,
+        store_model as store_model,
+        stored_models as stored_models,
+        models_folder as models_folder,
+    )
+    from whetstone.policies.attention_masks import (
+        chunk_size as chunk_size,
+        masks_are_known as masks_are_known,
+        softmax_with_sinks as softmax_with_sinks,
+    )
+    from whetstone.policies.reference_forward import (
+        FAULTS as FAULTS,
+        ReferenceForward as ReferenceForward,
+        architecture_key as architecture_key,
+        model_type as model_type,
+        run_reference_forward as run_reference_forward,
+        get_setting as get_setting,
+        forward_accepts as forward_accepts,
+        vocabulary_size as vocabulary_size,
+    )
+    from whetstone.policies.policy import (
+        Policy as Policy,
+        cast_policy as cast_policy,
+        freeze_parameters as freeze_parameters,
+        contains_adapters as contains_adapters,
+        load_policy as load_policy,
+        move_policy as move_policy,
+        save_policy as save_policy,
+    )
     from whetstone.policies.precision import (
-        Precision,
-        check_dtype,
-        describe_fast_dtype,
-        fast_dtype,
-        in_dtype,
-        suitable_dtype,
+        Precision as Precision,
+        check_dtype as check_dtype,
+        describe_fast_dtype as describe_fast_dtype,
+        fast_dtype as fast_dtype,
+        in_dtype as in_dtype,
+        suitable_dtype as suitable_dtype,
     )
-    from whetstone.policies.published import PUBLISHED
-    from whetstone.policies.tensor_parallel import Cut, TensorPlan, tensor_plan
-    from whetstone.policies.tiny import build_tiny
-    from whetstone.policies.view import clone_trainable, on_cpu, with_attention
-    from whetstone.policies.weights import StoredWeights, stored_weights
+    from whetstone.policies.model_catalog import PUBLISHED as PUBLISHED
+    from whetstone.policies.tensor_parallel import Cut as Cut, TensorPlan as TensorPlan, tensor_plan as tensor_plan
+    from whetstone.policies.tiny_model import build_tiny as build_tiny
+    from whetstone.policies.shared_weights import (
+        clone_trainable as clone_trainable,
+        on_cpu as on_cpu,
+        with_attention as with_attention,
+    )
+    from whetstone.policies.checkpoint_size import StoredWeights as StoredWeights, stored_weights as stored_weights
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "CPU",
-    "FAULTS",
-    "PUBLISHED",
-    "Critic",
-    "Cut",
-    "ExportPrecision",
-    "KeptModel",
-    "Origin",
-    "PlainPass",
-    "Policy",
-    "Precision",
-    "StoredWeights",
-    "TensorPlan",
-    "adapter_alpha",
-    "adapter_shape",
-    "adapters_off",
-    "add_adapters",
-    "architecture_of",
-    "available_devices",
-    "brought",
-    "build_tiny",
-    "can_merge",
-    "cast_policy",
-    "check_dtype",
-    "chunk_of",
-    "clone_trainable",
-    "convert_gguf",
-    "critic_for",
-    "critic_from",
-    "describe_fast_dtype",
-    "described",
-    "export_policy",
-    "fast_dtype",
-    "fetch",
-    "find_device",
-    "found_model",
-    "free_memory",
-    "freeze",
-    "has_adapters",
-    "has_float64",
-    "holds_adapters",
-    "in_dtype",
-    "is_hub_name",
-    "keep",
-    "kept_models",
-    "kind_of",
-    "licence_of",
-    "load_adapters",
-    "load_frozen",
-    "load_policy",
-    "masks_are_known",
-    "merged",
-    "merged_weights",
-    "models_folder",
-    "num_threads",
-    "on_cpu",
-    "peak_memory",
-    "placed",
-    "plain_pass",
-    "release_memory",
-    "save_policy",
-    "setting_of",
-    "softmax_with_sinks",
-    "stored_weights",
-    "suitable_dtype",
-    "takes",
-    "tensor_plan",
-    "vocabulary_of",
-    "with_attention",
-    "without_adapters",
-]
+__getattr__, __dir__ = export_lazily(__name__)

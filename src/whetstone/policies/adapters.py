@@ -1,18 +1,21 @@
-"""How is a large model trained with few weights? With adapters beside its layers (LoRA, DoRA), by PEFT.
+"""LoRA and DoRA adapters of a model, by PEFT.
 
-With the adapters off the model is what it was, so one copy of the weights serves as policy and as its reference.
+With adapters disabled the model is the base model, so one copy of the weights serves as the policy and as its
+reference.
 
-Easy to get wrong: switching adapters off is a property of a view (`view.py`), switching their gradients off one of
-the weights; both are put back.
+Note:
+    Adapters are disabled on a view (`shared_weights.py`), but their gradients are disabled on the shared weights; both
+    are restored.
 
-Source: Hu et al. 2021, arXiv:2106.09685 (LoRA); Liu et al. 2024, arXiv:2402.09353 (DoRA); one copy of the weights
-for both: Chen et al. 2025, arXiv:2502.01600.
+Source: Hu et al. 2021, arXiv:2106.09685 (LoRA); Liu et al. 2024, arXiv:2402.09353 (DoRA); one copy of the weights for
+both: Chen et al. 2025, arXiv:2502.01600.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,31 +25,37 @@ import torch
 from safetensors.torch import load_file
 
 from whetstone.errors import PolicyError, did_you_mean
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 
 
 def add_adapters(
     model: torch.nn.Module, *, rank: int, alpha: float, target_modules: Sequence[str] | str, dora: bool, seed: int
 ) -> None:
-    """Adapters beside a model's linear layers; they are trained, the rest is frozen. At first they change nothing.
+    """Add trainable adapters to linear layers and freeze the base model.
+
+    Initially they change nothing.
 
     Args:
-        target_modules: Names of modules, or `all-linear`.
+        model: Model, changed in place.
+        rank: Rank of the adapters.
+        alpha: LoRA alpha: adapters are scaled by alpha / rank.
+        target_modules: Names of modules, with or without the end of their path; `all-linear`; or a regular expression
+            that matches the whole path of a module.
+        dora: Whether to use DoRA.
+        seed: Random seed of their initialization.
 
     Raises:
-        PolicyError: PEFT is not installed, no layer has such a name, or a layer shares its weights with the embedding.
+        PolicyError: If PEFT is not installed, no linear layer has such a name, or a layer shares its weights with the
+            embedding.
     """
     try:
         from peft import LoraConfig
     except ImportError as error:
         raise PolicyError(f"adapters need PEFT: {install_command('lora')}") from error
-    if not isinstance(target_modules, str):
-        linear = {name.split(".")[-1] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-        for name in target_modules:
-            if name not in linear:
-                raise PolicyError(f'target_modules: no layer is named "{name}"{did_you_mean(name, linear)}')
-        _check_untied(model, target_modules)
-        target_modules = list(target_modules)
+    if target_modules != "all-linear":
+        paths, names = _find_layers(model, target_modules)
+        _check_untied(model, paths)
+        target_modules = names
     config = LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=target_modules, use_dora=dora, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
@@ -56,24 +65,57 @@ def add_adapters(
     _train_adapters_alone(model)
 
 
-def _check_untied(model: Any, target_modules: Sequence[str]) -> None:
+def _find_layers(model: torch.nn.Module, target_modules: Sequence[str] | str) -> tuple[list[str], list[str]]:
+    """Return the paths of the linear layers that `target_modules` of PEFT selects, and names that select only them.
+
+    Raises:
+        PolicyError: A name or expression matches no linear layer.
+    """
+    linear = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    last = {path.rpartition(".")[2] for path in linear}
+    if isinstance(target_modules, str) and target_modules not in last:
+        try:
+            expression = re.compile(target_modules)
+        except re.error as error:
+            raise PolicyError(f'target_modules: "{target_modules}" is no regular expression: {error}') from None
+        paths = [path for path in linear if expression.fullmatch(path)]
+        if not paths:
+            example = linear[0] if linear else "none"
+            raise PolicyError(
+                f'target_modules: "{target_modules}" matches the path of no linear layer, such as {example}'
+                f"{did_you_mean(target_modules, last)}"
+            )
+        return paths, paths
+    names = [target_modules] if isinstance(target_modules, str) else target_modules
+    for name in names:
+        if not any(_has_name(path, name) for path in linear):
+            raise PolicyError(f'target_modules: no layer is named "{name}"{did_you_mean(name, last)}')
+    return [path for path in linear if any(_has_name(path, name) for name in names)], list(names)
+
+
+def _has_name(path: str, name: str) -> bool:
+    """Return whether a name is the path of a module, or its end."""
+    return path == name or path.endswith(f".{name}")
+
+
+def _check_untied(model: Any, paths: Sequence[str]) -> None:
     """Reject adapters of an output layer that is also the embedding: merging them would change the embedding, too."""
     output = model.get_output_embeddings()
     if output is None or output.weight is not model.get_input_embeddings().weight:
         return
-    (name,) = (name.rpartition(".")[2] for name, module in model.named_modules() if module is output)
-    if name in target_modules:
+    (path,) = (path for path, module in model.named_modules() if module is output)
+    if path in paths:
         raise PolicyError(
-            f"target_modules: {name} shares its weights with the embedding (tie_word_embeddings), so a merged model "
-            "would differ from the trained one; name other layers"
+            f"target_modules: {path.rpartition('.')[2]} shares its weights with the embedding (tie_word_embeddings), "
+            "so a merged model would differ from the trained one; name other layers"
         )
 
 
 def load_adapters(model: torch.nn.Module, folder: Path) -> None:
-    """Put the adapters in a folder, in PEFT's layout, beside the layers of the model they were trained on.
+    """Load adapters in PEFT format into the model they were trained on.
 
     Raises:
-        PolicyError: PEFT is not installed, or they are another model's.
+        PolicyError: If PEFT is not installed, or the adapters belong to another model.
     """
     try:
         from peft import LoraConfig, set_peft_model_state_dict
@@ -81,21 +123,21 @@ def load_adapters(model: torch.nn.Module, folder: Path) -> None:
         raise PolicyError(f"{folder}: its adapters need PEFT: {install_command('lora')}") from error
     with torch.random.fork_rng(devices=[]):
         _add(model, LoraConfig.from_pretrained(str(folder)))
-    kept = load_file(folder / "adapter_model.safetensors")
-    state = {name.removeprefix("base_model.model."): tensor for name, tensor in kept.items()}
-    found = set_peft_model_state_dict(model, state)
-    amiss = [*found.unexpected_keys, *(name for name in found.missing_keys if "lora_" in name)]
+    tensors = load_file(folder / "adapter_model.safetensors")
+    state = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+    result = set_peft_model_state_dict(model, state)
+    amiss = [*result.unexpected_keys, *(name for name in result.missing_keys if "lora_" in name)]
     if amiss:
-        raise PolicyError(f"{folder}: its adapters do not fit the model they stand on: {amiss[0]}")
+        raise PolicyError(f"{folder}: its adapters do not fit their base model: {amiss[0]}")
     _train_adapters_alone(model)
 
 
 def _add(model: torch.nn.Module, config: Any) -> None:
-    with warnings.catch_warnings():  # the libraries' remarks on each other's new names
+    with warnings.catch_warnings():  # deprecation warnings between the libraries
         warnings.simplefilter("ignore", FutureWarning)
         model.add_adapter(config)  # type: ignore[operator]
     for name, parameter in model.named_parameters():
-        if "lora_" in name:  # whatever the layers beside them are held in
+        if "lora_" in name:  # whatever the data type of the base layers
             parameter.data = parameter.data.float()
 
 
@@ -105,13 +147,13 @@ def _train_adapters_alone(model: torch.nn.Module) -> None:
 
 
 def has_adapters(model: torch.nn.Module) -> bool:
-    """Whether a model carries adapters."""
+    """Return whether a model has adapters."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 @contextlib.contextmanager
 def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]:
-    """The model without its adapters, as long as the block lasts."""
+    """Disable the adapters of a model within the block."""
     if not (when and has_adapters(model)):
         yield
         return
@@ -127,7 +169,9 @@ def adapters_off(model: torch.nn.Module, *, when: bool = True) -> Iterator[None]
 
 
 def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
-    """Return a copy of the model without adapters, in evaluation mode; a model that has none is returned as it is.
+    """Return a copy of the model without adapters, in evaluation mode.
+
+    A model that has none is returned as it is.
 
     Args:
         merge: Whether to merge the adapters into the base weights; otherwise they are dropped.
@@ -155,19 +199,19 @@ def without_adapters(model: torch.nn.Module, *, merge: bool) -> torch.nn.Module:
 
 
 def adapter_alpha(model: torch.nn.Module) -> float:
-    """What a model's adapters are scaled by, over their rank."""
+    """Return the LoRA alpha of a model's adapters."""
     (config,) = model.peft_config.values()  # type: ignore[operator]
     return float(config.lora_alpha)
 
 
 def adapter_shape(model: torch.nn.Module) -> dict[str, Any]:
-    """`rank`, `alpha` and `dora` of a model's adapters."""
+    """Return `rank`, `alpha` and `dora` of a model's adapters."""
     (config,) = model.peft_config.values()  # type: ignore[operator]
     return {"rank": int(config.r), "alpha": float(config.lora_alpha), "dora": bool(config.use_dora)}
 
 
 def can_merge(model: torch.nn.Module) -> bool:
-    """Whether a model's adapters are sums that weights can take in (`merged_weights`): DoRA's are none."""
+    """Return whether adapters can be merged by addition (`merged_weights`), which DoRA does not allow."""
     if not has_adapters(model):
         return False
     (config,) = model.peft_config.values()  # type: ignore[operator]
@@ -176,10 +220,11 @@ def can_merge(model: torch.nn.Module) -> bool:
 
 @torch.no_grad()
 def merged_weights(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The weights that adapters stand beside, with what these learned; by the names of a model without adapters.
+    """Return the weights of layers with adapters after merging, by the names of a model without adapters.
 
     Args:
-        dtype: What they are rounded to, once; the sum is in float32.
+        model: Model with adapters.
+        dtype: Data type of the result, rounded once; the sum is in float32.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 

@@ -1,7 +1,8 @@
-"""What is a state worth to this policy? Linear heads on its hidden states, one for each thing to be foretold.
+"""Critic: linear value heads on the hidden states of a policy, one per quantity to predict.
 
-Easy to get wrong: two critics that begin alike and learn alike are one critic. The second of a pair begins
-a little off.
+Note:
+    Two critics with equal initial weights and equal training are one critic. The second of a pair starts with slightly
+    different weights.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import torch
 from torch import Tensor
 
 _SPREAD = 0.02
-"""Deviation of a twin's first weights."""
+"""Standard deviation of the initial weights of a twin head."""
 
 
 class Critic(torch.nn.Module):
-    """Values from the states a policy's output layer reads, one column a head.
+    """Values of the states that a policy's output layer reads, one column per head.
 
-    Heads start at 0 everywhere. One whose name begins with `twin_`, or ends with the number of a member of an ensemble
-    (`values#2`), starts a little off; one that begins with `slow_` is a copy of the head behind that word that follows
-    it slowly and is not trained.
+    Heads start at 0. A head whose name starts with `twin_`, or ends with the number of an ensemble member (`values#2`),
+    starts with small random weights. A head whose name starts with `slow_` is a target network: an untrained copy of
+    the head named after the prefix, which follows it slowly.
 
     Args:
-        hidden: Numbers in a state.
-        heads: Their names.
-        detached: Whether its gradient stops in front of the states.
-        probabilities: Whether values are probabilities, a sigmoid of what the heads say.
-        learning_rate: What an optimiser trains it with.
+        hidden: Hidden size.
+        heads: Names of the heads.
+        detached: Whether the gradient stops before the hidden states.
+        probabilities: Whether values are probabilities, a sigmoid of the output of the heads.
+        learning_rate: Learning rate of its optimizer.
     """
 
     def __init__(
@@ -59,41 +60,41 @@ class Critic(torch.nn.Module):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The names of its columns: those that are trained, then their slow copies."""
+        """Names of its columns: trained heads, then target networks."""
         return (*self.trained, *self.slow)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[R, hidden] → [R, heads]"""
+        """Compute [R, heads] values of [R, hidden] states."""
         states = states.to(self.value.weight.dtype)
-        said: Tensor = self.value(states.detach() if self.detached else states)
+        values: Tensor = self.value(states.detach() if self.detached else states)
         if self.slow:
-            behind = torch.nn.functional.linear(states.detach(), self.slow_weight, self.slow_bias)  # type: ignore[arg-type]
-            said = torch.cat([said, behind], 1)
-        return said.sigmoid() if self.probabilities else said
+            slow_values = torch.nn.functional.linear(states.detach(), self.slow_weight, self.slow_bias)  # type: ignore[arg-type]
+            values = torch.cat([values, slow_values], 1)
+        return values.sigmoid() if self.probabilities else values
 
     def saved(self) -> dict[str, Any]:
-        """Everything that makes it again."""
+        """Return everything that is needed to restore the critic."""
         options: dict[str, Any] = {"detached": self.detached, "probabilities": self.probabilities}
         options["learning_rate"] = self.learning_rate
         return {"heads": list(self.heads), **options, "state": self.state_dict()}
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:
-        """Let slow copies move toward their heads: θ̄ ← τ θ + (1 − τ) θ̄, τ = `rate`."""
+        """Update target networks by Polyak averaging: θ̄ ← τ θ + (1 − τ) θ̄, τ = `rate`."""
         if self.slow:
             self.slow_weight.lerp_(self.value.weight[self.follows], rate)  # type: ignore[operator]
             self.slow_bias.lerp_(self.value.bias[self.follows], rate)  # type: ignore[operator]
 
 
-def critic_from(model: torch.nn.Module, saved: dict[str, Any]) -> Critic:
-    """The critic that was saved, on this model's states."""
+def restore_critic(model: torch.nn.Module, saved: dict[str, Any]) -> Critic:
+    """Restore a saved critic for the states of a model."""
     options = {name: saved[name] for name in ("detached", "probabilities", "learning_rate")}
-    critic = critic_for(model, saved["heads"], **options)
+    critic = build_critic(model, saved["heads"], **options)
     critic.load_state_dict(saved["state"])
     return critic
 
 
-def critic_for(
+def build_critic(
     model: torch.nn.Module,
     heads: Sequence[str] = ("values",),
     *,
@@ -101,7 +102,7 @@ def critic_for(
     probabilities: bool = False,
     learning_rate: float = 1e-2,
 ) -> Critic:
-    """A critic on this model's states."""
+    """Create a critic for the states of a model."""
     anything: Any = model
     hidden = int(anything.config.get_text_config().hidden_size)
     critic = Critic(hidden, heads, detached=detached, probabilities=probabilities, learning_rate=learning_rate)

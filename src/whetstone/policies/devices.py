@@ -1,12 +1,12 @@
-"""Where is a model computed? On the device its parameters lie on: a recipe names it, everything else follows.
+"""Devices: selection by the name in a recipe, memory, and moving of models.
 
-    auto      the first GPU of CUDA or ROCm, where there is one, else the CPU
-    cpu, cuda, cuda:1, mps, …   that one; any device this PyTorch has
+    auto      the first GPU of CUDA or ROCm if there is one, else the CPU
+    cpu, cuda, cuda:1, mps, …   this device; any device of this PyTorch
 
-Apple's `mps` has to be named: it has no float64, so draws are made on the CPU, and nobody has measured that it is
-quicker.
+Apple's `mps` must be named: it has no float64, so tokens are sampled on the CPU, and its speed was never measured.
 
-Easy to get wrong: another number of the same kind is another device. `cuda` is given its number at once.
+Note:
+    The same kind with another index is another device. `cuda` gets its index immediately.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ from whetstone.errors import PolicyError, did_you_mean
 
 CPU = torch.device("cpu")
 _KNOWN = ("auto", "cpu", "cuda", "mps", "xpu")
-"""What a name is compared with that is none."""
+"""Names to suggest for an unknown one."""
 _MEMORY = Path("/proc/meminfo")
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_GROUPS = Path("/proc/self/cgroup")
+_HIERARCHIES = {
+    "": (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    "memory": (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By controller in `_GROUPS` (empty: version 2): mount point, files of limit and usage, and the key of `memory.stat`
+with the bytes of cached files that the kernel can drop."""
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name, with its number where there can be several.
+    """Return the device of a name, with its index if there can be several.
 
     Raises:
-        PolicyError: It is no device, or this machine does not have it.
+        PolicyError: If it is not a device, or this machine does not have it.
     """
     if name == "auto":
         return find_device("cuda") if torch.cuda.is_available() else CPU
@@ -41,26 +47,26 @@ def find_device(name: str) -> torch.device:
         raise PolicyError(f'"{name}" is not a device{did_you_mean(name, _KNOWN)}') from None
     if device.type == "cpu":
         return CPU
-    there = devices_of(device.type)
-    if not there:
+    devices = list_devices(device.type)
+    if not devices:
         others = ", ".join(map(str, available_devices()))
         raise PolicyError(
-            f"{name}: this machine has none that this PyTorch ({torch.__version__}) can use; it has {others}"
+            f"{name}: this machine has no such device that PyTorch {torch.__version__} can use; available: {others}"
         )
     number = device.index
-    if number is None:  # the one in use; the first where a kind has only one
-        in_use = of_module(device, "current_device")
+    if number is None:  # the current one; the first if a kind has only one
+        in_use = device_module_function(device, "current_device")
         number = in_use() if in_use is not None else 0
-    if number >= len(there):
-        raise PolicyError(f"{name}: this machine has {len(there)} ({', '.join(map(str, there))})")
-    return there[number]
+    if number >= len(devices):
+        raise PolicyError(f"{name}: this machine has {len(devices)} ({', '.join(map(str, devices))})")
+    return devices[number]
 
 
-def devices_of(kind: str) -> list[torch.device]:
-    """The devices of a kind that this machine has and this PyTorch can use: `cuda`."""
+def list_devices(kind: str) -> list[torch.device]:
+    """Return the devices of a kind, such as `cuda`, that this machine has and this PyTorch can use."""
     try:
-        available = of_module(torch.device(kind), "is_available")
-    except (RuntimeError, AttributeError):  # a kind this PyTorch only knows the name of
+        available = device_module_function(torch.device(kind), "is_available")
+    except (RuntimeError, AttributeError):  # PyTorch knows only the name of this kind
         return []
     if available is None or not available():
         return []
@@ -68,14 +74,14 @@ def devices_of(kind: str) -> list[torch.device]:
 
 
 def available_devices() -> list[torch.device]:
-    """Every device a policy can be computed on here, the CPU last."""
-    there = torch.accelerator.current_accelerator()
-    return [*(devices_of(there.type) if there is not None else ()), CPU]
+    """Return all devices on which a policy can be computed, the CPU last."""
+    accelerator = torch.accelerator.current_accelerator()
+    return [*(list_devices(accelerator.type) if accelerator is not None else ()), CPU]
 
 
-def described(device: torch.device) -> str:
-    """A device with what it is called: `cuda:0 (NVIDIA H100)`."""
-    named = of_module(device, "get_device_name") if device != CPU else None
+def describe_device(device: torch.device) -> str:
+    """Return a device with its product name: `cuda:0 (NVIDIA H100)`."""
+    named = device_module_function(device, "get_device_name") if device != CPU else None
     return f"{device} ({named(device)})" if named is not None else str(device)
 
 
@@ -85,7 +91,7 @@ def num_threads() -> int:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether it computes in float64; Apple's does not."""
+    """Return whether a device computes in float64; Apple's does not."""
     try:
         torch.zeros((), dtype=torch.float64, device=device)
     except TypeError:
@@ -94,58 +100,87 @@ def has_float64(device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes this process may still take there; None where nobody says. Of the CPU: of the machine's memory, and of
-    its container's."""
+    """Return the bytes that this process can still allocate on a device.
+
+    None if unknown.
+
+    On the CPU, the limits are the free memory of the machine and of its container.
+    """
     if device.type != "cpu":
-        ask = of_module(device, "mem_get_info")
+        ask = device_module_function(device, "mem_get_info")
         if ask is None:
             return None
         free: int = ask(device)[0]
-        kept = [of_module(device, name) for name in ("memory_reserved", "memory_allocated")]
-        reserved, allocated = (0 if ask is None else ask(device) for ask in kept)
-        return free + max(0, reserved - allocated)  # what PyTorch keeps for itself and does not use
+        functions = [device_module_function(device, name) for name in ("memory_reserved", "memory_allocated")]
+        reserved, allocated = (0 if ask is None else ask(device) for ask in functions)
+        return free + max(0, reserved - allocated)  # cached by PyTorch and unused
     try:
         lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines() if ":" in line)
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError, IndexError):
         return None
-    for limit in _LIMITS:
-        if limit.is_file() and (said := limit.read_text().strip()).isdigit():
-            free = min(free, int(said))
-    return free
+    return min([free, *_free_in_groups()])
+
+
+def _free_in_groups() -> Iterator[int]:
+    """Yield the free bytes of each control group of this process that has a memory limit.
+
+    A container sees its own group at the mount point; `systemd-run` and batch systems limit a group below it.
+    """
+    try:
+        lines = [line.split(":", 2) for line in _GROUPS.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        for controller in {*controllers.split(",")} & {*_HIERARCHIES}:
+            mount, limit, usage, cached = _HIERARCHIES[controller]
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(mount):
+                    with contextlib.suppress(OSError, ValueError):  # no such group in this container, or no limit
+                        maximum = int((folder / limit).read_text())
+                        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                        used = int((folder / usage).read_text()) - int(statistics.get(cached, 0))
+                        yield max(0, maximum - used)
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back to the device what PyTorch keeps of it and does not use."""
-    empty = of_module(device, "empty_cache") if device.type != "cpu" else None
+    """Return cached memory of PyTorch to the device."""
+    empty = device_module_function(device, "empty_cache") if device.type != "cpu" else None
     if empty is not None:
         empty()
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that were held there so far; None of a device that does not count them, such as the CPU."""
-    ask = of_module(device, "max_memory_allocated") if device.type != "cpu" else None
+    """Return the peak memory allocated on a device, in bytes.
+
+    None if it does not count, such as the CPU.
+    """
+    ask = device_module_function(device, "max_memory_allocated") if device.type != "cpu" else None
     return None if ask is None else int(ask(device))
 
 
 @contextlib.contextmanager
-def brought(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """A frozen model on a device, as long as the block lasts; then it is again where it was, and no copy is left."""
+def moved_to_device(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Move a frozen model to a device within the block, then restore it.
+
+    No copy remains.
+    """
     moved: dict[torch.Tensor, torch.Tensor] = {}
-    kept = [(of, name, tensor) for module in model.modules() for of in (module._parameters, module._buffers)
+    originals = [(of, name, tensor) for module in model.modules() for of in (module._parameters, module._buffers)
             for name, tensor in of.items() if tensor is not None and tensor.device != device]  # fmt: skip
     try:
-        for of, name, tensor in kept:
+        for of, name, tensor in originals:
             if tensor not in moved:
-                there = tensor.detach().to(device)
-                moved[tensor] = torch.nn.Parameter(there, False) if isinstance(tensor, torch.nn.Parameter) else there
+                copy = tensor.detach().to(device)
+                moved[tensor] = torch.nn.Parameter(copy, False) if isinstance(tensor, torch.nn.Parameter) else copy
             of[name] = moved[tensor]  # type: ignore[assignment]
         yield
     finally:
-        for of, name, tensor in kept:
+        for of, name, tensor in originals:
             of[name] = tensor  # type: ignore[assignment]
 
 
-def of_module(device: torch.device, name: str) -> Any:
-    """What PyTorch's module of a kind of device calls so, as `torch.cuda.mem_get_info`; None where it has none."""
+def device_module_function(device: torch.device, name: str) -> Any:
+    """Return a function of PyTorch's module of a device, such as `torch.cuda.mem_get_info`; None if it has none."""
     return getattr(torch.get_device_module(device), name, None)

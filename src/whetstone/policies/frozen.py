@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 
 from whetstone.policies.devices import CPU
-from whetstone.policies.finding import found_model
 from whetstone.policies.policy import Policy, load_policy
+from whetstone.policies.resolve_model import resolve_model_folder
 
 _loading = threading.Lock()
 _models: WeakValueDictionary[tuple[Any, ...], torch.nn.Module] = WeakValueDictionary()
@@ -40,7 +40,7 @@ def load_frozen(
     Raises:
         PolicyError: Same as in `load_policy`.
     """
-    folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
+    folder = resolve_model_folder(path, revision=revision, trust_remote_code=trust_remote_code)
     files = sorted((file.name, file.stat()) for file in folder.iterdir() if file.is_file())
     state = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
     key = (str(folder.resolve()), state, trust_remote_code, str(device))

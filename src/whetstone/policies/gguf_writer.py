@@ -17,8 +17,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from whetstone.errors import PolicyError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.policies.policy import Policy
+from whetstone.policies.tiny_model import WORDS
 
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -67,6 +68,17 @@ def word_rules(tokenizer: Any) -> str | None:
     if kinds == ["Split", "ByteLevel"] and steps[0]["pattern"].get("Regex") == _LLAMA3_WORDS:
         return "llama-bpe"
     return None
+
+
+def is_tiny_tokenizer(tokenizer: Any) -> bool:
+    """Return whether a tokenizer was trained with a model from scratch (`policy.tiny`).
+
+    The converter of llama.cpp knows the rules of published tokenizers only, and refuses it.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return False
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
+    return any((step.get("pattern") or {}).get("Regex") == WORDS for step in rules.get("pretokenizers") or ())
 
 
 def write_llama_gguf(policy: Policy, file: Path, dtype: str, *, name: str) -> None:

@@ -1,6 +1,7 @@
-"""Where is a model that recipes name as the Hugging Face hub does, `Qwen/Qwen3-0.6B`? Fetched once, at one commit.
+"""Models on the Hugging Face hub, such as `Qwen/Qwen3-0.6B`: downloaded once, at one commit.
 
-Easy to get wrong: a name means other weights tomorrow. A run is pinned to the commit that the name meant when it began.
+Note:
+    A name refers to other weights tomorrow. A run is pinned to the commit at its start.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars
 
-from whetstone.errors import PolicyError, explained
+from whetstone.errors import PolicyError, summarize_exception
 
-disable_progress_bars()  # a file each, in the middle of the run's own
+disable_progress_bars()  # one bar per file would interrupt the run's own
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._/-]*)?")
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-"""What a model is made of: weights that are data, never pickles."""
+"""Files of a model: weights as data, never pickles."""
 _CODE = ["*.py"]
 _SECONDS = 20.0
-"""Of a question to the hub."""
+"""Timeout of a request to the hub."""
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it can only be meant as a name on the hub: `owner/model`, maybe with `@revision`, and no folder here is
-    called `owner`."""
+    """Return whether a path can only be a name on the hub.
+
+    That is `owner/model`, optionally with `@revision`, if no folder `owner` exists.
+    """
     return _NAME.fullmatch(path) is not None and not Path(path).parent.is_dir()
 
 
-def fetched(name: str, revision: str | None, *, trust_remote_code: bool) -> Path:
-    """The model's folder, whose name is its commit; fetched where it is not here yet. Without a network it is what was
-    fetched before.
+def download_snapshot(name: str, revision: str | None, *, trust_remote_code: bool) -> Path:
+    """Return the folder of a model, named by its commit; download it if necessary.
+
+    Without a network, the last download is used.
 
     Args:
         name: `owner/model`, or `owner/model@revision`.
-        revision: Branch, tag or commit, where the name has none; None: its main branch.
-        trust_remote_code: Whether code that comes with it is fetched, too.
+        revision: Branch, tag or commit if the name has none; None: the main branch.
+        trust_remote_code: Whether to download code of the model.
 
     Raises:
-        PolicyError: There is no such model or revision, or it cannot be had.
+        PolicyError: If there is no such model or revision, or it cannot be downloaded.
     """
     name, _, named = name.partition("@")
     revision = named or revision
@@ -54,18 +58,18 @@ def fetched(name: str, revision: str | None, *, trust_remote_code: bool) -> Path
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, etag_timeout=_SECONDS))
     except GatedRepoError:
-        said = "its owners let in only who agreed to their terms: do so on its page, then log in (`hf auth login`)"
-        raise PolicyError(f"{name}: {said}") from None
+        remedy = "a gated model: accept its terms on its page, then log in (`hf auth login`)"
+        raise PolicyError(f"{name}: {remedy}") from None
     except RevisionNotFoundError:
         raise PolicyError(f'{name}: the Hugging Face hub has no revision "{revision}" of it') from None
     except RepositoryNotFoundError:
         raise PolicyError(
-            f"{name}: neither a folder here nor a model on the Hugging Face hub; where it is private, log in "
+            f"{name}: neither a local folder nor a model on the Hugging Face hub; if it is private, log in "
             "(`hf auth login`)"
         ) from None
     except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
-        why = explained(error.__cause__ or error, max_characters=160)
+        why = summarize_exception(error.__cause__ or error, max_characters=160)
         raise PolicyError(
-            f"{name}: no such folder here, and the Hugging Face hub cannot be reached to fetch it ({why}); do it once "
-            "with a network, or name a model folder"
+            f"{name}: no such local folder, and the Hugging Face hub cannot be reached ({why}); download it once "
+            "with a network, or set a model folder"
         ) from None

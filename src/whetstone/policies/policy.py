@@ -1,4 +1,4 @@
-"""What is a policy? A causal language model with its tokenizer, in a folder any Hugging Face tool opens."""
+"""Policy: a causal language model with its tokenizer, in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -16,79 +16,83 @@ from transformers.utils import logging
 
 from whetstone.errors import PolicyError, did_you_mean
 from whetstone.policies.adapters import has_adapters, load_adapters, without_adapters
-from whetstone.policies.belonging import check_ids
+from whetstone.policies.check_tokenizer import check_ids
 from whetstone.policies.critic import Critic
 from whetstone.policies.devices import CPU
-from whetstone.policies.finding import found_model
-from whetstone.policies.hub import fetched, is_hub_name
+from whetstone.policies.hub import download_snapshot, is_hub_name
 from whetstone.policies.precision import Precision, in_dtype
-from whetstone.policies.view import on_cpu
+from whetstone.policies.resolve_model import resolve_model_folder
+from whetstone.policies.shared_weights import on_cpu
 
-logging.disable_progress_bar()  # a bar for writing a megabyte, in the middle of the run's own
+logging.disable_progress_bar()  # a bar for writing a megabyte would interrupt the run's own
 
 ADAPTERS = "adapter_config.json"
 _SETS = ("target_modules", "exclude_modules", "modules_to_save")
 _BOUNDS = ("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
-"""What configurations call how many tokens a model can have in view."""
+"""Names of the context length in configurations."""
 _UNBOUNDED, _ENDLESS = 8192, 2**24
-"""Tokens in view of a model that has no such bound; what tokenizers say that know none is beyond the other."""
+"""Context length of a model without a limit; smallest value with which tokenizers express "no limit"."""
 BESIDE = "base"
-"""Where a model that came from no folder is kept beside its adapters."""
+"""Name of the folder for the base model of adapters if it was not loaded from a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A model that speaks."""
+    """A causal language model, its tokenizer and optionally a critic."""
 
     model: torch.nn.Module
     """A Transformers causal language model."""
     tokenizer: Any
-    """Its Transformers tokenizer."""
+    """Transformers tokenizer of the model."""
     critic: Critic | None = None
-    """[R, hidden] → [R, heads] values, trained beside the model where credit asks for them."""
+    """[R, hidden] → [R, heads] values, trained with the model if credit assignment requires them."""
     dtype: torch.dtype = torch.float32
     """Precision of sampling and learning; see `cast_policy`."""
 
     @property
     def context_length(self) -> int:
-        """How many tokens the model can have in view; where nothing bounds it, what its tokenizer says, or 8,192."""
+        """Context length in tokens.
+
+        If the model has no limit, that of its tokenizer, or 8,192.
+        """
         text: Any = self.model.config.get_text_config()  # type: ignore[union-attr,operator]
         bounds = (getattr(text, name, None) for name in _BOUNDS)
-        said = getattr(self.tokenizer, "model_max_length", None)
-        of_tokenizer = said if said is not None and said < _ENDLESS else _UNBOUNDED
+        tokenizer_length = getattr(self.tokenizer, "model_max_length", None)
+        of_tokenizer = tokenizer_length if tokenizer_length is not None and tokenizer_length < _ENDLESS else _UNBOUNDED
         return int(next((bound for bound in bounds if bound is not None), of_tokenizer))
 
     @property
     def device(self) -> torch.device:
-        """Where it is computed; what is fed to it has to be there."""
+        """Device of the model; inputs must be on it."""
         return next(self.model.parameters()).device
 
     @property
     def parameters(self) -> int:
-        """How many numbers it is made of; tied ones count once."""
+        """Number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def trained(self) -> list[torch.nn.Parameter]:
-        """What an optimiser may change."""
+        """Return the parameters that an optimizer may change."""
         critic = list(self.critic.parameters()) if self.critic is not None else []
         return [p for p in (*self.model.parameters(), *critic) if p.requires_grad]
 
     @property
-    def outside(self) -> set[int]:
-        """The ids of the parameters that turn tokens into states and states into tokens or values."""
+    def non_body_parameters(self) -> set[int]:
+        """Ids of the parameters of the embedding, the output layer and the critic."""
         anything: Any = self.model
         ends = (anything.get_input_embeddings(), anything.get_output_embeddings(), self.critic)
         return {id(p) for end in ends if end is not None for p in end.parameters()}
 
 
-def freeze(policy: Policy, patterns: Sequence[str]) -> None:
-    """Leave parameters out of training.
+def freeze_parameters(policy: Policy, patterns: Sequence[str]) -> None:
+    """Exclude parameters from training.
 
     Args:
+        policy: Policy, changed in place.
         patterns: Names, `*` for any letters: `model.embed_tokens.*`.
 
     Raises:
-        PolicyError: A pattern fits no name, or nothing is left to train.
+        PolicyError: If a pattern matches no name, or no parameter remains to train.
     """
     names = dict(policy.model.named_parameters())
     for pattern in patterns:
@@ -101,13 +105,13 @@ def freeze(policy: Policy, patterns: Sequence[str]) -> None:
         raise PolicyError(f"{', '.join(patterns)}: leaves nothing to train")
 
 
-def placed(policy: Policy, device: torch.device) -> Policy:
-    """The policy on a device; its model and critic are moved, in place."""
+def move_policy(policy: Policy, device: torch.device) -> Policy:
+    """Move a policy to a device, in place."""
     if policy.device == device:
         return policy
     model: Any = policy.model
     model.to(device)
-    model.tie_weights()  # where moving made two tensors of one that modules share
+    model.tie_weights()  # moving can split a tensor that modules share
     return replace(policy, critic=policy.critic.to(device) if policy.critic is not None else None)
 
 
@@ -120,39 +124,39 @@ def load_policy(
     device: torch.device = CPU,
     base_path: Path | None = None,
 ) -> Policy:
-    """The policy in a Hugging Face folder, or of adapters and the folder they name; see `found_model`.
+    """Load the policy in a Hugging Face folder, or adapters with the base model they name; see `resolve_model_folder`.
 
     Args:
-        path: A folder, a kept model's name, or a name on the hub.
-        revision: Branch, tag or commit of one of the hub's.
+        path: A folder, the name of a stored model, or a name on the hub.
+        revision: Branch, tag or commit on the hub.
         as_stored: Keep the weights in the precision in which they are stored, for `cast_policy`; otherwise they are
             converted to float32.
-        trust_remote_code: Whether code that comes with the model is run.
-        device: Where it is to be computed; see `find_device`.
+        trust_remote_code: Whether to run code of the model.
+        device: Device of the model; see `find_device`.
         base_path: Folder of the base model of adapters, if it was moved.
 
     Raises:
-        PolicyError: The folder is missing or incomplete, model and tokenizer do not belong together, or they are code
-            and it is not trusted.
+        PolicyError: If the folder is missing or incomplete, model and tokenizer do not belong together, or they require
+            code that is not trusted.
     """
-    folder = found_model(path, revision=revision, trust_remote_code=trust_remote_code)
+    folder = resolve_model_folder(path, revision=revision, trust_remote_code=trust_remote_code)
     base = _base(folder, base_path, trust_remote_code=trust_remote_code)
     if not (base / "config.json").is_file():
         run = sorted((folder / "checkpoints").glob("step-*")) if (folder / "recipe.yaml").is_file() else []
-        of_run = f"; it holds a run, whose last checkpoint is {run[-1]}" if run else ""
+        of_run = f"; it contains a run, whose last checkpoint is {run[-1]}" if run else ""
         raise PolicyError(f"{base}: not a model folder: config.json is missing{of_run}")
     try:
-        # where nothing is said, Transformers asks on the terminal
-        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
-        tokenizer = AutoTokenizer.from_pretrained(folder, **given)
-        config = AutoConfig.from_pretrained(base, **given)
+        # without these, Transformers asks on the terminal
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        config = AutoConfig.from_pretrained(base, **options)
         _check_kind(folder, config)
         if not trust_remote_code:
             _check_attention(folder, config)
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             base,
             config=config,
-            **given,
+            **options,
             dtype="auto" if as_stored else torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, in a line instead of in a table
@@ -161,38 +165,43 @@ def load_policy(
         OSError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, ImportError, RecursionError,
         SafetensorError,
     ) as error:  # fmt: skip
-        said = " ".join(str(error).split())
-        if "trust_remote_code" in said:
+        reason = " ".join(str(error).split())
+        if "trust_remote_code" in reason:
             raise PolicyError(
-                f"{folder}: its model or tokenizer is code that comes with it (auto_map), which is run only where "
-                "`trust_remote_code: true` says so"
+                f"{folder}: its model or tokenizer is code that comes with it (auto_map), which is run only with "
+                "`trust_remote_code: true`"
             ) from None
-        if isinstance(error, KeyError | AttributeError | TypeError):  # whose text alone says little
-            said = f"{type(error).__name__}: {said}"
-        raise PolicyError(f"{folder}: could not be loaded: {said[:300]}") from error
-    if told["mismatched_keys"]:
-        name, held, wanted = sorted(told["mismatched_keys"])[0]
+        if isinstance(error, KeyError | AttributeError | TypeError):  # whose text is not sufficient
+            reason = f"{type(error).__name__}: {reason}"
+        raise PolicyError(f"{folder}: could not be loaded: {reason[:300]}") from error
+    if info["mismatched_keys"]:
+        name, stored, wanted = sorted(info["mismatched_keys"])[0]
         raise PolicyError(
-            f"{base}: config.json does not fit the weights: {name} is {list(held)} in the file and {list(wanted)} by "
+            f"{base}: config.json does not fit the weights: {name} is {list(stored)} in the file and {list(wanted)} by "
             "the configuration"
         )
-    if told["missing_keys"]:  # they would be random numbers
-        raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(told['missing_keys'])[:3])}")
+    if info["missing_keys"]:  # they would be random numbers
+        raise PolicyError(f"{base}: weights are missing: {', '.join(sorted(info['missing_keys'])[:3])}")
     if base != folder:
         load_adapters(model, folder)
     check_ids(folder, model, tokenizer)
-    return placed(Policy(model, tokenizer), device)
+    return move_policy(Policy(model, tokenizer), device)
 
 
 def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None:
-    """Write model and tokenizer into an existing folder, in Hugging Face layout; of adapters, in PEFT's. Where the
-    model lies on a device, a copy on the CPU is what is written.
+    """Write model and tokenizer into an existing folder in Hugging Face format.
 
-    Adapters name what they stand on by its whole path, so that they load from wherever one works. Where that is a model
-    that came from no folder, it is written beside them, as `base`.
+    Adapters in PEFT format.
+
+    If the model is on a device, a copy on the CPU is written.
+
+    Adapters name their base model by its absolute path, so that they load from any working directory. A base model that
+    was not loaded from a folder is written next to them, as `base`.
 
     Args:
-        at: Where the folder will be, if it is to be renamed.
+        policy: Policy.
+        folder: Existing folder.
+        at: Later path of the folder, if it is to be renamed.
     """
     model: Any = on_cpu(policy.model)
     save_tokenizer(policy.tokenizer, folder)
@@ -202,16 +211,16 @@ def save_policy(policy: Policy, folder: Path, *, at: Path | None = None) -> None
         return
     (config,) = model.peft_config.values()
     named = config.base_model_name_or_path
-    beside = not named or Path(named).name == BESIDE
-    config.base_model_name_or_path = None  # PEFT would look a name up in the world
+    writes_base = not named or Path(named).name == BESIDE
+    config.base_model_name_or_path = None  # PEFT would look the name up on the hub
     model.save_pretrained(folder)
     config.base_model_name_or_path = named
-    if beside:
+    if writes_base:
         without: Any = without_adapters(model, merge=False)
         without.save_pretrained(folder / BESIDE)
-    base = (at or folder) / BESIDE if beside else Path(named)
+    base = (at or folder) / BESIDE if writes_base else Path(named)
     written = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
-    # PEFT holds names in sets, whose order differs between processes
+    # PEFT stores names in sets, whose order differs between processes
     names = {key: sorted(written[key]) for key in _SETS if isinstance(written.get(key), list)}
     text = json.dumps({**written, **names, "base_model_name_or_path": str(base.resolve())}, indent=1)
     (folder / ADAPTERS).write_text(text, encoding="utf-8")
@@ -239,10 +248,10 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def _check_kind(folder: Path, config: Any) -> None:
-    """See that it is a causal language model.
+    """Check that a configuration is of a causal language model.
 
     Raises:
-        PolicyError: It has an encoder, or Transformers knows none of its type.
+        PolicyError: If it has an encoder, or Transformers does not support its type.
     """
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
@@ -254,42 +263,42 @@ def _check_kind(folder: Path, config: Any) -> None:
 
 
 def _check_attention(folder: Path, config: Any) -> None:
-    """See that the configuration names no attention that would be fetched and run.
+    """Check that the configuration names no attention code that would be downloaded and run.
 
     Raises:
-        PolicyError: It does.
+        PolicyError: If it does.
     """
     for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
         named = getattr(part, "_attn_implementation", None)
         if named not in (None, "eager", "sdpa", "flex_attention"):
             raise PolicyError(
-                f"{folder}: config.json names attention {str(named)[:80]!r}, which may be others' code: it is used "
-                "only where `trust_remote_code: true` says so"
+                f"{folder}: config.json names attention {str(named)[:80]!r}, which may be third-party code: it is "
+                "used only with `trust_remote_code: true`"
             )
 
 
-def holds_adapters(folder: Path) -> bool:
-    """Whether a folder holds adapters, and names what they stand on."""
+def contains_adapters(folder: Path) -> bool:
+    """Return whether a folder contains adapters."""
     return (folder / ADAPTERS).is_file()
 
 
 def _base(folder: Path, other: Path | None = None, *, trust_remote_code: bool) -> Path:
-    """Where the weights are that adapters in `folder` stand on; the folder itself without adapters.
+    """Return the folder of the base model of adapters; the folder itself if it has no adapters.
 
     Raises:
-        PolicyError: That folder is gone.
+        PolicyError: If the base model does not exist.
     """
-    if not holds_adapters(folder):
+    if not contains_adapters(folder):
         return folder
     written = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
     named = written.get("base_model_name_or_path") or BESIDE
-    # where the folder was moved, what it brought along is still beside it
+    # if the folder was moved, its base model is still next to it
     for base in (folder / named, Path(named), folder / BESIDE, *([other] if other is not None else [])):
         if base.is_dir():
             return base
     if is_hub_name(str(named)):
-        return fetched(str(named), written.get("revision"), trust_remote_code=trust_remote_code)
-    raise PolicyError(f"{folder}: its adapters stand on {named}, which is not there")
+        return download_snapshot(str(named), written.get("revision"), trust_remote_code=trust_remote_code)
+    raise PolicyError(f"{folder}: the base model of its adapters, {named}, does not exist")
 
 
 def cast_policy(policy: Policy, wanted: Precision) -> Policy:
@@ -308,9 +317,9 @@ def cast_policy(policy: Policy, wanted: Precision) -> Policy:
     packed = next(((name, p.dtype) for name, p in policy.model.named_parameters() if p.element_size() == 1), None)
     if packed is not None:
         raise PolicyError(
-            f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantised ({packed[0]} is "
-            f"{str(packed[1]).removeprefix('torch.')}); a policy's are not: dequantise it, or name the model it was "
-            "made of and train adapters (policy.lora)"
+            f"{policy.tokenizer.name_or_path or 'the model'}: its weights are quantized ({packed[0]} is "
+            f"{str(packed[1]).removeprefix('torch.')}); a policy must not be: dequantize it, or use the original "
+            "model and train adapters (policy.lora)"
         )
     of_model = sum(p.numel() for name, p in policy.model.named_parameters() if "lora_" not in name)
     adapted = has_adapters(policy.model)

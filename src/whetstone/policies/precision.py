@@ -1,4 +1,4 @@
-"""Choice of the precision in which a policy is computed: float32, bfloat16 or float16."""
+"""Selection of the precision in which a policy is computed: float32, bfloat16 or float16."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 
 from whetstone.errors import PolicyError
-from whetstone.policies.devices import described, of_module
+from whetstone.policies.devices import describe_device, device_module_function
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SMALL = 20_000_000
-"""Parameters below which products are too small for shorter numbers to save anything."""
+"""Number of parameters below which half precision saves no time."""
 _FAST_RATIO = 0.8
 """Largest `bfloat16_time_ratio` at which bfloat16 is used. Measured: 0.3 to 0.6 with bfloat16 instructions, 4 to 27
 without."""
@@ -38,18 +38,23 @@ def suitable_dtype(parameters: int, device: torch.device) -> torch.dtype:
 
 
 def in_dtype(parameters: int, wanted: Precision, device: torch.device) -> torch.dtype:
-    """Return the precision of a model with `parameters` parameters on a device; `auto`: `suitable_dtype`."""
+    """Return the precision of a model with `parameters` parameters on a device.
+
+    `auto`: `suitable_dtype`.
+    """
     return suitable_dtype(parameters, device) if wanted == "auto" else _DTYPES[wanted]
 
 
 def check_dtype(wanted: Precision, device: torch.device) -> None:
-    """Check that a device can compute in a precision. A CPU can compute in all of them, in some slowly.
+    """Check that a device can compute in a precision.
+
+    A CPU can compute in all of them, in some slowly.
 
     Raises:
         PolicyError: If the device has no instructions for it.
     """
     if wanted == "bfloat16" and device.type != "cpu" and _has_bfloat16(device) is False:
-        raise PolicyError(f"bfloat16: {described(device)} has no instructions for it; float16 or float32")
+        raise PolicyError(f"bfloat16: {describe_device(device)} has no instructions for it; use float16 or float32")
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
@@ -65,9 +70,9 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 @functools.cache
 def bfloat16_time_ratio() -> float:
-    """Time of a bfloat16 matrix product divided by that of the same product in float32, on one CPU thread.
+    """Return the time of a bfloat16 matrix product divided by that of float32, on one CPU thread.
 
-    Measured once per process in about 0.2 s at most. The products take turns, and the shortest time of each counts, so
+    Measured once per process in about 0.2 s at most. The products alternate, and the shortest time of each counts, so
     that other work on the processor does not change the decision.
     """
     threads = torch.get_num_threads()
@@ -98,7 +103,7 @@ def describe_fast_dtype(device: torch.device) -> str:
 
 def _has_bfloat16(device: torch.device) -> bool | None:
     """Return whether an accelerator has bfloat16 instructions; None if its PyTorch module does not report it."""
-    ask, using = of_module(device, "is_bf16_supported"), of_module(device, "device")
+    ask, using = device_module_function(device, "is_bf16_supported"), device_module_function(device, "device")
     if ask is None:
         return None
     with using(device) if using is not None else contextlib.nullcontext():  # the function reads the current device

@@ -1,13 +1,14 @@
-"""How can ranks compute one layer together? By the model's own plan in Transformers, where it has one.
+"""Tensor parallelism: the partition of a model's layers among ranks, by the model's own plan in Transformers.
 
-Products in front of the heads, and of the MLP's units, are cut by their outputs (`colwise`), those behind them by their
-inputs (`rowwise`). Each rank then has some heads and some units, and what ranks found is summed once behind attention
-and once behind the MLP. Embeddings, output layer and the norms of a layer's states are whole on each.
+Products before the heads, and before the MLP's units, are divided by their outputs (`colwise`), those after them by
+their inputs (`rowwise`). Each rank then has some heads and some units, and the results are summed once after attention
+and once after the MLP. Embeddings, output layer and the norms of a layer's states are replicated.
 
-Easy to get wrong: a norm of a single head lies between the two. It is whole, too, but a rank's gradient of it is only
-of the heads that the rank has.
+Note:
+    A norm of a single head is between the two. It is also replicated, but a rank's gradient covers only the heads of
+    the rank.
 
-Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the cuts.
+Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for the partition.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from typing import Any, Literal
 import torch
 
 from whetstone.errors import PolicyError
-from whetstone.policies.plain import kind_of, setting_of
+from whetstone.policies.reference_forward import get_setting, model_type
 
 Cut = Literal["outputs", "inputs"]
-"""What of a product is divided: the numbers it gives, or those it takes."""
+"""Dimension of a product that is divided: its outputs or its inputs."""
 _CUTS: Mapping[str, Cut] = {"colwise": "outputs", "rowwise": "inputs"}
 _PARTIAL = "replicated_with_grad_allreduce"
-"""What a plan calls a module that is whole, and sees the heads of its rank alone."""
+"""Style in a plan of a replicated module that sees only the heads of its rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """Which modules of a model are divided."""
+    """Modules of a model that are divided."""
 
     cuts: Mapping[str, Cut]
-    """By the name of a linear module."""
+    """Divided dimension by name of a linear module."""
     partial: tuple[str, ...]
-    """Names of whole modules of whose gradient each rank has a part."""
+    """Names of replicated modules of whose gradient each rank has a part."""
 
 
 def tensor_plan(model: torch.nn.Module, ranks: int) -> TensorPlan:
-    """How so many ranks compute each layer of a model together.
+    """Return the plan by which `ranks` ranks compute each layer of a model together.
 
     Raises:
-        PolicyError: The model says of no such way, of one that is not known here, or its measures cannot be divided by
-            the number of ranks; the message says by which they can.
+        PolicyError: If the model has no plan, one with an unknown style, or dimensions that are not divisible by the
+            number of ranks; the message names possible numbers.
     """
     styles = _styles_of(model)
     named = {
@@ -57,41 +58,44 @@ def tensor_plan(model: torch.nn.Module, ranks: int) -> TensorPlan:
         if style in _CUTS:
             cuts.update(_products(name, module, _CUTS[style]))
     if not cuts:
-        raise PolicyError(f"models of type {kind_of(model)}: their plan names no module that is there")
+        raise PolicyError(f"models of type {model_type(model)}: their plan names no existing module")
     _check_measures(model, cuts, ranks)
     return TensorPlan(cuts, tuple(name for name, (_, style) in named.items() if style == _PARTIAL))
 
 
 def _styles_of(model: torch.nn.Module) -> dict[str, str]:
-    """By the names of modules with `*` for a layer's number, what the model's plan says of those inside of layers."""
+    """Return the plan's styles of modules within layers, by names with `*` for the layer's number."""
     anything: Any = model
     ends = {id(end) for end in (anything.get_input_embeddings(), anything.get_output_embeddings())}
     outside = {name for name, module in model.named_modules() if id(module) in ends}
     plan: Mapping[str, str] = anything.tp_plan or {}
     styles = {name: style for name, style in plan.items() if name not in outside}
     if not styles:
-        raise PolicyError(f"models of type {kind_of(model)} have no plan in Transformers by which ranks share a layer")
+        raise PolicyError(f"models of type {model_type(model)} have no tensor-parallel plan in Transformers")
     for name, style in styles.items():
         if style not in _CUTS and style != _PARTIAL:
             known = ", ".join([*_CUTS, _PARTIAL])
-            raise PolicyError(f'models of type {kind_of(model)}: their plan has {name}: "{style}"; known are {known}')
+            raise PolicyError(
+                f'models of type {model_type(model)}: their plan has {name}: "{style}"; known are {known}'
+            )
     return styles
 
 
 def _check_all_named(model: torch.nn.Module, named: Collection[str]) -> None:
-    """See that a plan names all that has weights beside the products it cuts: what it forgot would see parts of states,
-    or have parts of a gradient, and nobody would know.
+    """Check that a plan covers all parameters next to the products that it divides.
+
+    A module that the plan omits would silently receive parts of states, or parts of a gradient.
 
     Raises:
-        PolicyError: One is not named.
+        PolicyError: If one is not named.
     """
-    beside = {name.rpartition(".")[0] for name in named}
+    parents = {name.rpartition(".")[0] for name in named}
     for name, _ in model.named_parameters():
         over = {name[:end] for end, letter in enumerate(name) if letter == "."}
-        if over & beside and not over.intersection(named):
+        if over & parents and not over.intersection(named):
             raise PolicyError(
-                f"models of type {kind_of(model)}: {_any_layer(name)} stands beside what their plan divides between "
-                "ranks, and is not named there"
+                f"models of type {model_type(model)}: {_any_layer(name)} is next to modules that their plan divides, "
+                "and is not in the plan"
             )
 
 
@@ -100,35 +104,36 @@ def _any_layer(name: str) -> str:
 
 
 def _products(name: str, module: torch.nn.Module, cut: Cut) -> Iterator[tuple[str, Cut]]:
-    """The linear modules of one the plan names: itself, or the layer that adapters stand beside and one of each.
+    """Yield the linear modules of a module in the plan: itself, or a layer with adapters and one product of each.
 
-    What is between an adapter's two products is narrow and whole on each rank; the other end is cut as the layer is.
+    The dimension between an adapter's two products is narrow and replicated; the other one is divided as the layer is.
     """
     children = dict(module.named_children())
     if "base_layer" not in children:
         if not isinstance(module, torch.nn.Linear):
-            raise PolicyError(f"{name} is a {type(module).__name__}, and ranks share linear layers alone")
+            raise PolicyError(f"{name} is a {type(module).__name__}, but only linear layers can be divided")
         yield name, cut
         return
     if any(True for _ in module.get_submodule("lora_magnitude_vector").children()):
-        raise PolicyError(f"{name}: DoRA reads whole columns of a layer's weights, which ranks would have parts of")
+        raise PolicyError(f"{name}: DoRA reads whole columns of a layer's weights, of which ranks have only parts")
     yield from _products(f"{name}.base_layer", children["base_layer"], cut)
-    beside = "lora_B" if cut == "outputs" else "lora_A"
-    for adapter, _ in children[beside].named_children():
-        yield f"{name}.{beside}.{adapter}", cut
+    factor = "lora_B" if cut == "outputs" else "lora_A"
+    for adapter, _ in children[factor].named_children():
+        yield f"{name}.{factor}.{adapter}", cut
 
 
 def _check_measures(model: torch.nn.Module, cuts: Mapping[str, Cut], ranks: int) -> None:
-    """
+    """Check that the number of ranks divides all dimensions.
+
     Raises:
         PolicyError: See `tensor_plan`.
     """
     anything: Any = model
     config = anything.config.get_text_config()
-    heads = setting_of(config, "num_attention_heads")
+    heads = get_setting(config, "num_attention_heads")
     if not heads:
-        raise PolicyError(f"models of type {kind_of(model)} do not say how many heads all their layers have")
-    measures = {"attention heads": heads, "key-value heads": setting_of(config, "num_key_value_heads") or heads}
+        raise PolicyError(f"models of type {model_type(model)} do not specify the number of heads of all layers")
+    measures = {"attention heads": heads, "key-value heads": get_setting(config, "num_key_value_heads") or heads}
     for name, cut in cuts.items():
         product = model.get_submodule(name)
         assert isinstance(product, torch.nn.Linear)
@@ -138,4 +143,4 @@ def _check_measures(model: torch.nn.Module, cuts: Mapping[str, Cut], ranks: int)
     if uneven:
         common = math.gcd(*measures.values())
         could = [str(n) for n in range(1, common + 1) if common % n == 0]
-        raise PolicyError(f"{ranks} ranks cannot share {', '.join(uneven)} evenly; {' or '.join(could)} could")
+        raise PolicyError(f"{ranks} ranks cannot divide {', '.join(uneven)} evenly; use {' or '.join(could)}")

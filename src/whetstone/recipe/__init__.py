@@ -1,87 +1,58 @@
-"""What is a recipe? Everything that decides a run, as typed values declared once."""
+"""Recipes: the typed configuration of a run, loaded from YAML and validated."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
-    from whetstone.recipe.live_settings import LiveSettings
-    from whetstone.recipe.methods import Method, read_method
-    from whetstone.recipe.origins import origins, with_origins
-    from whetstone.recipe.parts import LossTermPart, Part
-    from whetstone.recipe.policy_settings import MemberSettings, PolicySettings, TinySettings
-    from whetstone.recipe.reading import built_in_methods, built_in_recipes, yaml_value
-    from whetstone.recipe.resolved import Resolved, load_recipe, load_stored_recipe
-    from whetstone.recipe.scale_settings import ScaleSettings
+    from whetstone.recipe.critic_settings import (
+        CriticSettings as CriticSettings,
+        ProcessModelSettings as ProcessModelSettings,
+    )
+    from whetstone.recipe.live_settings import LiveSettings as LiveSettings
+    from whetstone.recipe.methods import Method as Method, read_method as read_method
+    from whetstone.recipe.key_sources import list_key_sources as list_key_sources, with_origins as with_origins
+    from whetstone.recipe.settings_base import LossTermPart as LossTermPart, Part as Part
+    from whetstone.recipe.policy_settings import (
+        MemberSettings as MemberSettings,
+        PolicySettings as PolicySettings,
+        TinySettings as TinySettings,
+    )
+    from whetstone.recipe.loader import (
+        built_in_methods as built_in_methods,
+        built_in_recipes as built_in_recipes,
+        yaml_value as yaml_value,
+    )
+    from whetstone.recipe.resolved import (
+        Resolved as Resolved,
+        load_recipe as load_recipe,
+        load_stored_recipe as load_stored_recipe,
+    )
+    from whetstone.recipe.scale_settings import ScaleSettings as ScaleSettings
     from whetstone.recipe.settings import (
-        AggregationSettings,
-        ChatSettings,
-        ModelSettings,
-        Recipe,
-        RolloutSettings,
+        AggregationSettings as AggregationSettings,
+        ChatSettings as ChatSettings,
+        ModelSettings as ModelSettings,
+        Recipe as Recipe,
+        RolloutSettings as RolloutSettings,
     )
     from whetstone.recipe.stage_settings import (
-        DataSettings,
-        DistillationSettings,
-        EntropySettings,
-        ImitationSettings,
-        OfflineSettings,
-        OptimizerSettings,
-        PreferenceSettings,
-        PretrainingSettings,
-        ReinforcementSettings,
-        RewardModelSettings,
-        SamplingSettings,
-        SmoothnessSettings,
-        StoredMixtureSettings,
-        SupervisedSettings,
-        UntilSettings,
+        DataSettings as DataSettings,
+        DistillationSettings as DistillationSettings,
+        EntropySettings as EntropySettings,
+        ImitationSettings as ImitationSettings,
+        OfflineSettings as OfflineSettings,
+        OptimizerSettings as OptimizerSettings,
+        PreferenceSettings as PreferenceSettings,
+        PretrainingSettings as PretrainingSettings,
+        ReinforcementSettings as ReinforcementSettings,
+        RewardModelSettings as RewardModelSettings,
+        SamplingSettings as SamplingSettings,
+        SmoothnessSettings as SmoothnessSettings,
+        StoredMixtureSettings as StoredMixtureSettings,
+        SupervisedSettings as SupervisedSettings,
+        UntilSettings as UntilSettings,
     )
-    from whetstone.recipe.stages import NamedStage, stages_of
+    from whetstone.recipe.stage_recipes import NamedStage as NamedStage, list_stages as list_stages
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "AggregationSettings",
-    "ChatSettings",
-    "CriticSettings",
-    "DataSettings",
-    "DistillationSettings",
-    "EntropySettings",
-    "ImitationSettings",
-    "LiveSettings",
-    "LossTermPart",
-    "MemberSettings",
-    "Method",
-    "ModelSettings",
-    "NamedStage",
-    "OfflineSettings",
-    "OptimizerSettings",
-    "Part",
-    "PolicySettings",
-    "PreferenceSettings",
-    "PretrainingSettings",
-    "ProcessModelSettings",
-    "Recipe",
-    "ReinforcementSettings",
-    "Resolved",
-    "RewardModelSettings",
-    "RolloutSettings",
-    "SamplingSettings",
-    "ScaleSettings",
-    "SmoothnessSettings",
-    "StoredMixtureSettings",
-    "SupervisedSettings",
-    "TinySettings",
-    "UntilSettings",
-    "built_in_methods",
-    "built_in_recipes",
-    "load_recipe",
-    "load_stored_recipe",
-    "origins",
-    "read_method",
-    "stages_of",
-    "with_origins",
-    "yaml_value",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from whetstone.recipe.parts import Settings, changeable
+from whetstone.recipe.settings_base import Settings, list_changeable_fields
 
 
 class CriticSettings(Settings):
     """Critics on the policy's states, for estimators that ask for values."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         update="weight learning_rate clip epochs warmup_updates target_update_rate pessimism pessimism_coef",
     )
 
@@ -49,6 +49,6 @@ class ProcessModelSettings(Settings):
     learning_rate: float = Field(1e-4, gt=0)
     """Learning rate of its optimizer."""
     beta: float = Field(0.05, gt=0)
-    """What its log-ratios are multiplied by."""
+    """Factor of its log-ratios."""
     pool: Literal["mean", "sum"] = "mean"
     """Whether an episode's score is the mean or the sum over its turns."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from whetstone.recipe.parts import Part, Settings, named
+from whetstone.recipe.settings_base import Part, Settings, coerce_name
 from whetstone.recipe.stage_settings import OptimizerSettings
 
 
@@ -26,9 +26,9 @@ class LiveSettings(OptimizerSettings):
     """Maximum number of updates; after it the served weights stay fixed."""
     warmup_fraction: float = Field(0.0, ge=0, le=1)
     """Fraction of `steps` in which the learning rate rises from 0."""
-    scorer: Annotated[Part, named("by_rules")] = Part(name="by_rules")
+    scorer: Annotated[Part, coerce_name("by_rules")] = Part(name="by_rules")
     """Scorer of an answer from the messages after it; it returns a reward and an optional hint: `by_rules`, or
-    `package.module:function` of `Followed` → `Judgement`."""
+    `package.module:function` of `FollowUp` → `Feedback`."""
     turns_per_update: int = Field(8, ge=1)
     """Judged answers that make an update."""
     replay_turns: int = Field(0, ge=0)

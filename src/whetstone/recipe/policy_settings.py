@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from whetstone.recipe.parts import Settings, changeable
+from whetstone.recipe.settings_base import Settings, list_changeable_fields
 
 
 class TinySettings(Settings):
@@ -33,9 +33,9 @@ class LoraSettings(Settings):
     """Rank of each adapter; a higher rank has more capacity and needs more memory."""
     alpha: float = Field(32.0, gt=0)
     """Scale of the output of the adapters, divided by the rank."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    target_modules: list[str] | str = "all-linear"
     """Names of the modules that get adapters, such as `[q_proj, v_proj]`; `all-linear`: every linear layer except the
-    output layer."""
+    output layer; another text: one name, or a regular expression for the whole path of a module, as in PEFT."""
     dora: bool = False
     """Use DoRA, which trains direction and magnitude of a weight separately."""
 
@@ -43,7 +43,7 @@ class LoraSettings(Settings):
 class PolicySettings(Settings):
     """Model in training: a model folder, or a tiny model from scratch."""
 
-    CHANGES: ClassVar = changeable(none="device trust_remote_code")
+    CHANGES: ClassVar = list_changeable_fields(none="device trust_remote_code")
 
     path: str | None = None
     """A Hugging Face folder; a model of `whetstone models`, such as `smollm2-135m`; or a name on the Hugging Face hub,
@@ -74,7 +74,7 @@ class PolicySettings(Settings):
 class MemberSettings(PolicySettings):
     """A model of `policies`: the keys of `policy`, and how it is trained."""
 
-    CHANGES: ClassVar = changeable(none="device trust_remote_code")
+    CHANGES: ClassVar = list_changeable_fields(none="device trust_remote_code")
 
     like: str | None = None
     """Another member of `policies`: this one has its settings, and starts reinforcement with a copy of its weights.

@@ -1,4 +1,4 @@
-"""What is a recipe? Everything that decides a run, as typed values, with the knowledge of where each was written."""
+"""Resolved recipe: the validated configuration of a run, with the origin of each key."""
 
 from __future__ import annotations
 
@@ -18,79 +18,82 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from whetstone.errors import RecipeError
 from whetstone.masking import known_secrets, remember_secret
-from whetstone.plugins import OptionError, with_names
-from whetstone.recipe.aliases import alias_of, canonical
-from whetstone.recipe.checking import contradictions, remarks, without_effect
-from whetstone.recipe.locating import located, relocated
-from whetstone.recipe.methods import Laid, read_method, with_methods
-from whetstone.recipe.parts import section_of
-from whetstone.recipe.problems import renamed_keys, unknown_nulls
-from whetstone.recipe.reading import (
+from whetstone.plugins import OptionError, to_serializable
+from whetstone.recipe.aliases import find_alias, replace_aliases
+from whetstone.recipe.error_messages import renamed_keys, unknown_nulls
+from whetstone.recipe.loader import (
     WORLD,
     Keys,
+    LayeredKeys,
     Places,
-    Stack,
+    apply_changes,
     built_in_methods,
-    changed,
-    layered,
-    merged,
-    overrides_read,
-    place_of,
+    find_origin,
+    layer_sections,
+    merge_keys,
+    parse_overrides,
     read,
-    shortened,
+    shorten_value,
 )
+from whetstone.recipe.methods import LayeredRecipe, apply_methods, read_method
+from whetstone.recipe.resolve_paths import relocate_paths, resolve_paths
 from whetstone.recipe.settings import Recipe
+from whetstone.recipe.settings_base import find_section
 from whetstone.recipe.upgrade import upgrade_recipe
+from whetstone.recipe.validation import find_contradictions, find_unused_keys, list_warnings
 from whetstone.recipe.variables import describe_unset, expand_variables, mask_literals, with_references
 
 _HALF = re.compile("[\ud800-\udfff]")
 _WITHOUT_BOUND = ("reinforcement.max_mismatch_kl",)
-"""Keys that say `.inf` for any."""
+"""Keys that accept `.inf` for no limit."""
 _ODD = re.compile(r"[^\w ./:,()'+*<>=-]|^ | $")
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A recipe with the knowledge of where each key was written."""
+    """A validated recipe with the origin of each key."""
 
     recipe: Recipe
     name: str
     keys: Mapping[str, Any]
-    """What was written, merged; defaults are not in it."""
+    """Merged keys without defaults."""
     places: Places = field(default_factory=dict)
     """Dotted key → `file:line`."""
     worlds: tuple[str, ...] = ()
-    """Its name and those of what it extends, without methods."""
+    """Names of the recipe and of those it extends, without methods."""
     notes: tuple[str, ...] = ()
-    """What a person should know of how it came about, a line each."""
+    """Notices for the user, one line each."""
     unset: tuple[tuple[str, str], ...] = ()
     """(key, variable) of each `${NAME}` whose environment variable is not set."""
 
     def error(self, key: str, message: str) -> RecipeError:
-        """An error that says where `key`, or the nearest key around it, was written."""
-        return RecipeError(f"{place_of(self.places, key, self.name)}  {key}: {message}")
+        """Return an error with the origin of `key` or of its nearest section."""
+        return RecipeError(f"{find_origin(self.places, key, self.name)}  {key}: {message}")
 
     def with_changes(self, changes: Mapping[str, Any] = MappingProxyType({}), /, **sections: Any) -> Resolved:
-        """The same recipe with dotted keys set; None takes a section out. A function or class may stand for a name.
+        """Return the recipe with dotted keys set; None removes a section.
+
+        A function or class can replace the name of a component.
 
         Args:
-            sections: Keys of the recipe, mappings merged with what is there.
+            changes: Values by dotted key.
+            sections: Recipe keys; mappings are merged with the present ones.
 
         Raises:
-            RecipeError: As `load_recipe`.
+            RecipeError: Same as for `load_recipe`.
         """
-        return self._changed(_given(self.name, sections, changes))
+        return self._apply(_python_changes(self.name, sections, changes))
 
     def with_overrides(self, overrides: Sequence[str]) -> Resolved:
-        """The same recipe with `key=value` overrides, values in YAML.
+        """Return the recipe with `key=value` overrides applied, with values in YAML.
 
         Raises:
-            RecipeError: As `load_recipe`.
+            RecipeError: Same as for `load_recipe`.
         """
-        return self._changed(overrides_read(overrides))
+        return self._apply(parse_overrides(overrides))
 
-    def _changed(self, changes: _Changes) -> Resolved:
-        stack = Stack(self.worlds, dict(self.keys), dict(self.places))
+    def _apply(self, changes: _Changes) -> Resolved:
+        stack = LayeredKeys(self.worlds, dict(self.keys), dict(self.places))
         return _built(self.name, stack, [changes]).with_notes(self.notes)
 
     def with_notes(self, notes: Sequence[str]) -> Resolved:
@@ -121,9 +124,9 @@ class Resolved:
         self.__dict__.update(state)
 
     def dump(self) -> str:
-        """The recipe as YAML with every default written out; loading it gives the same recipe."""
+        """Return the recipe as YAML with all defaults; loading it gives the same recipe."""
         written = self.stored()
-        for dotted, _ in without_effect(self.recipe):  # only defaults: what was set without effect is refused
+        for dotted, _ in find_unused_keys(self.recipe):  # only defaults: a key that is set without effect is rejected
             *above, last = dotted.split(".")
             section = written
             for key in above:
@@ -148,26 +151,28 @@ def load_recipe(
     with_: str | Sequence[Any] | None = None,
     **sections: Any,
 ) -> Resolved:
-    """A recipe by built-in name, from a file, or from keys in Python, where functions and classes may stand for names.
+    """Load a recipe by built-in name, from a file, or from keys in Python.
+
+    In Python, functions and classes can replace names of components:
 
         load_recipe("demo", advantage=my_function, reinforcement={"steps": 3})
         load_recipe("shop.yaml", with_=["gigpo", "entropy-branching"])
         load_recipe({"extends": "demo", "with": "dapo", "environment": {"tools": [my_tool]}}, ["seed=1"])
 
     Args:
-        recipe: A mapping has the keys of a file. The name of a method is that method on `demo`.
-        overrides: `key=value`, values in YAML, as on the command line.
-        with_: Methods that are laid over it, in the place of those it names by `with`: names of ours or files.
-        sections: Keys of the recipe, mappings merged with what is there; None takes one out.
+        recipe: Name, file or mapping with the keys of a file. The name of a method is that method on `demo`.
+        overrides: `key=value`, with values in YAML, as on the command line.
+        with_: Methods to apply instead of those in `with`: built-in names or files.
+        sections: Recipe keys; mappings are merged with the present ones, and None removes a key.
 
     Raises:
-        RecipeError: No such recipe or method, YAML that does not parse, an unknown key, a wrong type, a key without
-            effect, or methods that do not go together; the message has file, line and the nearest right thing.
+        RecipeError: The recipe or a method does not exist, the YAML does not parse, a key is unknown, has a wrong type
+            or no effect, or methods conflict; the message has file, line and the nearest valid value.
     """
     name, stack = _read(recipe)
-    given = _given(name, {**sections, "with": with_} if with_ is not None else sections, {})
-    found = _built(name, stack, [given, overrides_read(overrides)])
-    return found.with_notes(recipe.notes) if isinstance(recipe, Resolved) else found
+    changes = _python_changes(name, {**sections, "with": with_} if with_ is not None else sections, {})
+    resolved = _built(name, stack, [changes, parse_overrides(overrides)])
+    return resolved.with_notes(recipe.notes) if isinstance(recipe, Resolved) else resolved
 
 
 def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyType({})) -> Resolved:
@@ -179,7 +184,7 @@ def load_stored_recipe(path: Path, *, moved: Mapping[str, Path] = MappingProxyTy
     Raises:
         RecipeError: Same as `load_recipe`.
     """
-    resolved = _built(path.stem, read(path, convert=lambda keys: relocated(upgrade_recipe(keys), moved)), [])
+    resolved = _built(path.stem, read(path, convert=lambda keys: relocate_paths(upgrade_recipe(keys), moved)), [])
     return replace(resolved, keys=_without_defaults(resolved.keys, Recipe))
 
 
@@ -192,7 +197,7 @@ def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[s
     remaining: dict[str, Any] = {}
     for key, value in keys.items():
         field = model.model_fields.get(key)
-        inner = section_of(field.annotation) if field is not None else None
+        inner = find_section(field.annotation) if field is not None else None
         if inner is not None and isinstance(value, Mapping) and inner.model_fields.keys() & value.keys():
             remaining[key] = _without_defaults(value, inner)
         elif field is None or key == "learning_rate" or field.default != value or field.default_factory is not None:
@@ -201,62 +206,62 @@ def _without_defaults(keys: Mapping[str, Any], model: type[BaseModel]) -> dict[s
 
 
 _Changes = tuple[Mapping[str, Any], Mapping[str, str]]
-"""Dotted keys, and where each is said."""
+"""Values by dotted key, and the origin of each."""
 
 
-def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, Stack]:
-    """(name, what was written)"""
+def _read(recipe: str | Path | Mapping[str, Any] | Recipe | Resolved) -> tuple[str, LayeredKeys]:
+    """Return (name, layers of keys)."""
     if isinstance(recipe, Resolved):
-        return recipe.name, Stack(recipe.worlds, dict(recipe.keys), dict(recipe.places))
+        return recipe.name, LayeredKeys(recipe.worlds, dict(recipe.keys), dict(recipe.places))
     if isinstance(recipe, str | Path):
         return Path(recipe).stem, read(recipe)
-    keys = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else with_names(recipe)
+    keys = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else to_serializable(recipe)
     parent = keys.pop("extends", None)
-    return "recipe", (read(str(parent)) if parent is not None else Stack()).extended("recipe", keys, {})
+    return "recipe", (read(str(parent)) if parent is not None else LayeredKeys()).with_layer("recipe", keys, {})
 
 
-def _given(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
-    """What is given in Python; mappings of sections are merged with what is there."""
-    named: Mapping[str, Any] = with_names({**sections, **changes})
+def _python_changes(name: str, sections: Mapping[str, Any], changes: Mapping[str, Any]) -> _Changes:
+    """Return changes from Python; mappings in `sections` are merged with the present ones."""
+    named: Mapping[str, Any] = to_serializable({**sections, **changes})
     masked, _ = mask_literals(named)
-    said = {dotted: f"{name} with {dotted}={shortened(value)}" for dotted, value in masked.items()}
-    return {key: _Section(value) if key in sections else value for key, value in named.items()}, said
+    origins = {dotted: f"{name} with {dotted}={shorten_value(value)}" for dotted, value in masked.items()}
+    return {key: _Section(value) if key in sections else value for key, value in named.items()}, origins
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A value that is merged with what is there."""
+    """A value that is merged with the present one."""
 
     value: Any
 
 
-def _built(name: str, stack: Stack, given: Sequence[_Changes]) -> Resolved:
-    """What was written, methods over it, and what is given over both."""
+def _built(name: str, stack: LayeredKeys, change_sets: Sequence[_Changes]) -> Resolved:
+    """Apply methods to the keys, and changes on top of both."""
     named, place, outside = stack.methods, stack.places.get("with", name), name in stack.always
-    for changes, said in given:
+    for changes, origins in change_sets:
         if "with" in changes:
             value = changes["with"]
-            named, place, outside = value.value if isinstance(value, _Section) else value, said["with"], True
+            named, place, outside = value.value if isinstance(value, _Section) else value, origins["with"], True
     notes: list[str] = []
     if stack.always:
         (method,) = stack.always
-        notes.append(f"{method} is a method; here it is laid over {WORLD}: {WORLD} with={method}")
+        notes.append(f"{method} is a method; it is applied to {WORLD}: {WORLD} with={method}")
         name = WORLD if name == method else name
         named = [method, *([named] if isinstance(named, str | Mapping) else named or [])]
-    laid = with_methods(stack.keys, stack.places, named, stack.names, place)
+    laid = apply_methods(stack.keys, stack.places, named, stack.names, place)
     if laid.methods and outside:
         name = f"{name}-with-{'-'.join(each.name for each in laid.methods)}"
-    keys, places = merged(laid.keys, stack.above), {**laid.places, **stack.places_above}
-    for changes, said in given:
+    keys, places = merge_keys(laid.keys, stack.above), {**laid.places, **stack.places_above}
+    for changes, origins in change_sets:
         plain = {key: value for key, value in changes.items() if key != "with"}
         sections = {key: value.value for key, value in plain.items() if isinstance(value, _Section)}
-        values = {**plain, **layered(keys, sections)}
-        keys, places = changed(keys, places, values, said)
-    return _resolved(name, keys, places, stack.names, laid, (*notes, *laid.notes))
+        values = {**plain, **layer_sections(keys, sections)}
+        keys, places = apply_changes(keys, places, values, origins)
+    return _resolve(name, keys, places, stack.names, laid, (*notes, *laid.notes))
 
 
 def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Null takes a key out, so that it has its default again. Ablations are changes to come and keep theirs."""
+    """Remove null keys, which then have their defaults. Ablations are changes to apply later and keep theirs."""
     return {
         key: _without_nulls(value) if isinstance(value, Mapping) and key != "ablations" else value
         for key, value in keys.items()
@@ -264,47 +269,47 @@ def _without_nulls(keys: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resolved(
-    name: str, keys: Keys, places: Places, worlds: tuple[str, ...], laid: Laid, notes: tuple[str, ...]
+def _resolve(
+    name: str, keys: Keys, places: Places, worlds: tuple[str, ...], laid: LayeredRecipe, notes: tuple[str, ...]
 ) -> Resolved:
     for wrong in (*renamed_keys(keys), *unknown_nulls(Recipe, keys)):
-        raise RecipeError(f"{place_of(places, wrong.key, name)}  {wrong}")
-    keys = located(_without_nulls(keys), None)
+        raise RecipeError(f"{find_origin(places, wrong.key, name)}  {wrong}")
+    keys = resolve_paths(_without_nulls(keys), None)
     notes = (*notes, *_partial_methods(keys, laid))
-    keys, fitted = _fit_minibatches(canonical(keys), places, laid)
+    keys, fitted = _fit_minibatches(replace_aliases(keys), places, laid)
     notes = (*notes, *fitted)
     try:
         values, unset = expand_variables(keys)
     except OptionError as error:
-        raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
-    values = canonical(located(values, None))
+        raise RecipeError(f"{find_origin(places, error.key, name)}  {error}") from None
+    values = replace_aliases(resolve_paths(values, None))
     _, masked = mask_literals(keys)
     secret = tuple(
-        f"{place_of(places, key, name)}  {key}: a secret in the recipe, masked in files, reports and trackers; write "
-        f"${{NAME}} here and export NAME"
+        f"{find_origin(places, key, name)}  {key}: a secret in the recipe, masked in files, reports and trackers; "
+        f"write ${{NAME}} here and export NAME"
         for key in masked
     )
-    for dotted, said in _unsayable(keys, ""):
-        raise RecipeError(f"{place_of(places, dotted, name)}  {dotted}: {said}")
-    for method, dotted, wanted in laid.unmet(keys):
-        raise RecipeError(f"{name}: {method.name} needs {dotted}: {wanted}")
+    for dotted, problem in _unsayable(keys, ""):
+        raise RecipeError(f"{find_origin(places, dotted, name)}  {dotted}: {problem}")
+    for method, dotted, wanted in laid.list_unmet_keys(keys):
+        raise RecipeError(f"{name}: {method.name} requires {dotted}: {wanted}")
     try:
         recipe = Recipe.model_validate(values)
     except OptionError as error:
         for key, variable in unset:
             if key == error.key:
-                raise RecipeError(f"{place_of(places, key, name)}  {key}: {describe_unset(variable)}") from None
-        raise RecipeError(f"{place_of(places, error.key, name)}  {error}") from None
-    resolved = Resolved(recipe, name, keys, places, worlds, (*notes, *secret, *remarks(recipe)), tuple(unset))
-    for key, reason in without_effect(recipe):
+                raise RecipeError(f"{find_origin(places, key, name)}  {key}: {describe_unset(variable)}") from None
+        raise RecipeError(f"{find_origin(places, error.key, name)}  {error}") from None
+    resolved = Resolved(recipe, name, keys, places, worlds, (*notes, *secret, *list_warnings(recipe)), tuple(unset))
+    for key, reason in find_unused_keys(recipe):
         if _is_set(keys, key):
             raise resolved.error(key, f"has no effect: {reason}")
-    for key, said in contradictions(recipe):
-        raise resolved.error(key, said)
+    for key, problem in find_contradictions(recipe):
+        raise resolved.error(key, problem)
     return resolved
 
 
-def _fit_minibatches(keys: Keys, places: Places, laid: Laid) -> tuple[Keys, list[str]]:
+def _fit_minibatches(keys: Keys, places: Places, laid: LayeredRecipe) -> tuple[Keys, list[str]]:
     """Lower the number of minibatches that a method sets to the number of groups of a step."""
     key, stage = "reinforcement.minibatches", keys.get("reinforcement")
     method = next((each.name for each in laid.methods if each.places.get(key) == places.get(key, "")), None)
@@ -317,9 +322,9 @@ def _fit_minibatches(keys: Keys, places: Places, laid: Laid) -> tuple[Keys, list
     return {**keys, "reinforcement": {**stage, "minibatches": groups}}, [note]
 
 
-def _partial_methods(keys: Mapping[str, Any], laid: Laid) -> Iterator[str]:
+def _partial_methods(keys: Mapping[str, Any], laid: LayeredRecipe) -> Iterator[str]:
     """Yield a note if the estimator has the name of a method that sets other keys too."""
-    name = alias_of("advantage", keys)
+    name = find_alias("advantage", keys)
     method = name.replace("_", "-").replace("++", "-plus-plus")
     if method not in built_in_methods() or method in (each.name for each in laid.methods):
         return
@@ -329,11 +334,11 @@ def _partial_methods(keys: Mapping[str, Any], laid: Laid) -> Iterator[str]:
 
 
 def _unsayable(value: Any, dotted: str) -> Iterator[tuple[str, str]]:
-    """(key, why) for what no file could say: numbers that are none, and halves of letters."""
+    """Yield (key, problem) for values that a file cannot contain: non-finite numbers and lone surrogates."""
     if isinstance(value, float) and not math.isfinite(value) and dotted not in _WITHOUT_BOUND:
-        yield dotted, f"a finite number is asked for, got {value}"
+        yield dotted, f"a finite number is expected, got {value}"
     elif isinstance(value, str) and _HALF.search(value):
-        yield dotted, "it holds half a letter, which no text can"
+        yield dotted, "it contains a lone surrogate, which is not valid text"
     elif isinstance(value, Mapping | list):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             below = f"{dotted}.{key}" if dotted else str(key)
@@ -351,7 +356,7 @@ def _is_set(keys: Mapping[str, Any], dotted: str) -> bool:
 
 
 def _compact(value: Any, *, keep_none: bool) -> Any:
-    """Sections on one line where they fit."""
+    """Format sections in flow style."""
     if isinstance(value, Mapping):
         written = CommentedMap(
             (_text(key), _compact(below, keep_none=keep_none))
@@ -366,5 +371,5 @@ def _compact(value: Any, *, keep_none: bool) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """A text with signs of YAML in it is quoted: what is written without quotes is not always read as it was."""
+    """Quote text with special characters of YAML, which could be parsed differently without quotes."""
     return DoubleQuotedScalarString(value) if isinstance(value, str) and _ODD.search(value) else value

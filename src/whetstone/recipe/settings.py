@@ -1,6 +1,6 @@
-"""What can a recipe say? Every key, its type, its default and its bounds, declared once.
+"""Recipe keys: types, defaults and bounds.
 
-The file, the command line and Python read the same fields; an unknown key is an error.
+The file, the command line and Python share these fields; an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from whetstone.plugins import with_names
+from whetstone.plugins import to_serializable
 from whetstone.recipe.critic_settings import CriticSettings, ProcessModelSettings
+from whetstone.recipe.error_messages import describe_validation_error
 from whetstone.recipe.live_settings import LiveSettings
-from whetstone.recipe.parts import LossTermPart, Part, Seconds, Settings, changeable, listed, mode_alone, named
 from whetstone.recipe.policy_settings import MemberSettings, PolicySettings
-from whetstone.recipe.problems import problem_of
-from whetstone.recipe.scale_settings import ScaleSettings, backend_alone
+from whetstone.recipe.scale_settings import ScaleSettings, coerce_backend
+from whetstone.recipe.settings_base import (
+    LossTermPart,
+    Part,
+    Seconds,
+    Settings,
+    coerce_list,
+    coerce_mode,
+    coerce_name,
+    list_changeable_fields,
+)
 from whetstone.recipe.stage_settings import (
     DistillationSettings,
     OfflineSettings,
@@ -27,51 +36,53 @@ from whetstone.recipe.stage_settings import (
     RewardModelSettings,
     SamplingSettings,
     SupervisedSettings,
-    several,
+    coerce_items,
 )
-from whetstone.recipe.start_settings import StartSettings, start_alone
+from whetstone.recipe.start_settings import StartSettings, coerce_start
 
 
 class ChatSettings(Settings):
-    """How tools are shown and called."""
+    """Chat format and chat template variables."""
 
     format: str = "auto"
-    """A tool-call format by name. `auto`: the one the model's own template speaks of; where it speaks of none, and for
-    a tiny model, `hermes`, whose tools stand in the system message."""
+    """Tool-call format by name. `auto`: the format of the model's chat template; if the template has none, and for a
+    tiny model, `hermes`, with the tools in the system message."""
     variables: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """What the model's own chat template is given besides, by name: `{enable_thinking: false}`. One that it never reads
-    is an error."""
+    """Additional variables of the model's chat template, such as `{enable_thinking: false}`. A variable that the
+    template does not use is an error."""
 
 
 class TasksSettings(BaseModel):
-    """A source of tasks; every other key is an option of that source."""
+    """Task source; every other key is an option of the source."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str
-    """A source by name, such as `arithmetic`, `jsonl`; or `package.module:name`."""
+    """Name of the source, such as `arithmetic` or `jsonl`; or `package.module:name`."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the source's name."""
+        """Options of the source: all keys except `source`."""
         return dict(self.model_extra or {})
 
 
 class EnvironmentSettings(BaseModel):
-    """An environment and what an episode in it may use; every other key is an option of that environment."""
+    """Environment and limits of its episodes; every other key is an option of the environment."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    CHANGES: ClassVar = changeable(none="effects allow_effects", sampling="timeout_seconds turn_timeout_seconds")
+    CHANGES: ClassVar = list_changeable_fields(
+        none="effects allow_effects", sampling="timeout_seconds turn_timeout_seconds"
+    )
 
     name: str = "tools"
-    """An environment by name, such as `tools`, `frozen_lake`; or `package.module:Class`."""
+    """Name of the environment, such as `tools` or `frozen_lake`; or `package.module:Class`."""
     max_turns: int = Field(8, ge=1)
-    """Of an episode, which then ends truncated."""
+    """Maximum number of turns of an episode; a longer episode is truncated."""
     timeout_seconds: float = Field(300.0, gt=0)
-    """From reset to end of an episode, waiting included."""
+    """Deadline of an episode from reset to its end, including waiting times."""
     turn_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
-    """Deadline of one action and the answer to it, waiting included. `auto`: 20 times the 95th percentile of measured
-    turns, at least 60 seconds, once 64 turns are measured. `none`: the deadline of the episode only."""
+    """Deadline of one action and its observation, including waiting times. `auto`: 20 times the 95th percentile of
+    measured turns, at least 60 seconds, once 64 turns are measured. `none`: the deadline of the episode only."""
     fault_injection: NoiseSettings | None = None
     """Random failures, stale results and delays of actions; null injects none."""
     effects: dict[str, Literal["read", "write", "destructive"]] | None = None
@@ -81,42 +92,42 @@ class EnvironmentSettings(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything the environment itself is given."""
+        """Options of the environment itself."""
         return dict(self.model_extra or {})
 
 
 class ModelSettings(Settings):
-    """A model that is asked and never trained: one of `path`, `url` and `function` says which."""
+    """Frozen model that the policy or an environment can call; exactly one of `path`, `url` and `function` is
+    required."""
 
-    CHANGES: ClassVar = changeable(none="url api_key_env price")
+    CHANGES: ClassVar = list_changeable_fields(none="url api_key_env price")
 
     path: str | None = None
-    """A run, whose last checkpoint speaks as the run's recipe says; or a folder, named as `policy.path` is."""
+    """Run directory (its last checkpoint, with the chat format of the run), or a model folder, see `policy.path`."""
     url: str | None = None
     """Base URL of an OpenAI-compatible API, such as `http://localhost:8000/v1`."""
     function: str | None = None
-    """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async: a script, or a
-    client of one's own."""
+    """`package.module:function` of (conversation, tools, seed) → a message or a text, plain or async."""
     model: str = ""
-    """Its name at `url`."""
+    """Name of the model at `url`."""
     api_key_env: str = ""
     """Environment variable with the API key for `url`."""
     price: float = Field(0.0, ge=0)
-    """Of one question, in the unit of `cost`."""
+    """Price of one call, in the unit of `cost`."""
     seconds: float | None = Field(None, ge=0)
-    """How long it takes, as the policy is told."""
+    """Duration of a call, as described to the policy."""
     skill: str = ""
-    """What it is good at, as the policy is told."""
+    """Strengths of the model, as described to the policy."""
     temperature: float = Field(0.0, ge=0)
-    """How its answers are drawn; 0: the likeliest."""
+    """Sampling temperature; 0: greedy."""
     max_new_tokens: int = Field(256, ge=1)
-    """The most of one answer."""
+    """Maximum number of tokens per answer."""
 
     @model_validator(mode="after")
     def _is_one(self) -> ModelSettings:
-        given = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a model is one of path, url and function, got {' and '.join(given) or 'none'}")
+        sources = [key for key in ("path", "url", "function") if getattr(self, key) is not None]
+        if len(sources) != 1:
+            raise ValueError(f"a model is one of path, url and function, got {' and '.join(sources) or 'none'}")
         if self.url is None and (self.model or self.api_key_env):
             raise ValueError("model and api_key_env require url")
         return self
@@ -130,15 +141,15 @@ class NoiseSettings(Settings):
     stale_rate: float = Field(0.0, ge=0, lt=1)
     """Probability that the result of the previous action is returned."""
     delay_seconds: float = Field(0.0, ge=0)
-    """The median of how long an action takes besides."""
+    """Median of the additional duration of an action."""
     delay_sigma: float = Field(1.0, ge=0)
-    """Of the delays' log-normal distribution."""
+    """σ of the log-normal distribution of delays."""
 
 
 class RolloutSettings(Settings):
-    """How a task's trajectories are sampled for reinforcement."""
+    """Sampling of trajectories for training."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="max_in_flight",
         sampling=(
             "group_size temperature top_k top_p min_p stop_strings max_new_tokens on_context_overflow "
@@ -146,70 +157,72 @@ class RolloutSettings(Settings):
         ),
     )
 
-    strategy: Annotated[Part, named("independent")] = Part(name="independent")
+    strategy: Annotated[Part, coerce_name("independent")] = Part(name="independent")
     """Sampling strategy for the trajectories of a task: `independent`, `random_branching`, `entropy_branching`, …"""
-    budget_allocation: Annotated[Part | None, named()] = None
+    budget_allocation: Annotated[Part | None, coerce_name()] = None
     """Group size and turn limit of each group, such as `horizon_stages`; null: the same for every group."""
-    start_states: Annotated[Part | None, named()] = None
+    start_states: Annotated[Part | None, coerce_name()] = None
     """States from which episodes start, such as `expert_prefix`; null: the initial state of the task."""
-    context_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What the policy reads beside what the environment says, such as `demonstrations`, `budget_line`."""
+    context_transforms: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
+    """Additional context for the policy, such as `demonstrations` or `budget_line`."""
     on_context_overflow: Literal["drop", "refuse"] = "drop"
-    """What becomes of what a view shows where it does not fit into the context."""
-    early_stopping: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Treatment of additional context that exceeds the context length: `drop` or `refuse`."""
+    early_stopping: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Conditions that end an episode early, such as `void_turn`."""
-    context_rewrites: Annotated[list[Annotated[Part, named()]], listed()] = []
+    context_rewrites: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Rewrites of the conversation history between turns, such as `summary`, `rollback`."""
-    environment_wrapper: Annotated[Part | None, named()] = None
-    """Who answers in the environment's place, such as `try_again`."""
-    replay: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What stored trajectories groups are given, such as `success_replay`."""
-    trajectory_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """Which trajectories of a step are learned from, such as `resample_on_correct`."""
-    dynamic_sampling: Annotated[Part | None, named()] = None
-    """Which groups count, such as `nonzero_variance`; others are sampled in the place of the rest."""
+    environment_wrapper: Annotated[Part | None, coerce_name()] = None
+    """Wrapper of the environment, such as `try_again`."""
+    replay: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
+    """Stored trajectories that are added to groups, such as `success_replay`."""
+    trajectory_filters: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
+    """Filters of the trajectories of a step before training, such as `resample_on_correct`."""
+    dynamic_sampling: Annotated[Part | None, coerce_name()] = None
+    """Filter of groups, such as `nonzero_variance`; rejected groups are replaced by new ones."""
     group_size: int = Field(8, ge=1)
-    """Trajectories of one task. One alone teaches something only where credit compares it with nothing of its task."""
+    """Number of trajectories per task. With 1, only estimators without a group baseline have a signal."""
     temperature: float = Field(1.0, gt=0)
-    """Of the draws in training: what logits are divided by."""
+    """Sampling temperature in training."""
     top_k: int = Field(0, ge=0)
-    """Only the likeliest so many tokens are drawn; 0: all. With this, `top_p` or `min_p` the log-probs on record are
-    those of the model before the cut, which are the learner's; they are known at `temperature` 1, which training asks
-    for then. Evaluations are sampled so, too, where they are not greedy."""
+    """Number of most likely tokens that can be sampled; 0: all. With `top_k`, `top_p` or `min_p`, the recorded
+    log-probs are those of the full distribution, as computed by the learner; training then requires `temperature` 1.
+    Also applies to evaluations that are not greedy."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Only the likeliest, until together they have this probability."""
+    """Nucleus sampling: cumulative probability of the most likely tokens that can be sampled."""
     min_p: float = Field(0.0, ge=0, le=1)
-    """Only those at least this share of the likeliest one's probability."""
+    """Minimum probability of a token relative to the most likely one."""
     stop_strings: list[str] = []
     """Strings that end a turn when they are generated, in addition to the stop strings of the chat format."""
     max_new_tokens: int = Field(256, ge=1)
-    """In one turn."""
+    """Maximum number of tokens per turn."""
     max_in_flight: int = Field(256, ge=1)
-    """Episodes running at once."""
+    """Maximum number of concurrent episodes."""
     group_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
     """Deadline from a group's first episode to its last; episodes that are not finished then end by `timeout` with the
     turns that they have. `auto`: 10 times the 95th percentile of measured groups, at least 5 minutes, once 16 groups
     are measured. `none`: no deadline."""
     reward_timeout_seconds: float = Field(600.0, gt=0)
-    """Of judging one episode, or one group by a reward that compares; then there is no score."""
+    """Deadline for the reward of one episode, or of one group if the reward compares episodes; afterwards there is no
+    score."""
 
 
 class AggregationSettings(Settings):
     """Weight of the loss of a token in an update."""
 
-    CHANGES: ClassVar = changeable(update="mode tokens")
+    CHANGES: ClassVar = list_changeable_fields(update="mode tokens")
 
     mode: Literal["token_mean", "sequence_sum", "sequence_mean", "constant"] = "token_mean"
-    """Every token the same; every token the same however many there are; every sequence the same; or divided by a
-    constant."""
+    """`token_mean`: mean over all tokens of the update. `sequence_sum`: sum over the tokens of a sequence, mean over
+    sequences. `sequence_mean`: mean over the tokens of a sequence, then over sequences. `constant`: sum of all tokens
+    divided by a constant."""
     tokens: int | None = Field(None, ge=1)
-    """That constant: the budget of an episode."""
+    """Constant of the mode `constant`: the token budget of an episode."""
 
 
 class TeacherSettings(Settings):
-    """A model whose log-probs of what the policy said are learned from."""
+    """Teacher model whose log-probs of the sampled tokens are distilled."""
 
-    CHANGES: ClassVar = changeable(none="device offload")
+    CHANGES: ClassVar = list_changeable_fields(none="device offload")
 
     path: str | None = None
     """Frozen teacher model with the policy's tokenizer, named like `policy.path`; can be a checkpoint. Null: the policy
@@ -218,41 +231,41 @@ class TeacherSettings(Settings):
     """Text inserted before the task that only the teacher reads: a private column of tasks, such as `solution`, or
     `package.module:function` of (task, trajectory) → text or None; null inserts none."""
     device: str | None = None
-    """What the teacher is computed on, as of `policy.device`; null: what the policy is."""
+    """Device of the teacher, see `policy.device`; null: that of the policy."""
     offload: bool = False
-    """Whether the teacher is kept on the CPU and brought to its device for each pass, which takes longer."""
+    """Keep the teacher on the CPU and move it to its device for each forward pass. Saves memory and takes longer."""
 
 
 class EvaluationSettings(Settings):
     """Success on held-out tasks, before and after each stage."""
 
-    CHANGES: ClassVar = changeable(evaluation="interval_steps interval_episodes")
+    CHANGES: ClassVar = list_changeable_fields(evaluation="interval_steps interval_episodes")
 
     episodes: int = Field(500, ge=1)
-    """Held-out tasks; fewer where the source has fewer."""
+    """Number of held-out test tasks; fewer if the source has fewer."""
     samples: int = Field(1, ge=1)
-    """Episodes of each task; more than one gives pass@k."""
+    """Episodes per task; more than one gives pass@k."""
     temperature: float = Field(0.0, ge=0)
-    """Of the draws; 0 takes the likeliest token each time."""
-    strategy: Annotated[Part | None, named()] = None
-    """How an answer comes of several tries, such as `best_of`, `majority_vote`, `tree_search`; null: each stands for
-    itself."""
+    """Sampling temperature of evaluations; 0: greedy."""
+    strategy: Annotated[Part | None, coerce_name()] = None
+    """Selection of an answer from several attempts, such as `best_of`, `majority_vote`, `tree_search`; null: every
+    attempt counts."""
     interval_steps: int | None = Field(None, ge=1)
-    """Also evaluate beside reinforcement, each time so many updates are made; null: only before and after stages."""
+    """Number of updates between evaluations during reinforcement; null: only before and after stages."""
     interval_episodes: int = Field(100, ge=1)
-    """Held-out tasks of those evaluations."""
+    """Number of held-out tasks of these evaluations."""
     validation_episodes: int = Field(200, ge=1)
     """Number of validation tasks of `reinforcement.keep: best`: the held-out tasks of the source that follow the test
     tasks, the first `episodes`."""
 
 
 _PRETRAINED_RATE, _ADAPTERS_RATE = 1e-6, 1e-5
-"""Of reinforcement, as in verl and TRL; adapters bear ten times the rate of all weights."""
+"""Default learning rates of reinforcement for pretrained models, as in verl and TRL: all weights, adapters."""
 _IMITATION = 10
-"""Imitation bears as many times the rate."""
-_TINY_MUON_RATE, _TINY_RATE, _TINY_DECAY, _TINY_GROUPS = 1e-3, 3e-4, 0.9, 32
+"""Factor of these rates in supervised stages."""
+_TINY_MUON_RATE, _TINY_RATE, _TINY_DECAY, _TINY_GROUPS = 3e-3, 3e-4, 0.9, 32
 """Defaults of reinforcement for a tiny policy after a supervised stage: learning rate with Muon, learning rate with
-AdamW, fraction of the decay, and the groups per update from which the learning rate is not reduced."""
+AdamW, fraction of the decay, and `full_rate_groups`."""
 DEFAULT_ADVANTAGE = Part(name="group_relative")
 MEMORY_NEW = "new"
 """Value of `init_state_from` for components that start without state."""
@@ -260,36 +273,30 @@ STAGE_KINDS = (
     "pretraining", "sampling", "supervised", "preference", "offline", "reward_model",
     "distillation",     "reinforcement",
 )  # fmt: skip
-"""In the order in which a run goes through them that has several."""
+"""Kinds of stages, in their default order."""
 SAMPLES = ("sampling", "distillation", "reinforcement")
-"""Those that sample episodes."""
+"""Kinds of stages that sample episodes."""
 
 
 def _gentle(supervised: SupervisedSettings, reinforcement: ReinforcementSettings) -> dict[str, Any]:
-    """Return defaults of reinforcement that do not undo the supervised stage of a tiny policy.
-
-    Adam and Muon normalize the gradient, so a step has its full length even if the gradient is mostly noise. The rate
-    therefore shrinks with the groups of an update below `_TINY_GROUPS`.
-    """
+    """Return defaults of reinforcement that do not undo the supervised stage of a tiny policy."""
     is_set = "optimizer" in reinforcement.model_fields_set
     optimizer = reinforcement.optimizer if is_set else supervised.optimizer
-    rate = _TINY_MUON_RATE if optimizer.startswith("muon") else _TINY_RATE
-    groups = reinforcement.tasks_per_step / reinforcement.minibatches
-    return {
-        "optimizer": optimizer,
-        "learning_rate": rate * min(1.0, groups / _TINY_GROUPS),
-        "decay_fraction": _TINY_DECAY,
-    }
+    defaults = {"optimizer": optimizer, "decay_fraction": _TINY_DECAY}
+    if "learning_rate" not in reinforcement.model_fields_set:
+        rate = _TINY_MUON_RATE if optimizer.startswith("muon") else _TINY_RATE
+        defaults |= {"learning_rate": rate, "full_rate_groups": _TINY_GROUPS}
+    return defaults
 
 
 class Recipe(Settings):
-    """A run, whole. Functions and classes may stand where a file has their names.
+    """All settings of a run. In Python, functions and classes can be used instead of names.
 
     Raises:
-        RecipeError: An unknown key, one missing, or one of the wrong type; in one line.
+        RecipeError: A key is unknown, missing or has the wrong type; in one line.
     """
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="title paper trackers scale ablations store_code",
         update=(
             "advantage reward_shaping advantage_transforms credit_filters objective loss_terms aggregation "
@@ -300,9 +307,9 @@ class Recipe(Settings):
 
     def __init__(self, **keys: Any) -> None:
         try:
-            super().__init__(**with_names(keys))
+            super().__init__(**to_serializable(keys))
         except ValidationError as error:
-            raise problem_of(error, Recipe, keys) from None
+            raise describe_validation_error(error, Recipe, keys) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -345,111 +352,113 @@ class Recipe(Settings):
 
     @property
     def own_stages(self) -> dict[str, OptimizerSettings]:
-        """By kind, the stages that stand in the recipe itself, in the order in which they are gone through."""
-        found = {kind: getattr(self, kind) for kind in STAGE_KINDS}
-        return {kind: settings for kind, settings in found.items() if settings is not None}
+        """Stages at the top level of the recipe by kind, in the order in which they run."""
+        stages = {kind: getattr(self, kind) for kind in STAGE_KINDS}
+        return {kind: settings for kind, settings in stages.items() if settings is not None}
 
     title: str = ""
-    """What the run is about, in a few words; it stands on reports."""
+    """Title of reports."""
     paper: str = ""
-    """What it follows, such as `arXiv:2402.03300`."""
+    """Paper that the recipe follows, such as `arXiv:2402.03300`."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """All chance comes from it; another one is another run of the same experiment."""
+    """Seed of all random numbers."""
     policy: PolicySettings
-    """Which model is trained; with `policies`, the first of them."""
+    """Model that is trained; with `policies`, the first of them."""
     policies: dict[str, MemberSettings] = {}
     """Several models by name, each with the keys of `policy`; `policy` is the short form for one, and its keys override
-    those of the first. The first is evaluated. The others play the seats that have their names, or those that
-    `rollout.strategy.members` specifies. See `docs/members.md`."""
+    those of the first. The others play the seats that have their names, or those that
+    `rollout.strategy.members` specifies, or are learned rewards (`reward: {name: reward_model, member: NAME}`). See
+    `docs/guide/members.md`."""
     chat: ChatSettings = ChatSettings()
-    """How messages and calls become text."""
+    """Chat format: how messages and tool calls become text."""
     tasks: TasksSettings
-    """Where tasks come from."""
+    """Task source."""
     environment: EnvironmentSettings = EnvironmentSettings()
-    """Where episodes are played, and with which tools."""
+    """Environment of the episodes, with its tools."""
     models: dict[str, ModelSettings] = {}
-    """Frozen models by name: tools of the policy (`environment.tools: [models]`), or those a planner plans for."""
-    curriculum: Annotated[Part | None, named()] = None
-    """Which task comes next, such as `ucb`, `stages`; null: in the source's order."""
-    reward: Annotated[Part, named()]
-    """What an episode is worth, such as `exact_number`; or `package.module:function`."""
+    """Frozen models by name: tools of the policy (`environment.tools: [models]`), or modules of a planner."""
+    curriculum: Annotated[Part | None, coerce_name()] = None
+    """Order of tasks, such as `ucb`, `stages`; null: the order of the source."""
+    reward: Annotated[Part, coerce_name()]
+    """Reward of an episode, such as `exact_number`; or `package.module:function`."""
     rollout: RolloutSettings = RolloutSettings()
-    """How episodes are sampled for training."""
-    engine: Annotated[Part, named("local")] = Part(name="local")
-    """What samples: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
-    learner: Annotated[Part, named("local")] = Part(name="local")
-    """What learns: `local`, in this process; or `package.module:Class`."""
-    scale: Annotated[ScaleSettings, backend_alone()] = ScaleSettings()
-    """Where all of this runs: in this process, in parts that Ray places (`local-ray`, `ray`; see `docs/ray.md`), or
-    with several processes that learn (`docs/scaling-learners.md`). It decides no result of a run that is a function of
-    its recipe, and a run may go on with another."""
+    """Sampling of episodes for training."""
+    engine: Annotated[Part, coerce_name("local")] = Part(name="local")
+    """Sampling engine: `local`, in this process; `vllm` or `sglang`, a server; or `package.module:Class`."""
+    learner: Annotated[Part, coerce_name("local")] = Part(name="local")
+    """Learner: `local`, in this process; or `package.module:Class`."""
+    scale: Annotated[ScaleSettings, coerce_backend()] = ScaleSettings()
+    """Processes and machines of the run: this process, components placed by Ray (`local-ray`, `ray`; see
+    `docs/guide/ray.md`), or several learner processes (`docs/guide/scaling-learners.md`). Does not change
+    the results of runs that are a function of their recipe; a run can resume with another value."""
     supervised: SupervisedSettings | None = None
-    """The warm-up; null leaves it out."""
+    """Supervised warm-up; null disables it."""
     reinforcement: ReinforcementSettings | None = None
-    """Reinforcement; null leaves it out."""
+    """Reinforcement; null disables it."""
     pretraining: PretrainingSettings | None = None
-    """Plain text before all else; null leaves it out."""
+    """Pretraining on plain text, before all other stages; null disables it."""
     sampling: SamplingSettings | None = None
-    """Episodes for a stage behind it, nothing learned; null leaves it out."""
+    """Sampling of episodes for a later stage, without training; null disables it."""
     preference: PreferenceSettings | None = None
-    """Pairs of answers, behind the warm-up; null leaves it out."""
+    """Preference optimization, after the warm-up; null disables it."""
     offline: OfflineSettings | None = None
-    """Stored episodes, in front of reinforcement; null leaves it out."""
+    """Offline reinforcement learning on stored episodes, before `reinforcement`; null disables it."""
     reward_model: RewardModelSettings | None = None
-    """A scorer, for reinforcement behind it; null leaves it out."""
+    """Training of a reward model for later reinforcement; null disables it."""
     distillation: DistillationSettings | None = None
-    """What `teacher` makes of the policy's own episodes; null leaves it out."""
-    start_from: Annotated[StartSettings | None, start_alone()] = None
+    """Distillation from `teacher` on episodes of the policy; null disables it."""
+    start_from: Annotated[StartSettings | None, coerce_start()] = None
     """Checkpoint of another run from which this run starts instead of `policy.path` or `policy.tiny`, such as
-    `runs/shop@50`; see `docs/continuing.md`."""
-    init_state_from: Annotated[list[str], several()] = []
+    `runs/shop@50`; see `docs/guide/continuing.md`."""
+    init_state_from: Annotated[list[str], coerce_items()] = []
     """Runs or checkpoints from which stateful components (lessons, replay buffers, a curriculum) load their initial
     state, if this recipe has the same component with the same options; later entries take precedence. By default,
     each of `stages` loads the state of the stages before it; `new` starts without state."""
     live: LiveSettings | None = None
-    """How a policy learns while it is served, by `whetstone live`; no stage of a run. See `docs/agents.md`."""
+    """Live learning while serving (`whetstone live`); not a stage of a run. See `docs/guide/agents.md`."""
     stages: list[dict[str, Any]] = []
-    """Instead of these, stages in any number and order: each a mapping of one of them, and whatever other keys of
-    the recipe are different in it. What the recipe itself says of a kind is what all stages of that kind have in
-    common. See `docs/stages.md`."""
+    """Stages in any number and order, instead of the keys above: each a mapping with one stage, and other recipe keys
+    that differ in it. Top-level keys of a kind of stage apply to all stages of that kind. See
+    `docs/guide/stages.md`."""
     repeat_stages: int = Field(1, ge=1)
     """Number of passes over all of `stages`; each pass continues from the result of the previous one."""
-    advantage: Annotated[Part, named("group_relative")] = DEFAULT_ADVANTAGE
-    """How much better than expected each token, turn or episode was, such as `group_relative`, `token_gae`."""
-    reward_shaping: Annotated[list[Annotated[Part, named()]], listed()] = []
+    advantage: Annotated[Part, coerce_name("group_relative")] = DEFAULT_ADVANTAGE
+    """Advantage estimator, such as `group_relative`, `token_gae`."""
+    reward_shaping: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Transformations of the rewards before advantages are computed, such as `overlong`, `gated`, `kl_penalty`."""
-    advantage_transforms: Annotated[list[Annotated[Part, named()]], listed()] = []
-    """What is done to advantages behind the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
-    credit_filters: Annotated[list[Annotated[Part, named()]], listed()] = []
+    advantage_transforms: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
+    """Transformations of advantages after the estimator, such as `entropy_modulated`, `clip_cov`; in this order."""
+    credit_filters: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Turns that are not trained, such as `void_turns`; each filter defines whether they count in statistics."""
-    custom_columns: Annotated[list[Annotated[Part, named()]], listed()] = []
+    custom_columns: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """User-defined columns, `package.module:name` each, that estimators and objectives read by name; see
-    `docs/methods.md`."""
+    `docs/reference/methods.md`."""
     role_tag: str | None = None
     """Task tag with the role of an episode, for estimators that compare episodes of the same role. Self-play does not
     need the tag: each seat is a role."""
-    objective: Annotated[Part, named("clipped")] = Part(name="clipped")
-    """The loss, such as `clipped`, `gspo`."""
-    loss_terms: Annotated[list[Annotated[LossTermPart, named()]], listed()] = []
+    objective: Annotated[Part, coerce_name("clipped")] = Part(name="clipped")
+    """Policy loss, such as `clipped`, `gspo`."""
+    loss_terms: Annotated[list[Annotated[LossTermPart, coerce_name()]], coerce_list()] = []
     """Terms that are added to the objective, such as `{name: entropy, weight: 0.001}` or `{name: "my_losses:brevity",
-    weight: 0.01, over: sampled}`; see `docs/own-method.md`."""
-    aggregation: Annotated[AggregationSettings, mode_alone()] = AggregationSettings()
+    weight: 0.01, over: sampled}`; see `docs/guide/own-method.md`."""
+    aggregation: Annotated[AggregationSettings, coerce_mode()] = AggregationSettings()
     """Weight of the loss of a token."""
-    importance_correction: Annotated[Part | None, named()] = None
+    importance_correction: Annotated[Part | None, coerce_name()] = None
     """Importance weights of off-policy tokens, such as `masked`, `truncated`; null weighs all tokens equally."""
     critic: CriticSettings | None = None
-    """Critics, where `advantage` asks for values."""
+    """Critics, if `advantage` reads values."""
     teacher: TeacherSettings | None = None
-    """A model to distil from, where `objective` asks for it."""
+    """Teacher model, if `objective` reads its log-probs."""
     implicit_prm: ProcessModelSettings | None = None
     """Implicit process reward model, for estimators that read implicit rewards of turns."""
     evaluation: EvaluationSettings = EvaluationSettings()
-    """How success is measured on held-out tasks."""
-    trackers: Annotated[list[Annotated[Part, named()]], listed()] = []
+    """Evaluation on held-out tasks."""
+    trackers: Annotated[list[Annotated[Part, coerce_name()]], coerce_list()] = []
     """Trackers that receive the metrics of the run: `tensorboard`, `wandb`, `mlflow`, `trackio`, or
-    `package.module:Class`; see `docs/trackers.md`. They do not affect results; a resumed run can have others."""
+    `package.module:Class`; see `docs/guide/trackers.md`. They do not affect results; a resumed run can have others."""
     store_code: bool = False
     """Copy the custom code of the recipe (rewards, tools, estimators, environments, and their imports from the
     same folder) into the run directory, as `code/`. Files with secrets are left out. Digests are always stored."""
     ablations: dict[str, dict[str, Any]] = {}
-    """By name, the keys that differ; each is trained and evaluated after the run, and shown in its report."""
+    """Changed keys by name of the ablation; each ablation is trained and evaluated after the run, and shown in its
+    report."""

@@ -1,4 +1,4 @@
-"""What can a recipe say of a stage? Its optimiser, what it learns from, how long it goes on."""
+"""Settings of stages: optimizer, data, schedule and budget."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from whetstone.recipe.parts import Part, Seconds, Settings, changeable, named
+from whetstone.recipe.settings_base import Part, Seconds, Settings, coerce_name, list_changeable_fields
 
 
 def _data() -> BeforeValidator:
-    """A path alone is enough."""
-    return BeforeValidator(lambda given: {"path": given} if isinstance(given, str) else given)
+    """Accept a path instead of a mapping."""
+    return BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
 
 
-def several() -> BeforeValidator:
-    """One alone is a list of one."""
-    return BeforeValidator(lambda given: given if isinstance(given, list | tuple) else [given])
+def coerce_items() -> BeforeValidator:
+    """Accept one item instead of a list."""
+    return BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value])
 
 
 class UntilSettings(Settings):
-    """What ends a stage before its `steps` are made; decided from the steps on record."""
+    """Early stopping of a stage before its `steps`, decided from recorded steps."""
 
     success: float | None = Field(None, gt=0, le=1)
-    """The share of episodes that solve their task, in the mean over `window` steps; of stages that sample."""
+    """Fraction of solved episodes, as the mean over `window` steps; for stages that sample."""
     plateau: int | None = Field(None, ge=1)
-    """So many steps in which the mean over `window` steps is no better than it was before."""
+    """Number of steps without an improvement of the mean over `window` steps."""
     monitor: Literal["reward", "loss"] | None = None
     """Metric of `plateau`; null: the reward if the stage samples episodes, otherwise the loss."""
     min_delta: float = Field(0.01, ge=0)
     """Smallest change of the metric that counts as an improvement."""
     window: int = Field(10, ge=1)
-    """Steps a mean is over."""
+    """Number of steps of the moving mean."""
 
 
 class OptimizerSettings(Settings):
-    """What all stages share."""
+    """Settings that all stages share."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="optimizer_offload checkpoint_interval_steps keep_last keep_interval_steps",
         schedule="steps until warmup_fraction decay_fraction decay",
         update=(
@@ -47,43 +47,43 @@ class OptimizerSettings(Settings):
     )
 
     steps: int = Field(100, ge=1)
-    """Steps of the stage; schedules are laid out over them."""
+    """Number of steps of the stage; schedules span them."""
     until: UntilSettings | None = None
-    """What ends the stage earlier; null: its steps alone. What is laid out over the stage is laid out over `steps` all
-    the same."""
+    """Early stopping; null: only `steps` end the stage. Schedules still span `steps`."""
     optimizer: Literal["adamw", "muon", "muon_float32", "muon_bfloat16", "adamw_8bit"] = "adamw"
-    """`muon`: Muon for the matrices inside the model, AdamW for the rest. Its Newton-Schulz iteration runs in the
+    """`muon`: Muon for the matrices of the layers, AdamW for the rest. Its Newton-Schulz iteration runs in the
     precision that is faster on the device, measured when the run starts; the run stores the choice as `muon_float32` or
     `muon_bfloat16`, which can also be set. Unless it is set, reinforcement of a tiny policy after a supervised stage
     has the optimizer of that stage. `adamw_8bit`: states in eight bits (GPU)."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Unless it is set, what suits the policy. Of a pretrained one 1e-6 (1e-5 with adapters) in reinforcement and ten
-    times that in the warm-up. Of a tiny one 1e-3; in reinforcement after a supervised stage 1e-3 with Muon and 3e-4
-    with AdamW, times min(1, groups per update / 32): small batches have noisy gradients and get small steps."""
+    """Learning rate. The default depends on the policy: for a pretrained one 1e-6 (adapters: 1e-5) in reinforcement and
+    ten times that in supervised stages; for a tiny one 1e-3, and in reinforcement after a supervised stage 3e-3 with
+    Muon and 3e-4 with AdamW, reduced for updates with few groups (`reinforcement.full_rate_groups`)."""
     warmup_fraction: float = Field(0.05, ge=0, le=1)
-    """The share of the stage's steps, at its start, in which the learning rate rises from 0."""
+    """Fraction of the steps, at the start of the stage, in which the learning rate rises from 0."""
     decay_fraction: float = Field(0.0, ge=0, le=1)
-    """The share of them, at its end, in which it falls to 0: none of them is the constant schedule, all that
-    the warm-up leaves the cosine or linear one, some of them warm-up-stable-decay. Unless it is set,
+    """Fraction of the steps, at the end of the stage, in which the learning rate falls to 0: 0 is a constant schedule,
+    all steps after the warm-up a cosine or linear schedule, a smaller fraction warm-up-stable-decay. Unless it is set,
     0.9 in reinforcement of a tiny policy after a supervised stage, otherwise 0."""
     decay: Literal["linear", "cosine"] = "linear"
-    """Along which curve it falls."""
+    """Shape of the decay."""
     weight_decay: float = Field(0.0, ge=0)
-    """Of matrices; gains and biases are left alone."""
+    """Weight decay of matrices; gains and biases have none."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Maximum gradient norm; longer gradients are scaled down to it."""
     micro_batch_tokens: int = Field(8192, ge=1)
-    """Tokens computed in one forward pass; does not change results. A longer segment has a pass of its own."""
+    """Maximum number of tokens per forward pass; does not change results. A longer segment has a forward pass of its
+    own size."""
     prefix_sharing: bool = True
     """Whether the common prefix of segments in a micro-batch is computed once. Does not change results."""
     logits_memory_mb: int = Field(256, ge=1)
     """Memory for logits that are kept for the backward pass, in MB; logits beyond it are recomputed. Does not change
     results."""
     activation_checkpointing: bool = False
-    """Whether each layer is computed again in the backward pass, which needs less memory and more time."""
+    """Recompute each layer in the backward pass. Saves memory and takes longer."""
     optimizer_offload: bool = False
-    """Whether the optimiser computes on the CPU, with its states there and a copy of the weights: a GPU then holds
-    8 bytes a trained parameter less, and 8 bytes a parameter go to and fro in each update."""
+    """Run the optimizer on the CPU, with its states and a copy of the weights: a GPU then needs 8 bytes less per
+    trained parameter, and each update transfers 8 bytes per parameter."""
     max_nonfinite_updates: int = Field(10, ge=1)
     """Number of consecutive updates with a non-finite gradient after which the run stops. None of them is applied."""
     checkpoint_interval_steps: int = Field(25, ge=1)
@@ -95,11 +95,11 @@ class OptimizerSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Data of one's own, from a file; the path alone is enough."""
+    """Custom training data; a path is sufficient."""
 
     path: str = ""
-    """JSON lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of them), or a dataset of Hugging Face in a
-    folder; `docs/data.md` has the columns of each kind. For stored episodes a run directory as well."""
+    """JSON Lines, one JSON list (`.json`), Parquet (`.parquet`, or a folder of such files), or a dataset of Hugging
+    Face in a folder; see `docs/guide/data.md` for the columns. Stored episodes: also a run directory."""
     from_stage: str = ""
     """Earlier stage whose episodes are the data, instead of a path: the last stage of this kind or name, or `previous`
     for the last stage that sampled."""
@@ -119,7 +119,8 @@ class DataSettings(Settings):
     """Maximum number of stored episodes per task, those with the highest reward; null keeps all."""
     relabel: str | None = None
     """Hindsight relabeling of stored episodes that did not solve their task: `package.module:function` of (trajectory)
-    → text of the last user message of the opening for the task that was solved instead, or None; null relabels none."""
+    → text of the last user message of the initial prompt for the task that was solved instead, or None; null relabels
+    none."""
     max_tokens: int | None = Field(None, ge=1)
     """Maximum number of tokens that the policy wrote in a stored episode; null keeps all."""
     well_formed_only: bool = False
@@ -146,65 +147,65 @@ class DataSettings(Settings):
     """Keys that apply only to stored episodes."""
 
     @property
-    def chooses(self) -> tuple[str, ...]:
+    def filter_keys(self) -> tuple[str, ...]:
         """Return the keys that are set and apply only to stored episodes."""
         own = type(self).model_fields
         return tuple(name for name in self.OF_EPISODES if getattr(self, name) != own[name].default)
 
 
 class SupervisedSettings(OptimizerSettings):
-    """The warm-up: imitate the source's expert, or what stands in a file."""
+    """Supervised fine-tuning on demonstrations of the task source's expert, or on data."""
 
     batch_size: int = Field(32, ge=1)
-    """Demonstrations a step; each of the expert's is seen once, those of a file again when all were."""
+    """Demonstrations per step. Demonstrations of the expert are used once, those of a file in epochs."""
     data: Annotated[DataSettings | None, _data()] = None
-    """Conversations in the OpenAI shape, to imitate instead of the source's expert; or stored episodes of a run."""
+    """Conversations in the format of OpenAI, instead of demonstrations of the expert; or stored episodes of a run."""
     tasks: dict[str, Any] = {}
     """Options of the task source that are different for demonstrations, such as an easier mix."""
 
 
 class SamplingSettings(OptimizerSettings):
-    """Episodes of the policy as it is, for a stage behind it to learn from; nothing is learned in it."""
+    """Sampling of episodes with the current policy for a later stage, without training."""
 
-    CHANGES: ClassVar = changeable(none="max_failures", sampling="tasks_per_step")
+    CHANGES: ClassVar = list_changeable_fields(none="max_failures", sampling="tasks_per_step")
 
     steps: int = Field(1, ge=1)
-    """How often tasks are sampled."""
+    """Number of sampling steps."""
     tasks_per_step: int = Field(64, ge=1)
-    """Groups of episodes a step."""
+    """Groups of episodes per step."""
     max_failures: int = Field(100, ge=0)
     """Same as `reinforcement.max_failures`."""
 
 
 class PretrainingSettings(OptimizerSettings):
-    """Plain text, every token of it learned from."""
+    """Training on all tokens of plain text."""
 
     data: Annotated[DataSettings, _data()]
-    """Texts: rows with `text`, or a `.txt` file, whose texts are parted by empty lines."""
+    """Texts: rows with `text`, or a `.txt` file with texts that are separated by empty lines."""
     batch_size: int = Field(16, ge=1)
-    """Windows of text a step."""
+    """Windows of text per step."""
     window: int = Field(512, ge=2)
-    """Tokens in one; never more than the model's context."""
+    """Tokens per window, at most the context length of the model."""
 
 
 class PreferenceSettings(OptimizerSettings):
-    """Pairs of a better and a worse answer, or single ones that were rated."""
+    """Preference optimization on pairs of answers, or on rated single answers."""
 
-    CHANGES: ClassVar = changeable(none="reference_device reference_offload")
+    CHANGES: ClassVar = list_changeable_fields(none="reference_device reference_offload")
 
     data: Annotated[DataSettings, _data()]
-    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes,
-    a run's, or those of a log whose column of rewards `reward` names: the best and the worst of each task, token for
-    token; for `kto` each by itself; for `step_dpo` all of them, turn by turn where they part."""
+    """Rows with `chosen` and `rejected` (and `prompt`), or with `prompt`, `completion` and `label`; or stored episodes
+    of a run, or of a log with `reward`: the best and the worst episode of each task with their exact tokens; for `kto`
+    each episode separately; for `step_dpo` all episodes, compared from the turn at which they diverge."""
     batch_size: int = Field(16, ge=1)
-    """Pairs, or rated singles, a step; again when all were."""
-    objective: Annotated[Part, named("dpo")] = Part(name="dpo")
-    """`dpo`, `ipo`, `simpo`, `orpo`, and `step_dpo`, which compares turns that went on from the same one; of rated
-    singles `kto`."""
+    """Pairs, or rated singles, per step; the data are used in epochs."""
+    objective: Annotated[Part, coerce_name("dpo")] = Part(name="dpo")
+    """`dpo`, `ipo`, `simpo`, `orpo`, `step_dpo` (compares turns that continue the same turn); for rated singles
+    `kto`."""
     reference_device: str | None = None
-    """As of reinforcement."""
+    """Same as `reinforcement.reference_device`."""
     reference_offload: bool = False
-    """As of reinforcement."""
+    """Same as `reinforcement.reference_offload`."""
 
 
 class SmoothnessSettings(Settings):
@@ -220,38 +221,38 @@ class SmoothnessSettings(Settings):
 
 
 class OfflineSettings(OptimizerSettings):
-    """Stored episodes, learned from by the recipe's `advantage` and `objective`; nothing is sampled."""
+    """Offline training on stored episodes with the recipe's `advantage` and `objective`; no sampling."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="reference_device reference_offload",
         update="reference_kl consistency_regularization",
         evaluation="held_out_interval_steps",
     )
 
     data: Annotated[DataSettings, _data()]
-    """A run directory, or a file of trajectories as runs write them."""
+    """A run directory, or a file of its `trajectories/`."""
     tasks_per_step: int = Field(16, ge=1)
-    """Groups a step; again when all were."""
+    """Groups per step; the data are used in epochs."""
     reference_kl: float = Field(0.0, ge=0)
-    """As of reinforcement."""
+    """Same as `reinforcement.reference_kl`."""
     reference_device: str | None = None
-    """As of reinforcement."""
+    """Same as `reinforcement.reference_device`."""
     reference_offload: bool = False
-    """As of reinforcement."""
+    """Same as `reinforcement.reference_offload`."""
     consistency_regularization: SmoothnessSettings | None = None
     """Same as `reinforcement.consistency_regularization`."""
     held_out: float = Field(0.1, ge=0, lt=1)
-    """The share of tasks whose episodes are never learned from: `whetstone why` compares the loss on them with that of
-    training, and says whether to stop, regularise or get more data."""
+    """Fraction of tasks whose episodes are never trained on. `whetstone why` compares their loss with the training
+    loss, and recommends to stop, regularize or get more data."""
     held_out_interval_steps: int = Field(5, ge=1)
-    """Steps between evaluations of the loss on held-out tasks, each on `tasks_per_step` groups; the first and the last
-    step are evaluated too."""
+    """Steps between evaluations of the held-out loss, each on `tasks_per_step` groups; also evaluated at the first and
+    last step."""
 
 
 class StoredMixtureSettings(Settings):
     """Offline mixture: stored episodes that are mixed with the sampled ones of reinforcement."""
 
-    data: Annotated[list[Annotated[DataSettings, _data()]], several()] = Field(min_length=1)
+    data: Annotated[list[Annotated[DataSettings, _data()]], coerce_items()] = Field(min_length=1)
     """Run directory or file of trajectories as runs write them, or a list of them; each is a separate history."""
     fraction: float = Field(0.5, ge=0, lt=1)
     """Fraction of stored groups in an update: 0.5 adds as many stored groups as there are sampled ones
@@ -288,9 +289,10 @@ class StoredMixtureSettings(Settings):
 class GroupSourceSettings(Settings):
     """A source of groups that are mixed with the sampled ones of reinforcement."""
 
-    source: Annotated[Part, named()]
-    """`{name: stored, data: PATH}`, or `package.module:name` of a class with `async groups(first, count)`, which
-    returns the same groups for the same positions."""
+    source: Annotated[Part, coerce_name()]
+    """`{name: stored, data: PATH}`; `{name: imagined, environment: {tools: […]}}`, episodes that the policy plays in
+    the environment with other settings, such as simulated tools; or `package.module:name` of a class with
+    `async groups(first, count)`, which returns the same groups for the same positions."""
     fraction: float = Field(0.5, ge=0, lt=1)
     """Fraction of all groups of an update that come from the source; sampled groups have the rest."""
     timeout_seconds: Seconds | None = 60.0
@@ -299,40 +301,39 @@ class GroupSourceSettings(Settings):
 
 
 class RewardModelSettings(OptimizerSettings):
-    """A scorer of episodes for a later `reinforcement` stage (`reward: {name: reward_model, stage: reward_model}`): a
-    linear head over the states of a frozen model. The policy is not trained."""
+    """Reward model for a later `reinforcement` stage (`reward: {name: reward_model, stage: reward_model}`): a linear
+    head on the hidden states of a frozen model. The policy is not trained."""
 
     data: Annotated[DataSettings, _data()]
-    """Pairs or rated singles, or stored episodes, whose rewards say which are better."""
+    """Pairs, rated singles, or stored episodes with rewards."""
     objective: Literal["pairs", "outcomes"] = "pairs"
-    """What it is fitted by: which of two episodes is better (Bradley-Terry), or which succeeded (cross-entropy)."""
+    """`pairs`: Bradley-Terry loss on pairs; `outcomes`: cross-entropy of success."""
     path: str | None = None
-    """Over whose states, a model as of `policy.path`; null: the policy's, as it is then."""
+    """Model whose hidden states are used, see `policy.path`; null: the policy, with its weights at this stage."""
     held_out: float = Field(0.2, gt=0, lt=1)
-    """The share of tasks that are kept to try it on."""
+    """Fraction of tasks that is held out to measure the ranking accuracy."""
     steps: int = Field(200, ge=1)
-    """Of fitting the line."""
+    """Number of optimization steps of the linear head."""
     learning_rate: float = Field(0.05, gt=0)
-    """Of fitting the line."""
+    """Learning rate of the linear head."""
     weight_decay: float = Field(1e-2, ge=0)
-    """Of the line."""
+    """Weight decay of the linear head."""
 
 
 class DistillationSettings(OptimizerSettings):
-    """A student who samples, and a `teacher` who says of each of its tokens how likely it was; no reward is learned
-    from."""
+    """On-policy distillation: the policy samples, and the `teacher` scores each sampled token. Rewards are not used."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="max_mismatch_kl max_failures",
         update="minibatches objective",
         sampling="tasks_per_step",
     )
 
     tasks_per_step: int = Field(16, ge=1)
-    """Groups of episodes a step."""
+    """Groups of episodes per step."""
     minibatches: int = Field(1, ge=1)
-    """As of reinforcement."""
-    objective: Annotated[Part, named("importance_weighted_distillation")] = Part(
+    """Same as `reinforcement.minibatches`."""
+    objective: Annotated[Part, coerce_name("importance_weighted_distillation")] = Part(
         name="importance_weighted_distillation"
     )
     """`importance_weighted_distillation`, `on_policy_distillation`, or another that reads `teacher_logprobs`."""
@@ -342,70 +343,77 @@ class DistillationSettings(OptimizerSettings):
     """Same as `reinforcement.max_failures`."""
 
 
-def data_of(settings: OptimizerSettings) -> DataSettings | None:
-    """What of one's own a stage learns from; None: nothing."""
+def get_data(settings: OptimizerSettings) -> DataSettings | None:
+    """Return the custom data of a stage; None if there is none."""
     kinds = SupervisedSettings | PretrainingSettings | PreferenceSettings | OfflineSettings | RewardModelSettings
     return settings.data if isinstance(settings, kinds) else None
 
 
 class ReinforcementSettings(OptimizerSettings):
-    """Reinforcement."""
+    """Reinforcement learning."""
 
-    CHANGES: ClassVar = changeable(
+    CHANGES: ClassVar = list_changeable_fields(
         none="reference_device reference_offload max_mismatch_kl max_failures",
         schedule="budget",
         update=(
-            "minibatches epochs reference_kl first_attempt_kl reference_estimator entropy train_on_observations "
-            "consistency_regularization imitation"
+            "minibatches epochs full_rate_groups reference_kl first_attempt_kl reference_estimator entropy "
+            "train_on_observations consistency_regularization imitation"
         ),
         sampling="tasks_per_step max_staleness in_flight step_timeout_seconds",
     )
 
     tasks_per_step: int = Field(16, ge=1)
-    """Groups of episodes a step; each has `rollout.group_size` of one task."""
+    """Groups of episodes per step; each group has `rollout.group_size` episodes of one task."""
     minibatches: int = Field(1, ge=1)
-    """Updates made with the trajectories of one step, each with its share of the groups."""
+    """Number of updates per step, each on its fraction of the groups."""
     epochs: int = Field(1, ge=1)
-    """How often each of these updates is made."""
+    """Number of passes over the updates of a step."""
+    full_rate_groups: int | None = Field(None, ge=1)
+    """Groups with a learning signal (advantages that are not all 0) from which an update has the full learning rate;
+    with fewer, the rate is multiplied by groups / `full_rate_groups`. Null: the rate does not depend on the groups.
+    Unless it or the learning rate is set, 32 in reinforcement of a tiny policy after a supervised stage: Adam and Muon
+    normalize the gradient, so the few groups left with a signal would otherwise make a full step in a noisy
+    direction."""
     reference_kl: float = Field(0.0, ge=0)
-    """Weight of the divergence from the policy reinforcement began with; 0 does without that policy."""
+    """Coefficient of the KL divergence to the reference model (the policy at the start of reinforcement); 0 needs no
+    reference."""
     first_attempt_kl: float = Field(0.0, ge=0)
-    """Weight of that divergence besides, on what was said up to the first answer alone (SCoRe, stage one)."""
+    """Additional coefficient of this divergence on tokens up to the first answer (SCoRe, stage one)."""
     reference_sync_steps: int | None = Field(None, ge=1)
-    """After how many updates each time the policy is mixed into that policy, so that what is held on to moves along;
-    null: it stays."""
+    """Number of updates between two updates of the reference model by the policy; null: the reference is constant."""
     reference_mixup_alpha: float = Field(1.0, gt=0, le=1)
-    """How much of the mixture is the policy: π_ref ← α π + (1 − α) π_ref, weight by weight."""
+    """Fraction α of the policy in an update of the reference: π_ref ← α π + (1 − α) π_ref, per weight."""
     admit_ahead: int = Field(0, ge=0)
-    """Updates sampling may run ahead of learning; 0 samples and learns in turn."""
+    """Number of updates that sampling can run ahead of training; 0 alternates between both."""
     max_staleness: int = Field(0, ge=0)
-    """How many updates the oldest token of an update may lie back; at least `admit_ahead`. What is between the two
-    lets quick groups go ahead of slow ones, which are waited for when they are due, and never dropped."""
+    """Maximum age of the oldest token of an update, in updates; at least `admit_ahead` (prime-rl:
+    `max_off_policy_steps`). The difference of both lets fast groups overtake slow ones; an update waits for a group
+    that would exceed the limit, and no group is dropped."""
     in_flight: Literal["drain", "continue", "recompute"] = "recompute"
-    """What becomes of turns under way when weights change, where sampling runs ahead: they finish first (`drain`), go
-    on over the keys of the old weights (`continue`: each token then is a mixture's), or go on after what they have is
-    computed again (`recompute`: exact)."""
+    """Treatment of running turns when weights change, if sampling runs ahead: `drain` finishes them first; `continue`
+    keeps the KV cache of the old weights, so later tokens are sampled from a mixture; `recompute` recomputes the KV
+    cache (exact)."""
     deterministic: bool = False
-    """Whether a group is sampled under one version alone, so that a run depends on its recipe and not on timing:
-    weights change only when no group is under way. Without `admit_ahead` that is always so."""
+    """Sample each group with one version of the weights, so that a run does not depend on timing: weights only change
+    when no group is in progress. Always so without `admit_ahead`."""
     step_timeout_seconds: Seconds | Literal["auto", "none"] = "auto"
     """Time that an update waits for its groups; then it takes those that are finished, one or more. `auto`: 10 times
     the 95th percentile of measured steps, at least 30 minutes, once 5 steps are measured. `none`: no limit."""
     reference_device: str | None = None
-    """What the reference is computed on, as of `policy.device`; null: what the policy is."""
+    """Device of the reference model, see `policy.device`; null: that of the policy."""
     reference_offload: bool = False
-    """Whether the reference is kept on the CPU and brought to its device for each pass, which takes longer."""
+    """Keep the reference model on the CPU and move it to its device for each forward pass. Saves memory and takes
+    longer."""
     reference_estimator: Literal["k2", "k3", "k3_as_k2"] = "k2"
-    """How the divergence is estimated: k2 has the gradient of the reverse divergence, k3 of the forward one;
-    `k3_as_k2` reports the one and pulls like the other."""
+    """Estimator of the KL divergence: k2 has the gradient of the reverse divergence, k3 that of the forward one;
+    `k3_as_k2` reports k3 and has the gradient of k2."""
     entropy: EntropySettings | None = None
-    """A bonus for entropy; null leaves it out."""
+    """Entropy bonus; null disables it."""
     train_on_observations: bool = False
-    """Whether tokens that tools wrote are trained, too, as if the policy had said them: everything behind the prompt of
-    a segment. Off wherever it is not the question whether it should be: published ablations lose by it (Search-R1,
-    R1-Code-Interpreter). Nobody drew these tokens, so they have no log-prob from sampling: their ratio is to the
-    learner's own log-probs before the step and begins at 1, no correction weighs them, and they are in no measure of
-    how far sampler and learner disagree. They take the advantage of the turn that reads them."""
+    """Also train on tokens of tool results, i.e. all tokens after the prompt of a segment. For experiments only:
+    published ablations lose by it (Search-R1, R1-Code-Interpreter). These tokens were not sampled: their ratio is
+    relative to the learner's log-probs before the step and starts at 1, no importance correction applies to them, and
+    they are excluded from the sampler mismatch. They have the advantage of the turn that reads them."""
     consistency_regularization: SmoothnessSettings | None = None
     """Consistency of policy and critics under noisy embeddings (RO2O); null disables it."""
     keep: Literal["last", "best"] = "last"
@@ -423,32 +431,32 @@ class ReinforcementSettings(OptimizerSettings):
     """Maximum number of episodes among the last 1,000 that end with an infrastructure failure (server, sandbox, reward
     or internal error); above it the run stops."""
     offline_mixture: StoredMixtureSettings | None = None
-    """Stored episodes mixed with the sampled ones; null uses none. See `docs/stages.md`."""
+    """Stored episodes mixed with the sampled ones; null uses none. See `docs/guide/stages.md`."""
     sources: dict[str, GroupSourceSettings] = {}
-    """Other sources of groups by name, each with its fraction of an update; see `docs/stages.md`."""
+    """Other sources of groups by name, each with its fraction of an update; see `docs/guide/stages.md`."""
     imitation: ImitationSettings | None = None
-    """Keep imitating the source's expert; null leaves it out."""
+    """Imitation of the task source's expert in the same updates; null disables it."""
     budget: BudgetSettings | None = None
-    """What may be spent; the stage ends with the update that reaches it. `steps` is the most it makes all the same;
-    schedules are laid out over whichever ends it."""
+    """Budget; the stage ends with the update that reaches it, or after `steps`. Schedules span the one that ends
+    first."""
 
     @property
     def holds_on(self) -> bool:
-        """Whether the loss pulls to a reference anywhere."""
+        """Whether a loss term uses the reference model."""
         return self.reference_kl > 0 or self.first_attempt_kl > 0
 
 
 class BudgetSettings(Settings):
-    """What reinforcement may spend, whatever became of it; null: any."""
+    """Limits of reinforcement, independent of its result; null: no limit."""
 
     episodes: int | None = Field(None, ge=1)
-    """Played for updates."""
+    """Episodes sampled for updates."""
     sampled_tokens: int | None = Field(None, ge=1)
-    """Drawn from the policy."""
+    """Tokens sampled from the policy."""
     tool_calls: int | None = Field(None, ge=1)
-    """Made by it."""
+    """Tool calls of the policy."""
     seconds: float | None = Field(None, gt=0)
-    """Of steps, evaluations before and after not among them."""
+    """Duration of steps, without the evaluations before and after."""
     hours: float | None = Field(None, gt=0)
     """Same time in hours."""
     dollars: float | None = Field(None, gt=0)
@@ -461,29 +469,29 @@ class BudgetSettings(Settings):
 
 
 class EntropySettings(Settings):
-    """A bonus for the entropy of next-token distributions."""
+    """Entropy bonus of next-token distributions."""
 
     weight: float = Field(0.001, gt=0)
-    """Of the bonus in the loss."""
+    """Coefficient of the bonus in the loss."""
     band: float | None = Field(None, gt=0, lt=1)
-    """How far from the usual entropy at the same turn tokens may be before the bonus weakens or turns: 0.2 for
-    0.8 to 1.2 of it; null: no band."""
+    """Relative deviation from the usual entropy of the same turn above which the bonus decreases or becomes negative:
+    0.2 for 0.8 to 1.2 of it; null: no band."""
     strength: float = Field(2.0, gt=0)
-    """Of the band; above 1 it pulls entropy down above the band."""
+    """Strength of the band; above 1 the bonus is negative above the band."""
     phase: Literal["constant", "decay", "rise"] = "constant"
-    """How the band's strength changes over the stage."""
+    """Change of the strength over the stage."""
 
 
 class ImitationSettings(Settings):
-    """Demonstrations beside the policy's own episodes, in the same updates."""
+    """Demonstrations in the same updates as the policy's episodes."""
 
     weight: float = Field(0.1, gt=0)
-    """Of demonstrations in the loss, at first."""
+    """Initial weight of demonstrations in the loss."""
     batch_size: int = Field(8, ge=1)
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     final_weight: float | None = Field(None, ge=0)
-    """Where the weight ends up, in half a cosine; null: it stays."""
+    """Final weight, reached by half a cosine; null: the weight is constant."""
     decay_steps: int = Field(350, ge=1)
-    """Steps until it is there."""
+    """Number of steps of the decay."""
     mixed: bool = False
-    """Whether the objective counts for one minus the weight."""
+    """Scale the objective by one minus the weight."""

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from whetstone.recipe.locating import split_start
-from whetstone.recipe.parts import Settings
+from whetstone.recipe.resolve_paths import split_start
+from whetstone.recipe.settings_base import Settings
 
 
 class StartSettings(Settings):
@@ -24,7 +24,7 @@ class StartSettings(Settings):
     and tasks start from the beginning in both cases."""
 
 
-def start_alone() -> BeforeValidator:
+def coerce_start() -> BeforeValidator:
     """Return the validator that reads `RUN` or `RUN@STEP`."""
 
     def read(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from whetstone.renamed_modules import renamed_module
 from whetstone.renames import (
     COMPONENT_KEYS,
     COMPONENT_OPTION_VALUES,
@@ -31,7 +32,7 @@ def upgrade_recipe(keys: Mapping[str, Any], base: Mapping[str, Any] | None = Non
     for key, value in keys.items():
         if "." in key:  # an ablation can have dotted keys
             new = upgrade_key(key)
-            upgraded[new] = _value_at(upgrade_recipe(_nested(key, value)), new)
+            upgraded[new] = _value_at(upgrade_recipe(_nest(key, value)), new)
         else:
             upgraded[key] = _copy(value)
     for old, new in RECIPE_KEYS.items():
@@ -54,11 +55,11 @@ def upgrade_key(dotted: str) -> str:
         stages, number, *below = dotted.split(".", 2)
         return ".".join([stages, number, *map(upgrade_key, below)])
     for old, new in RECIPE_KEYS.items():
-        dotted = _renamed(dotted, old.split("."), new.split("."))
+        dotted = _rename_dotted(dotted, old.split("."), new.split("."))
     return dotted
 
 
-def _renamed(dotted: str, old: list[str], new: list[str]) -> str:
+def _rename_dotted(dotted: str, old: list[str], new: list[str]) -> str:
     parts = dotted.split(".")
     values = match_key(old, parts[: len(old)])
     if values is None:
@@ -69,6 +70,9 @@ def _renamed(dotted: str, old: list[str], new: list[str]) -> str:
 def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(below) for key, below in value.items()}
+    if isinstance(value, str) and value.startswith("whetstone.") and ":" in value:
+        module, _, name = value.partition(":")
+        return f"{renamed_module(module) or module}:{name}"
     return [_copy(below) for below in value] if isinstance(value, list) else value
 
 
@@ -81,7 +85,7 @@ def _children(keys: dict[str, Any], part: str) -> list[str]:
     return [part] if part in keys else []
 
 
-def _nested(dotted: str, value: Any) -> dict[str, Any]:
+def _nest(dotted: str, value: Any) -> dict[str, Any]:
     """Return the nested mapping of one dotted key."""
     for part in reversed(dotted.split(".")):
         value = {part: value}

@@ -1,7 +1,7 @@
-"""How is YAML of any origin read? Measured before anything is made of it, and what is wrong is a line.
+"""YAML parser for untrusted text: limits are checked before objects are created, and errors have a line.
 
-Easy to get wrong: a page of aliases of aliases is more than all memory once it is written out, and a thousand brackets
-are deeper than Python goes.
+Note:
+    Nested aliases can expand to more than the available memory, and a thousand brackets exceed the recursion limit.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ _LONG_NUMBER = re.compile(r"[-+]?(0[xo][0-9a-fA-F_]{300,}|[0-9_:.]{300,})")
 _KINDS = ("str", "int", "float", "bool", "null", "map", "seq")
 _TAGS = frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in _KINDS)})
 _MOST_NODES = 200_000
-"""Values once aliases are written out."""
+"""Maximum number of values, with aliases expanded."""
 
 
 def yaml_document(
     text: str, label: str, *, plain: bool = False, max_characters: int = 1 << 20, most_nodes: int = _MOST_NODES
 ) -> Any:
-    """What a text is as YAML.
+    """Parse a YAML document.
 
     Args:
-        label: Where it stands, for messages.
-        plain: Whether plain values are wanted, not ones that remember their lines.
+        text: The document.
+        label: Name of the document, for messages.
+        plain: Return plain values instead of values with line numbers.
+        max_characters: Maximum length.
+        most_nodes: Maximum number of values, with aliases expanded.
 
     Raises:
-        RecipeError: It is no YAML, or larger or deeper than it may be.
+        RecipeError: It is not YAML, or exceeds a limit.
     """
     if len(text) > max_characters:
         raise RecipeError(f"{label}: longer than {max_characters} characters")
@@ -49,12 +52,12 @@ def yaml_document(
     except RecursionError:
         raise RecipeError(f"{label}: nested too deep") from None
     except (YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        # what the library makes of dates, numbers and tags that are none
+        # errors of the library for invalid dates, numbers and tags
         raise RecipeError(f"{label}: not YAML: {' '.join(str(error).split())[:160]}") from None
 
 
 def _check_brackets(text: str, label: str) -> None:
-    """Reject a line with far more open brackets than a document may have.
+    """Reject a line with far more open brackets than a document can have.
 
     The scanner looks for the end of each possible key on its line, in time that is quadratic in the open brackets.
 
@@ -72,14 +75,16 @@ def _check_brackets(text: str, label: str) -> None:
 
 
 def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int) -> None:
-    """See that a document is neither too deep nor, with its aliases written out, too large.
+    """Check depth and size of a document, with aliases expanded.
 
     Raises:
-        RecipeError: It is.
+        RecipeError: It exceeds a limit.
     """
     nodes = 0
     sizes: dict[str, int] = {}
-    open_at: list[tuple[str | None, int]] = []  # the anchor of each collection around, and the nodes in front of it
+    open_at: list[
+        tuple[str | None, int]
+    ] = []  # the anchor of each enclosing collection, and the number of nodes before it
     for event in YAML(typ=kind).parse(text):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, CollectionEndEvent):
@@ -89,13 +94,13 @@ def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int
             continue
         if isinstance(event, AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_at):
-                raise RecipeError(f"{label}:{line}  *{event.anchor} holds itself")
+                raise RecipeError(f"{label}:{line}  *{event.anchor} contains itself")
             nodes += sizes.get(event.anchor, 1)
         elif isinstance(event, NodeEvent):
             nodes += 1
         tag = getattr(event, "tag", None)
         if tag is not None and str(tag) not in _TAGS:
-            raise RecipeError(f"{label}:{line}  the tag {str(tag)[:60]}: values are written without one")
+            raise RecipeError(f"{label}:{line}  the tag {str(tag)[:60]}: tags are not allowed")
         if isinstance(event, ScalarEvent) and event.style is None and _LONG_NUMBER.fullmatch(event.value):
             raise RecipeError(f"{label}:{line}  a number of {len(event.value)} digits")
         if isinstance(event, CollectionStartEvent):
@@ -103,4 +108,4 @@ def _measure(text: str, label: str, kind: Literal["safe", "rt"], most_nodes: int
             if len(open_at) > _DEEPEST:
                 raise RecipeError(f"{label}:{line}  nested more than {_DEEPEST} deep")
         if nodes > most_nodes:
-            raise RecipeError(f"{label}:{line}  more than {most_nodes} values, aliases written out")
+            raise RecipeError(f"{label}:{line}  more than {most_nodes} values, aliases expanded")

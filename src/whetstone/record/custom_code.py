@@ -21,7 +21,7 @@ from typing import Any
 
 import whetstone
 from whetstone.masking import is_secret_key, map_texts, mask_secrets, secret_spans
-from whetstone.plugins import searched
+from whetstone.plugins import get_search_paths
 from whetstone.python_syntax import parse_syntax
 from whetstone.recipe import Resolved
 
@@ -146,7 +146,9 @@ def _named_files(keys: Mapping[str, Any]) -> Iterator[tuple[str, Path, Path]]:
     map_texts(keys, note)
     for key, text in named:
         if match := _NAME.fullmatch(text):
-            for folder in dict.fromkeys([*searched(), str(Path.cwd()), *sys.path, *_installed_at(match["module"])]):
+            for folder in dict.fromkeys(
+                [*get_search_paths(), str(Path.cwd()), *sys.path, *_installed_at(match["module"])]
+            ):
                 if (file := _module_file(match["module"], Path(folder))) is not None:
                     yield key, file, Path(folder).resolve()
                     break

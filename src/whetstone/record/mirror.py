@@ -1,13 +1,14 @@
-"""How is a run also kept in a store of objects, from where another machine goes on with it?
+"""Mirror of a run directory in an object store, from which another machine can resume the run.
 
-    looked at   checkpoints that are whole → the journal → everything else
-    sent        everything else → the journal → checkpoints, each with its checksums last
+    read        complete checkpoints → the journal → everything else
+    uploaded    everything else → the journal → checkpoints, each with its checksums last
 
-Whatever fsspec reaches can be the store: `s3://`, `gs://`, `file://` of a shared disk, `memory://` in tests.
+Every fsspec file system can be the store: `s3://`, `gs://`, `file://` of a shared disk, `memory://` in tests.
 
-Easy to get wrong: the copy is what another machine will go on from, so at any moment it must be what a kill could have
-left. A journal that names trajectories which are not there, or a checkpoint before the journal of its updates, could
-not be; so things are sent in the other order than they were looked at.
+Note:
+    Another machine resumes from the mirror, so at any moment it must be in a state that an interruption could have
+    left. A journal with missing trajectories, or a checkpoint without the journal of its updates, is no such state.
+    Files are therefore uploaded in the reverse order of reading.
 """
 
 from __future__ import annotations
@@ -23,109 +24,109 @@ from typing import Any
 
 import fsspec
 
-from whetstone.atomic_write import new_folder, saving
+from whetstone.atomic_write import convert_save_errors, new_folder
 from whetstone.errors import RunDirectoryError, SaveError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.recipe import Resolved
-from whetstone.recipe.continuing import FIXED, compare_keys, effect_of
+from whetstone.recipe.resume_changes import FIXED, compare_keys, find_effect
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.record.checkpoint import CHECKSUMS
 from whetstone.record.run_directory import run_inputs
 
 _CHECKPOINT = re.compile(r"(?:.*/)?checkpoints/step-\d{6,}")
 _JOURNALS = ("store/journal.jsonl", "store/turns.jsonl")
-"""What only grows and is compared with other files when a run goes on."""
+"""Append-only files that are compared with other files when a run resumes."""
 _RECIPE = "recipe.yaml"
 _PROBE = "probe"
 
 
-def mirror_of(
-    resolved: Resolved, run_dir: Path, *, resume: bool, say: Callable[[str], None] = lambda line: None
+def open_mirror(
+    resolved: Resolved, run_dir: Path, *, resume: bool, log: Callable[[str], None] = lambda line: None
 ) -> Mirror | None:
-    """The store that a recipe names, tried; a run that is there and not here is fetched where it is to be resumed.
+    """Return the store that a recipe names, after a test; fetch its run if it is to be resumed here.
 
     Args:
-        say: Told of what is fetched, and later of what could not be sent.
+        log: Receives lines about downloads, and later about failed uploads.
 
     Raises:
-        RecipeError: Nothing can be written there.
-        RunDirectoryError: Another run is there, or this one and it is not to be resumed.
+        RecipeError: If nothing can be written to it.
+        RunDirectoryError: If it has another run, or this one and it is not to be resumed.
     """
     url = resolved.recipe.scale.mirror_url
     if url is None:
         return None
     try:
-        mirror = Mirror(run_dir, url, seconds=resolved.recipe.scale.mirror_interval_seconds, say=say)
-        mirror.probe()
+        mirror = Mirror(run_dir, url, seconds=resolved.recipe.scale.mirror_interval_seconds, log=log)
+        mirror.check_writable()
     except ImportError as error:
         hint = install_command("s3") if url.startswith(("s3:", "s3a:")) else "install what fsspec needs for it"
         raise resolved.error("scale.mirror_url", f"{url} cannot be reached: {error}; {hint}") from None
-    except Exception as error:  # each kind of store has its own
+    except Exception as error:  # each kind of store has other exceptions
         raise resolved.error("scale.mirror_url", f"nothing can be written to {url}: {_in_a_line(error)}") from None
     mirror.begin(resume=resume)
     return mirror
 
 
 class Mirror:
-    """A copy of a run directory in a store of objects.
+    """Copy of a run directory in an object store.
 
     Args:
-        url: As fsspec has it.
-        seconds: Between two looks at what is new.
-        say: Told in a line of what could not be sent; it is tried again.
+        url: URL for fsspec.
+        seconds: Interval between two uploads.
+        log: Receives a line about each failed upload, which is repeated.
 
     Raises:
-        ImportError: A package for this kind of store is missing.
-        ValueError: There is no such kind.
+        ImportError: If a package for this kind of store is missing.
+        ValueError: If the kind of store is unknown.
     """
 
-    def __init__(self, run_dir: Path, url: str, *, seconds: float, say: Callable[[str], None]) -> None:
-        self.run_dir, self.url, self.seconds, self.say = run_dir, url.rstrip("/"), seconds, say
+    def __init__(self, run_dir: Path, url: str, *, seconds: float, log: Callable[[str], None]) -> None:
+        self.run_dir, self.url, self.seconds, self.log = run_dir, url.rstrip("/"), seconds, log
         local = {"auto_mkdir": True} if self.url.startswith(("file:", "local:", "/")) else {}
-        found: tuple[Any, str] = fsspec.core.url_to_fs(self.url, **local)
-        self._store, self._root = found[0], found[1].rstrip("/")
+        located: tuple[Any, str] = fsspec.core.url_to_fs(self.url, **local)
+        self._store, self._root = located[0], located[1].rstrip("/")
         self._sent: dict[str, tuple[int, int]] = {}
-        """File → (size, time of its last change) when it was read."""
+        """File → (size, modification time) when it was read."""
         self._whole: set[str] = set()
-        """Checkpoints that were sent, or seen to be there as they are here."""
+        """Checkpoints that were uploaded, or found to be equal in the store."""
         self._there: set[str] = set()
-        """Those of which anything is there."""
+        """Checkpoints of which any file is in the store."""
 
-    def probe(self) -> None:
-        """See that something can be written and taken away."""
+    def check_writable(self) -> None:
+        """Check that a file can be written and deleted."""
         self._store.pipe_file(self._at(_PROBE), b"whetstone")
         self._store.rm_file(self._at(_PROBE))
 
     def begin(self, *, resume: bool) -> None:
-        """See what is there, and fetch it where it is to be gone on with and is not here.
+        """Check the content of the store, and fetch the run if it is to be resumed and not present locally.
 
         Raises:
-            RunDirectoryError: See `mirror_of`.
+            RunDirectoryError: See `open_mirror`.
         """
         self._store.invalidate_cache()
         if not self._store.exists(self._at(_RECIPE)):
             return
         self._there = {match[0] for name in self._names() if (match := _CHECKPOINT.match(name))}
         if not resume:
-            raise RunDirectoryError(f"{self.url}: holds a run already; add --resume to go on with it, or name another")
+            raise RunDirectoryError(f"{self.url}: holds a run already; add --resume to continue it, or name another")
         if (self.run_dir / _RECIPE).is_file():
             self._check_same()
         else:
             self.fetch()
-            self.say(f"{self.run_dir}: fetched from {self.url}")
+            self.log(f"{self.run_dir}: fetched from {self.url}")
 
     def fetch(self) -> None:
-        """All that is there, into a run directory that is empty or not there.
+        """Download all files of the store into an empty or missing run directory.
 
         Raises:
-            RunDirectoryError: Something is in it, or a name in the store leads out of it.
-            SaveError: It could not be written.
+            RunDirectoryError: If the directory is not empty, or a name in the store leads out of it.
+            SaveError: If it cannot be written.
         """
-        here = [path.name for path in self.run_dir.iterdir()] if self.run_dir.is_dir() else []
-        if others := [name for name in here if name != ".lock"]:
-            said = f"is not empty and holds no run ({sorted(others)[0]} is in it)"
-            raise RunDirectoryError(f"{self.run_dir}: {said}; choose another to go on with {self.url} in")
-        with saving(self.run_dir):
+        names = [path.name for path in self.run_dir.iterdir()] if self.run_dir.is_dir() else []
+        if others := [name for name in names if name != ".lock"]:
+            problem = f"is not empty and holds no run ({sorted(others)[0]} is in it)"
+            raise RunDirectoryError(f"{self.run_dir}: {problem}; choose another to continue {self.url} in")
+        with convert_save_errors(self.run_dir):
             shutil.rmtree(self.run_dir, ignore_errors=True)
         with new_folder(self.run_dir) as folder:
             for name in self._names():
@@ -134,11 +135,11 @@ class Mirror:
                 self._store.get_file(self._at(name), str(path))
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Send what is new now and then for as long as the block lasts, and what is left at its end.
+    def upload_periodically(self) -> Iterator[None]:
+        """Upload new files periodically within the block, and the remaining ones at its end.
 
         Raises:
-            SaveError: What is left could not be sent, and the block ended well.
+            SaveError: If the remaining files cannot be uploaded and the block ended without an exception.
         """
         over = threading.Event()
         sending = threading.Thread(target=self._keep, args=(over,), daemon=True)
@@ -155,16 +156,16 @@ class Mirror:
             except SaveError as error:
                 if ended_well:
                     raise
-                self.say(str(error))
+                self.log(str(error))
 
     def send(self) -> None:
-        """Send what is new.
+        """Upload new files.
 
         Raises:
-            SaveError: Something could not be sent; what is there is whole, and it can be tried again.
+            SaveError: If a file cannot be uploaded; the store is consistent, and the upload can be repeated.
         """
         files = self._files()
-        whole = sorted({match[0] for name in files if (match := _CHECKPOINT.match(name))})
+        checkpoints = sorted({match[0] for name in files if (match := _CHECKPOINT.match(name))})
         journals = {name: self._read(name) for name in files if name.endswith(_JOURNALS)}
         rest = [name for name in self._files() if not _CHECKPOINT.match(name) and name not in journals]
         try:
@@ -172,38 +173,38 @@ class Mirror:
                 self._send(name, self._read(name))
             for name, read in journals.items():
                 self._send(name, read)
-            for folder in whole:
+            for folder in checkpoints:
                 if folder not in self._whole:
                     self._send_checkpoint(folder)
-            for folder in self._there.difference(whole):
+            for folder in self._there.difference(checkpoints):
                 self._store.rm(self._at(folder), recursive=True)
                 self._there.discard(folder)
-        except Exception as error:  # each kind of store has its own
-            said = f"{self.url}: not everything could be sent: {_in_a_line(error)}"
-            raise SaveError(f"{said}; all of it is in {self.run_dir}, and --resume sends the rest") from None
+        except Exception as error:  # each kind of store has other exceptions
+            problem = f"{self.url}: some files could not be uploaded: {_in_a_line(error)}"
+            raise SaveError(f"{problem}; all files are in {self.run_dir}, and --resume uploads the rest") from None
 
     # ------------------------------------------------------------ one by one
 
     def _keep(self, over: threading.Event) -> None:
-        said: set[str] = set()
+        reported: set[str] = set()
         while not over.wait(self.seconds):
             try:
                 self.send()
             except SaveError as error:
-                if str(error) not in said:
-                    said.add(str(error))
-                    self.say(f"{error}; it is tried again every {self.seconds:g} s")
+                if str(error) not in reported:
+                    reported.add(str(error))
+                    self.log(f"{error}; the upload is repeated every {self.seconds:g} s")
 
     def _files(self) -> list[str]:
-        """Names of all files that are whole, in the order of their names; also of stages that are links."""
-        found = []
+        """Return the names of all complete files, sorted; also those of stages that are links."""
+        paths = []
         for folder, folders, files in os.walk(self.run_dir, followlinks=True):
             folders[:] = [name for name in folders if not _in_making(name)]
-            found += [Path(folder, name) for name in files if not _in_making(name)]
-        return sorted(path.relative_to(self.run_dir).as_posix() for path in found if path.is_file())
+            paths += [Path(folder, name) for name in files if not _in_making(name)]
+        return sorted(path.relative_to(self.run_dir).as_posix() for path in paths if path.is_file())
 
     def _read(self, name: str) -> tuple[tuple[int, int], bytes] | None:
-        """(its state before it was read, its content); None where it is gone, or as it was sent."""
+        """Return the state of a file before reading, and its content; None if it is missing or unchanged."""
         path = self.run_dir / name
         try:
             stat = path.stat()
@@ -218,13 +219,13 @@ class Mirror:
             self._sent[name] = read[0]
 
     def _send_checkpoint(self, folder: str) -> None:
-        """Its files, those that say that it is whole last; nothing where it is deleted meanwhile."""
+        """Upload a checkpoint, its checksums last; stop if it is deleted meanwhile."""
         path, last = self.run_dir / folder, self.run_dir / folder / CHECKSUMS
         self._there.add(folder)
         try:
             for each in [*(p for p in sorted(path.rglob("*")) if p.is_file() and p != last), last]:
                 name = each.relative_to(self.run_dir).as_posix()
-                if self._size(name) != each.stat().st_size:  # what has this name never changes
+                if self._size(name) != each.stat().st_size:  # a file of a checkpoint never changes
                     self._store.put_file(str(each), self._at(name))
         except FileNotFoundError:
             if path.is_dir():
@@ -233,44 +234,44 @@ class Mirror:
         self._whole.add(folder)
 
     def _size(self, name: str) -> int:
-        """Bytes of what is there; −1 where it is not."""
+        """Return the size in bytes of a file in the store; −1 if it is missing."""
         try:
             return int(self._store.info(self._at(name))["size"])
         except FileNotFoundError:
             return -1
 
     def _names(self) -> list[str]:
-        found = []
+        names = []
         for path in self._store.find(self._root):
             name = PurePosixPath(str(path)[len(self._root) :].lstrip("/"))
             if ".." in name.parts:
-                raise RunDirectoryError(f"{self.url}: {name} would lie outside of the run directory")
-            found.append(name.as_posix())
-        return found
+                raise RunDirectoryError(f"{self.url}: {name} would be outside of the run directory")
+            names.append(name.as_posix())
+        return names
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
 
     def _check_same(self) -> None:
-        """See that what is there is this run's, and no further than it.
+        """Check that the store has this run, and no later state of it.
 
         Raises:
-            RunDirectoryError: It is not.
+            RunDirectoryError: If it has not.
         """
         stored = yaml_document(self._store.cat_file(self._at(_RECIPE)).decode(), self.url)
         own = yaml_document((self.run_dir / _RECIPE).read_text(encoding="utf-8"), str(self.run_dir))
         inputs = run_inputs(self.run_dir) or {}  # the recipe of this run can have changed, and its inputs moved
-        if any(effect_of(key) == FIXED and key not in inputs for key, _ in compare_keys(stored, own)):
+        if any(find_effect(key) == FIXED and key not in inputs for key, _ in compare_keys(stored, own)):
             raise RunDirectoryError(f"{self.url}: holds another run than {self.run_dir}; name another scale.mirror_url")
         for name in (name for name in self._names() if name.endswith(_JOURNALS[0])):
-            there, here = self._store.cat_file(self._at(name)), b""
+            uploaded, local = self._store.cat_file(self._at(name)), b""
             with contextlib.suppress(FileNotFoundError):
-                here = (self.run_dir / name).read_bytes()
-            if here.startswith(there):
+                local = (self.run_dir / name).read_bytes()
+            if local.startswith(uploaded):
                 continue
-            said = "is further than" if there.startswith(here) else "is of another run than"
+            relation = "is further than" if uploaded.startswith(local) else "is of another run than"
             raise RunDirectoryError(
-                f"{self.url}: {name} {said} the one in {self.run_dir}; choose an empty --run-dir to go on from there"
+                f"{self.url}: {name} {relation} the one in {self.run_dir}; choose an empty --run-dir to continue it"
             )
 
 

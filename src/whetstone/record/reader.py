@@ -1,11 +1,12 @@
-"""What has a run sampled, and what became of it? Read from its files.
+"""Reads the journal of a run: sampled groups, and their use.
 
-    store/journal.jsonl              one event a line: admitted, kept, lost, consumed, begun, updated, …
-    store/turns.jsonl                turns of episodes under way, so that they can go on behind them
-    trajectories/step-NNNNNN.jsonl   the trajectories themselves, one a line, as their groups finish
+    store/journal.jsonl              one event per line: `admitted`, `kept`, `lost`, `consumed`, `begun`, `updated`, …
+    store/turns.jsonl                turns of running episodes, so that they can resume
+    trajectories/step-NNNNNN.jsonl   the trajectories themselves, one per line, as their groups finish
 
-Easy to get wrong: a line may be torn by a kill, and only the last one may. What a torn tail held is as if it had not
-happened; behind damage in the middle nothing is believed.
+Note:
+    Only the last line may be incomplete, after an interruption; its event is ignored. After damage in the middle of a
+    file, later records are ignored.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ _TURNS = make_shape(over=NotRequired[list[str]], episode=NotRequired[str], turn=
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a group's trajectories are."""
+    """Location of a group's trajectories."""
 
     file: str
     offset: int
     length: int
     checksum: int
     costs: Costs = field(default_factory=Costs)
-    """What the group cost."""
+    """Costs of the group."""
 
 
 class RunRecord:
-    """The record of one run, as it is on disk.
+    """The journal of one run, as it is on disk.
 
     Args:
         run_dir: The run directory.
-        forgotten: Told of a file whose end is not believed: (path, its content, how much of it is good, the line
-            behind that, whether it is only torn). By default nothing is done about it.
+        forgotten: Called for a file with a damaged end: (path, its content, number of valid bytes, number of the first
+            damaged line, whether it is only incomplete). By default nothing is done.
     """
 
     def __init__(
@@ -66,49 +67,49 @@ class RunRecord:
         self.run_dir, self._forgotten = run_dir, forgotten
         self.journal_path, self.turns_path = run_dir / "store" / "journal.jsonl", run_dir / "store" / "turns.jsonl"
         self.admitted: dict[int, int] = {}
-        """Groups ever let in → the version at which each was."""
+        """Admitted groups → version at admission."""
         self.tasks: dict[int, int | Task] = {}
-        """Groups ever let in → which of the source's tasks each is of, or the task that was made for it."""
+        """Admitted groups → index of the task in the source, or the generated task."""
         self.lost: dict[int, str] = {}
-        """Groups that came to nothing → why."""
+        """Groups without a result → reason."""
         self.consumed: dict[int, list[int]] = {}
-        """Updates → the groups each took."""
+        """Updates → groups of each."""
         self.passed_over: dict[int, list[int]] = {}
-        """Updates → the groups that were sampled for each and did not count."""
+        """Updates → groups that were sampled for each and rejected."""
         self.mixed: dict[int, dict[str, list[int]]] = {}
         """Updates → by source, the position of its first group and the number of its groups."""
         self.updated: set[int] = set()
-        """Updates that were carried through at least once."""
+        """Updates that were completed at least once."""
         self.begun: dict[int, int] = {}
-        """Updates → how often each was begun without having been carried through."""
+        """Updates → number of starts without completion."""
         self.faults: dict[str, int] = {}
-        """Kinds of fault → how many there were."""
+        """Kinds of fault → number."""
         self.causes: list[str] = []
-        """Why episodes have no score, one an episode."""
+        """Causes of episodes without a score, one per episode."""
         self._kept: dict[int, Place] = {}
         self._turns: dict[str, list[bytes]] = {}
         self._ends: dict[str, int] = {}
-        """Files of trajectories → where what is kept in them ends."""
+        """Trajectory files → end of their valid content, in bytes."""
         self._read()
 
     @property
-    def quarantined(self) -> set[int]:
-        """Groups no update may take: one that did brought the learner down."""
+    def quarantined_groups(self) -> set[int]:
+        """Return the groups that no update may take, since an update with them crashed the learner."""
         return {number for number, reason in self.lost.items() if reason == "quarantined"}
 
     def too_long(self, *, before: int) -> int:
-        """How many groups up to number `before` have a prompt that leaves no room for an answer."""
+        """Return the number of groups up to number `before` whose prompt leaves no room for a response."""
         return sum(reason == "too_long" and number < before for number, reason in self.lost.items())
 
     def holds(self, number: int) -> bool:
-        """Whether a group's trajectories are on record."""
+        """Return whether a group's trajectories are recorded."""
         return number in self._kept
 
     def load(self, number: int, task: Task) -> Group:
-        """A group on record.
+        """Load a recorded group.
 
         Raises:
-            RunDirectoryError: What is on disk is not what was written.
+            RunDirectoryError: If the data on disk is damaged.
         """
         place = self._kept[number]
         path = self.run_dir / "trajectories" / place.file
@@ -123,28 +124,28 @@ class RunRecord:
         try:
             return Group(task, tuple(decoded_trajectories(lines.splitlines())), number, place.costs)
         except ValueError as error:
-            raise RunDirectoryError(f"{path}: group {number} is no group: {describe_damage(error)}") from None
+            raise RunDirectoryError(f"{path}: group {number} is not a group: {describe_damage(error)}") from None
 
     def waiting(self) -> list[int]:
-        """Groups that were let in and neither consumed nor lost."""
-        gone = {number for numbers in self.consumed.values() for number in numbers} | self.lost.keys()
-        return [number for number in self.admitted if number not in gone]
+        """Return the groups that were admitted and neither consumed nor lost."""
+        finished = {number for numbers in self.consumed.values() for number in numbers} | self.lost.keys()
+        return [number for number in self.admitted if number not in finished]
 
     def played(self, episode: str) -> tuple[Turn, ...]:
         """See `EpisodeRecord.played`."""
         return tuple(decoded_turn(parse_object(line)["turn"]) for line in self._turns.get(episode, ()))
 
     def begun_episodes(self, name: str) -> dict[str, tuple[Turn, ...]]:
-        """By episode, the turns on record of those under way whose ids begin so."""
+        """Return the recorded turns of running episodes, by id, for ids with the prefix `name`."""
         return {episode: self.played(episode) for episode in self._turns if episode.startswith(name)}
 
     def _read(self) -> None:
-        """Read what is on record, up to the first line that is not JSON.
+        """Read the records, up to the first line that is not JSON.
 
         Raises:
-            RunDirectoryError: A line is JSON of another shape; the message names file and line.
+            RunDirectoryError: If a line is JSON of another shape; the message names file and line.
         """
-        heard: dict[str, Callable[[Any], None]] = {
+        handlers: dict[str, Callable[[Any], None]] = {
             "admitted": self._heard_admitted,
             "kept": self._heard_kept,
             "lost": lambda e: self.lost.__setitem__(e["group"], e["reason"]),
@@ -157,9 +158,9 @@ class RunRecord:
 
         def hear_event(event: dict[str, Any]) -> None:
             kind = event.get("event")
-            if not isinstance(kind, str) or kind not in heard:
-                raise ValueError(f'"event" is one of {", ".join(heard)}, got {str(kind)[:40]!r}')
-            heard[kind](validate_shape(_EVENTS[kind], event))
+            if not isinstance(kind, str) or kind not in handlers:
+                raise ValueError(f'"event" is one of {", ".join(handlers)}, got {str(kind)[:40]!r}')
+            handlers[kind](validate_shape(_EVENTS[kind], event))
 
         for path, hear in ((self.journal_path, hear_event), (self.turns_path, self._heard_turn)):
             for number, row in self._lines(path):
@@ -169,7 +170,7 @@ class RunRecord:
                     hear(row)
                 except UNREADABLE as error:
                     raise RunDirectoryError(
-                        f"{path}:{number}: holds what no run writes: {describe_damage(error)}"
+                        f"{path}:{number}: not a valid run journal: {describe_damage(error)}"
                     ) from None
 
     def _heard_turn(self, row: dict[str, Any]) -> None:
@@ -185,8 +186,8 @@ class RunRecord:
     def _heard_admitted(self, event: dict[str, Any]) -> None:
         self.admitted[event["group"]] = event["version"]
         if "task" in event:
-            said = event["task"]
-            self.tasks[event["group"]] = said if isinstance(said, int) else decoded_task(said)
+            stored = event["task"]
+            self.tasks[event["group"]] = stored if isinstance(stored, int) else decoded_task(stored)
 
     def _heard_consumed(self, event: dict[str, Any]) -> None:
         self.consumed[event["update"]] = event["groups"]
@@ -199,7 +200,7 @@ class RunRecord:
             event["file"], event["offset"], event["length"], event["checksum"], Costs(*event.get("costs", ()))
         )
         if Path(place.file).name != place.file or place.file in ("", ".", "..") or min(place.offset, place.length) < 0:
-            raise ValueError(f"{place.file!r} is no file of trajectories")
+            raise ValueError(f"{place.file!r} is not a file of trajectories")
         self._kept[event["group"]] = place
         self._ends[place.file] = max(self._ends.get(place.file, 0), place.offset + place.length)
 

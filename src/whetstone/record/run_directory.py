@@ -1,7 +1,7 @@
-"""What is in a run directory, and whose is it? One run, one recipe, one process at a time.
+"""Run directories: one run, one recipe, one process at a time.
 
-Easy to get wrong: a directory that already holds another run must not be written into, and two processes
-must not write one run.
+Note:
+    A directory with another run must not be written to, and two processes must not write one run.
 """
 
 from __future__ import annotations
@@ -12,65 +12,91 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whetstone.atomic_write import saving, write_text
-from whetstone.errors import RunDirectoryError, WhetstoneError
-from whetstone.plain_json import to_json
-from whetstone.plugins import NO_NAME, lost_parts, search_also, searched
+from whetstone.atomic_write import convert_save_errors, write_text
+from whetstone.errors import RunDirectoryError, WhetstoneError, did_you_mean
+from whetstone.plugins import NO_NAME, add_search_path, find_unresolvable_functions, get_search_paths
 from whetstone.recipe import Resolved, load_stored_recipe
-from whetstone.recipe.continuing import FIXED, Era, RecipeChange, effect_of, eras_of, find_differences, parse_changes
-from whetstone.recipe.locating import files_named
+from whetstone.recipe.resolve_paths import list_named_files
+from whetstone.recipe.resume_changes import (
+    FIXED,
+    Era,
+    RecipeChange,
+    find_differences,
+    find_effect,
+    list_eras,
+    parse_changes,
+)
 from whetstone.recipe.upgrade import upgrade_key
 from whetstone.recipe.variables import without_secrets
 from whetstone.record.custom_code import find_moved_folders
 from whetstone.record.finding import MODULES as _MODULES
-from whetstone.record.inputs import changed_input, inputs_of
+from whetstone.record.input_digests import changed_inputs, input_digests
+from whetstone.strict_json import to_json
 
 _INPUTS = "inputs.json"
-"""Digests of the files and folders it reads; see `inputs_of`."""
+"""Digests of the files and folders that the run reads; see `input_digests`."""
 Differences = Mapping[str, tuple[Any, Any]]
 """Dotted key → (value before, value after)."""
 ORIGIN = "origin.json"
 """Name of the recipe, and paths of its inputs relative to the run directory, which still hold after both are moved."""
 _CHANGES = "changes.json"
 """Changes of the recipe since the run started; see `RecipeChange`."""
-_OTHER_INPUT = "is not what this run began with; bring that back, or choose another --run-dir"
+_OTHER_INPUT = "differs from the input that this run started with; restore it, or choose another --run-dir"
+_ACCEPT_INPUT = "; resume with --accept-changes to continue with the new content"
+_FIXED_INPUTS = frozenset({"policy", "policies", "chat", "start_from"})
+"""Sections of a recipe whose files cannot change in a run: the weights and the tokens depend on them."""
 ENVIRONMENT = "environment.json"
-"""Versions, machine and custom code that produced it; see `training/provenance.py`."""
+"""Versions, machine and custom code of the run; see `training/run_provenance.py`."""
 OVERLAP = "overlap.json"
 """Evaluation tasks in the training data; see `find_overlap`."""
+_MAX_LISTED = 10
+"""Maximum number of runs that a message lists."""
 _FIRST = (".lock", "recipe.yaml", _MODULES, _INPUTS, ORIGIN, ENVIRONMENT, OVERLAP)
 
 
 @contextlib.contextmanager
-def claimed(
-    run_dir: Path, resolved: Resolved, *, resume: bool, change: Callable[[Resolved, Differences], None] | None = None
+def open_run_directory(
+    run_dir: Path,
+    resolved: Resolved,
+    *,
+    resume: bool,
+    change: Callable[[Resolved, Differences], None] | None = None,
+    accept_changes: bool = False,
 ) -> Iterator[None]:
-    """Make or reopen a run directory for this recipe, alone, for as long as the block lasts.
+    """Create or reopen a run directory for this recipe, with an exclusive lock within the block.
 
     Args:
         change: Records the differences from the stored recipe, which it receives, as a change of the run; None: a run
             whose recipe differs is refused.
+        accept_changes: See `check_inputs`.
 
     Raises:
-        RunDirectoryError: It holds another run, or a run and `resume` was not asked for, or it is in use.
-        SaveError: It cannot be made.
+        RunDirectoryError: If it has another run, or a run without `resume`, or it is in use.
+        SaveError: If it cannot be created.
     """
-    with saving(run_dir):
+    with convert_save_errors(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-    with open(run_dir / ".lock", "w") as lock:
+    with open(run_dir / ".lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunDirectoryError(f"{run_dir}: another process is training here") from None
-        _check(run_dir, resolved, resume=resume, change=change)
+            lock.seek(0)
+            number = lock.read().strip()
+            process = f"another process{number and f' ({number})'} is training here"
+            raise RunDirectoryError(f"{run_dir}: {process}; wait until it ends, or choose another --run-dir") from None
+        with contextlib.suppress(OSError):  # the disk is full; the number is only for the message
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), str(os.getpid()).encode())
+        _check(run_dir, resolved, resume=resume, change=change, accept_changes=accept_changes)
         try:
             yield
         except WhetstoneError:
             if not any(path.stat().st_size for path in run_dir.iterdir() if path.name not in _FIRST):
-                for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before anything began: a better one may come
+                for name in ("metrics.jsonl", *_FIRST[1:]):  # refused before the start: another recipe may follow
                     (run_dir / name).unlink(missing_ok=True)
             raise
 
@@ -78,33 +104,40 @@ def claimed(
 def run_recipe(run_dir: Path) -> Resolved:
     """Return the recipe of the run in a directory.
 
-    Modules that it names are also searched for where the run found them, or, if that was moved, in the folders above
-    the run directory. Inputs that are no longer where they were are
-    searched for at the same place relative to the run directory.
+    Modules that it names are also searched for in the folders of the run, or, if those were moved, in the folders above
+    the run directory. Inputs that were moved are searched for at the same path relative to the run directory.
 
     Raises:
-        RunDirectoryError: There is no run in it.
+        RunDirectoryError: If there is no run in it.
     """
     path = run_dir / "recipe.yaml"
     if not path.is_file():
         run = run_dir.resolve().parent.parent
         if run_dir.resolve().parent.name == "checkpoints" and (run / "recipe.yaml").is_file():
-            said = f"is a checkpoint, not a run; name the run ({run}), or the recipe with --policy {run_dir}"
-            raise RunDirectoryError(f"{run_dir}: {said}")
+            problem = f"is a checkpoint, not a run; name the run ({run}), or the recipe with --policy {run_dir}"
+            raise RunDirectoryError(f"{run_dir}: {problem}")
+        if not run_dir.exists():
+            raise RunDirectoryError(f"{run_dir}: no such file or run directory{_nearest_run(run_dir)}")
         raise RunDirectoryError(f"{run_dir}: holds no run (recipe.yaml is missing)")
     folders = read_json(run_dir / _MODULES) or []
     if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
-        raise RunDirectoryError(f"{run_dir / _MODULES}: is no list of folders")
+        raise RunDirectoryError(f"{run_dir / _MODULES}: is not a list of folders")
     environment = read_json(run_dir / ENVIRONMENT) or {}
     modules = [event["modules"] for event in (environment, *environment.get("events", [])) if "modules" in event]
     for folder in (*folders, *find_moved_folders(run_dir, folders, modules[-1] if modules else {})):
-        search_also(Path(folder))
+        add_search_path(Path(folder))
     origin = _read_origin(run_dir)
     moved = {key: (run_dir / relative).resolve() for key, relative in origin.get("paths", {}).items()}
     resolved = _with_bfloat16_muon(load_stored_recipe(path, moved=moved))
     for change in read_changes(run_dir)[-1:]:  # a kill can leave the recipe before its last change
         resolved = resolved.with_changes({key: after for key, (_, after) in change.keys.items()})
     return replace(resolved, name=origin["recipe"]) if "recipe" in origin else resolved
+
+
+def _nearest_run(run_dir: Path) -> str:
+    """Return the end of the message about a missing run: the nearest run in its folder, or all of them."""
+    runs = sorted(path.parent.name for path in run_dir.parent.glob("*/recipe.yaml"))
+    return did_you_mean(run_dir.name, runs[:_MAX_LISTED])
 
 
 def read_changes(run_dir: Path) -> list[RecipeChange]:
@@ -122,7 +155,7 @@ def read_changes(run_dir: Path) -> list[RecipeChange]:
 
 def run_eras(run_dir: Path) -> list[Era]:
     """Return the recipes that a run has had, earliest first; the last one is `run_recipe`."""
-    return eras_of(run_recipe(run_dir), read_changes(run_dir))
+    return list_eras(run_recipe(run_dir), read_changes(run_dir))
 
 
 def write_recipe(run_dir: Path, resolved: Resolved, changes: Sequence[RecipeChange] = ()) -> None:
@@ -134,7 +167,7 @@ def write_recipe(run_dir: Path, resolved: Resolved, changes: Sequence[RecipeChan
 
 
 def _write_origin(run_dir: Path, resolved: Resolved) -> None:
-    named = files_named(resolved.recipe.model_dump(exclude={"ablations"}))
+    named = list_named_files(resolved.recipe.model_dump(exclude={"ablations"}))
     paths = {key: os.path.relpath(path, run_dir.resolve()) for key, path in named if path.is_absolute()}
     write_json(run_dir / ORIGIN, {"recipe": resolved.name, "paths": paths}, is_private=True)
 
@@ -153,42 +186,68 @@ def _with_bfloat16_muon(resolved: Resolved) -> Resolved:
 
 
 def run_inputs(run_dir: Path) -> dict[str, str] | None:
-    """Return the digests of a run's inputs by recipe key (see `inputs_of`), or None if an old release stored none.
+    """Return the digests of a run's inputs by recipe key (see `input_digests`), or None if an old release stored none.
 
     Keys of earlier releases are converted to the names of this release.
 
     Raises:
-        RunDirectoryError: They are damaged.
+        RunDirectoryError: If the file is damaged.
     """
-    told = read_json(run_dir / _INPUTS)
-    if told is not None and not isinstance(told, dict):
-        raise RunDirectoryError(f"{run_dir / _INPUTS}: is no mapping of keys to digests")
-    return None if told is None else {upgrade_key(key): digest for key, digest in told.items()}
+    stored = read_json(run_dir / _INPUTS)
+    if stored is not None and not isinstance(stored, dict):
+        raise RunDirectoryError(f"{run_dir / _INPUTS}: is not a mapping of keys to digests")
+    return None if stored is None else {upgrade_key(key): digest for key, digest in stored.items()}
 
 
-def check_inputs(run_dir: Path, resolved: Resolved, *, say: Callable[[str], None]) -> None:
-    """See that a run goes on with what it began with.
+def check_inputs(
+    run_dir: Path, resolved: Resolved, *, log: Callable[[str], None], accept_changes: bool = False
+) -> None:
+    """Check that the inputs of a resumed run are unchanged, or that their changes are accepted.
 
     Args:
-        say: Told where nobody knows what it began with.
+        log: Receives a line if the original digests are unknown, and one per accepted change.
+        accept_changes: Whether files with tasks and data may differ. Their new digests are stored, also as an event in
+            `environment.json`.
 
     Raises:
-        RunDirectoryError: A file or folder is another; the message says which.
+        RunDirectoryError: If a file or folder differs; the message names it.
     """
     before = run_inputs(run_dir)
     if before is None:
-        say(f"{run_dir}: was begun by a version that kept no digests of its data; what they are now is kept")
-        write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
+        log(f"{run_dir}: an earlier version stored no digests of its inputs; the current ones are stored")
+        write_json(run_dir / _INPUTS, input_digests(resolved), is_private=True)
         return
-    if (changed := changed_input(resolved, before)) is not None:
-        raise RunDirectoryError(f"{run_dir}: {changed} {_OTHER_INPUT}")
+    changed = changed_inputs(resolved, before)
+    refused = [key for key in changed if not accept_changes or _is_fixed(key)]
+    for key in refused:
+        raise RunDirectoryError(f"{run_dir}: {changed[key]} {_other_input(key)}")
+    if changed:
+        now = input_digests(resolved)
+        digests = {key: now[key] for key in changed}
+        environment = read_json(run_dir / ENVIRONMENT)
+        if isinstance(environment, dict):
+            event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": "resumed", "inputs": digests}
+            environment["events"] = [*environment.get("events", []), event]
+            write_json(run_dir / ENVIRONMENT, environment, is_private=True)
+        write_json(run_dir / _INPUTS, {**before, **digests}, is_private=True)
+    for place in changed.values():
+        log(f"{place} was edited; the run continues with its new content (recorded in {ENVIRONMENT})")
+
+
+def _is_fixed(key: str) -> bool:
+    return key.partition(".")[0] in _FIXED_INPUTS
+
+
+def _other_input(key: str) -> str:
+    """Return problem and remedy of an input that differs."""
+    return _OTHER_INPUT + ("" if _is_fixed(key) else _ACCEPT_INPUT)
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None where there is none.
+    """Read a JSON file; return None if it does not exist.
 
     Raises:
-        RunDirectoryError: It is damaged.
+        RunDirectoryError: If it is damaged.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -197,57 +256,62 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any, *, is_private: bool = False) -> None:
-    """Replace a JSON file, whole or not at all; NaN becomes null.
+    """Replace a JSON file atomically; NaN becomes null.
 
     Args:
         is_private: Whether only the owner can read the file.
 
     Raises:
-        SaveError: It could not be written.
+        SaveError: If it cannot be written.
     """
     write_text(path, to_json(content, indent=1) + "\n", is_private=is_private)
 
 
 def _check(
-    run_dir: Path, resolved: Resolved, *, resume: bool, change: Callable[[Resolved, Differences], None] | None
+    run_dir: Path,
+    resolved: Resolved,
+    *,
+    resume: bool,
+    change: Callable[[Resolved, Differences], None] | None,
+    accept_changes: bool,
 ) -> None:
     recipe = run_dir / "recipe.yaml"
     if not recipe.is_file():
-        # the partial ones are what a kill leaves of the very first writes
-        ours = (
+        # an interruption of the first writes leaves the partial files
+        allowed = (
             ".lock",
             *(name for each in (recipe.name, _MODULES, _INPUTS, ORIGIN) for name in (each, f".{each}.partial")),
         )
-        others = [path.name for path in run_dir.iterdir() if path.name not in ours]
+        others = [path.name for path in run_dir.iterdir() if path.name not in allowed]
         if others:
             raise RunDirectoryError(
                 f"{run_dir}: is not empty and holds no run ({sorted(others)[0]} is in it); choose another"
             )
-        write_json(run_dir / _MODULES, searched(), is_private=True)
-        write_json(run_dir / _INPUTS, inputs_of(resolved), is_private=True)
+        write_json(run_dir / _MODULES, get_search_paths(), is_private=True)
+        write_json(run_dir / _INPUTS, input_digests(resolved), is_private=True)
         write_recipe(run_dir, resolved)
         return
     if not resume:
         raise RunDirectoryError(
-            f"{run_dir}: holds a run already; add --resume to go on with it, or choose another --run-dir"
+            f"{run_dir}: holds a run already; add --resume to continue it, or choose another --run-dir"
         )
     stored = run_recipe(run_dir)
-    for key in lost_parts(stored.recipe.model_dump()):
-        raise RunDirectoryError(f"{run_dir}: cannot be gone on with: {key} {NO_NAME}")
-    before, now = run_inputs(run_dir) or {}, inputs_of(resolved)
-    paths = dict(files_named(resolved.recipe.model_dump(exclude={"ablations"})))
+    for key in find_unresolvable_functions(stored.recipe.model_dump()):
+        raise RunDirectoryError(f"{run_dir}: cannot be resumed: {key} {NO_NAME}")
+    before, now = run_inputs(run_dir) or {}, input_digests(resolved)
+    paths = dict(list_named_files(resolved.recipe.model_dump(exclude={"ablations"})))
     different = find_differences(*(without_secrets(each.stored()) for each in (stored, resolved)))
     moved = {key for key in different if key in before and key in now}
     for key in moved:
-        if before[key] != now[key]:
-            raise RunDirectoryError(f"{run_dir}: {paths[key]} ({key}) {_OTHER_INPUT}")
-    deciding = {key: values for key, values in different.items() if key not in moved and effect_of(key) != "none"}
+        if before[key] != now[key] and (not accept_changes or _is_fixed(key)):
+            raise RunDirectoryError(f"{run_dir}: {paths[key]} ({key}) {_other_input(key)}")
+    deciding = {key: values for key, values in different.items() if key not in moved and find_effect(key) != "none"}
     if deciding and change is None:
         key, (old, new) = next(iter(deciding.items()))
         other = f", and `--resume {key}=…` with another value from its last checkpoint on"
         raise RunDirectoryError(
             f"{run_dir}: holds a run of another recipe: {key} is {old!r} there and {new!r} here; `whetstone train "
-            f"{run_dir} --resume` continues it as it is{other if effect_of(key) != FIXED else ''}; for a new run "
+            f"{run_dir} --resume` continues it as it is{other if find_effect(key) != FIXED else ''}; for a new run "
             "choose another --run-dir"
         )
     if deciding and change is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from whetstone.inference import MEMBERS, MemberState
 from whetstone.policies import Policy
 from whetstone.recipe import Resolved
 from whetstone.record.checkpoint import checkpoint_path, checkpoints_in, latest_checkpoint, load_checkpoint
@@ -60,7 +62,9 @@ def _number(name: str) -> int:
 
 
 def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Policy | None, dict[str, Any] | None]:
-    """Return policy and learner state with which a run starts if `start_from.what` is `all`; else (None, None).
+    """Return policy and learner state with which a run starts if `start_from.what` is `all`.
+
+    Otherwise both are None.
 
     The state has the optimizer of the checkpoint and the schedule of a new stage.
 
@@ -85,4 +89,16 @@ def load_start(resolved: Resolved, *, log: Callable[[str], None]) -> tuple[Polic
         problem = f"the checkpoint is of {position.stage} with {optimizer}"
         message = f"all: {problem}, the first stage {stage} has {settings.optimizer}; use what: weights"
         raise resolved.error("start_from.what", message)
-    return policy, {key: value for key, value in state.items() if key != "reference"} | {"done": 0, "share": 0.0}
+    return policy, _restart_schedule(state)
+
+
+def _restart_schedule(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a learner at the start of a stage; that of a frozen member stays empty."""
+    own = {key: value for key, value in state.items() if key != "reference"}
+    members = {name: partial(_restart_member, each) for name, each in state.get(MEMBERS, {}).items()}
+    return own | ({"done": 0, "share": 0.0} if "done" in own else {}) | {MEMBERS: members}
+
+
+def _restart_member(state: MemberState, *, base_path: Path | None = None) -> tuple[Policy, dict[str, Any]]:
+    policy, learned = state(base_path=base_path)
+    return policy, _restart_schedule(learned)

@@ -48,7 +48,7 @@ class Alarm:
         return f"{self.name}: {self.message}; try: {self.remedy}"
 
     @property
-    def metric(self) -> str:
+    def metric_name(self) -> str:
         """Name of the metric that stores the alarm."""
         return f"alarm/{self.name.replace(' ', '_')}"
 
@@ -410,7 +410,7 @@ ALARMS: tuple[Callable[[Sequence[Row]], Alarm | None], ...] = (
 )
 """All alarms, causes before their effects. To add one, write a function of the rows and list it here."""
 ALARMS_OF_SAMPLING = (failing_tools, failing_episodes, full_contexts, cut_results, sampler_mismatch)
-"""Those that apply to stages that sample and do not train on rewards."""
+"""Alarms of stages that sample and do not train on rewards."""
 
 
 def _falling(rows: Sequence[Row]) -> Change | None:

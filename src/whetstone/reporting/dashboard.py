@@ -1,12 +1,14 @@
-"""What does a person see in a terminal while a run goes on? A panel that is drawn anew, with curves of a line each.
+"""Dashboard of a run in the terminal: a panel with the current metrics and a sparkline of each.
 
     reinforcement 12/30  ━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━   0:01:12, 0:01:48 left
     reward   0.41  ▁▂▂▃▃▅▅▆▆▇█      success  52 %  ▁▁▂▃▃▅▅▆▇▇█
 
-What is said (what failed and why, evaluations) stands above it and stays; of a stage that is over a line stays.
+Messages (failures with their cause, evaluations) are printed above the panel and remain; a finished stage leaves one
+line.
 
-Easy to get wrong: the panel is drawn by a thread of its own. What it reads is only ever added to; and text of models
-and tools is shown without its escapes, or it would move the cursor.
+Note:
+    A dedicated thread renders the panel. The data that it reads is therefore append-only. Text of models and tools is
+    shown without escape sequences, which would move the cursor.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from rich.table import Table
 from rich.text import Text
 
 from whetstone.reporting.alarms import Alarm
-from whetstone.reporting.progress import Progress, ProgressBar, said_of
-from whetstone.tools.plain_text import plain
+from whetstone.reporting.progress import Progress, ProgressBar, format_step
+from whetstone.tools.sanitize_text import sanitize_text
 
 _CURVES = (
     ("reward/mean", "reward", "{:.2f}"),
@@ -44,45 +46,45 @@ _CURVES = (
     ("group/zero_variance_fraction", "all equal", "{:.0%}"),
     ("throughput/tokens_per_second", "tokens/s", "{:,.0f}"),
 )
-"""(metric, what it is called, how it is written), in this order."""
+"""(metric, label, format), in this order."""
 _BARS = "▁▂▃▄▅▆▇█"
 _TWO_COLUMNS = 76
-"""Letters of a line from which two numbers stand in one."""
+"""Minimum width of the terminal for two columns, in characters."""
 
 
 def shows_a_dashboard(*, plain_lines: bool) -> bool:
-    """Whether the terminal can: there is one, it moves its cursor, and nobody asked for plain lines (`NO_COLOR`).
+    """Return whether the terminal supports the dashboard and plain lines are not requested (`NO_COLOR`).
 
     Args:
-        plain_lines: Somebody did.
+        plain_lines: Whether plain lines are requested.
     """
     console = Progress().console
     return console.is_terminal and not console.is_dumb_terminal and not plain_lines and "NO_COLOR" not in os.environ
 
 
 class Dashboard(Progress):
-    """Shows a run in a panel.
+    """Progress of a run as a panel in the terminal.
 
     Args:
-        title: Of the run.
+        title: Title of the panel.
     """
 
     def __init__(self, title: str) -> None:
         super().__init__()
         self.title = title
         self.history: dict[str, list[float]] = {}
-        """By metric, its values so far."""
+        """Values so far, by metric."""
         self._failed = 0
-        self._bar = _Watched("", 0, 0, self)
+        self._bar = _DashboardStage("", 0, 0, self)
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
         """See `Progress.stage`."""
-        self._bar = _Watched(name, total, done, self)
-        results = sys.stdout.isatty()  # what is printed into a pipe goes there, not above the panel
+        self._bar = _DashboardStage(name, total, done, self)
+        results = sys.stdout.isatty()  # output to a pipe is not printed above the panel
         drawn = Live(
             console=self.console,
-            get_renderable=self.panel,
+            get_renderable=self.render_panel,
             refresh_per_second=4,
             transient=True,
             redirect_stdout=results,
@@ -90,21 +92,25 @@ class Dashboard(Progress):
         with drawn:
             yield self._bar
         if self._bar.last:
-            self.say(f"{name} {self._bar.done}/{total}  {said_of(self._bar.last)}")
+            self.say(f"{name} {self._bar.done}/{total}  {format_step(self._bar.last)}")
 
     def say(self, text: str) -> None:
-        """A line above the panel."""
-        super().say(plain(text))
+        """Print a line above the panel."""
+        super().say(sanitize_text(text))
 
-    def heard(self, metrics: Mapping[str, float]) -> None:
-        """A step is made."""
+    def is_on_output(self, text: str) -> bool:
+        """See `Progress.is_on_output`."""
+        return super().is_on_output(sanitize_text(text))
+
+    def add_step(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of a step."""
         for name, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 self.history.setdefault(name, []).append(float(value))
         self._failed += int(metrics.get("episode/invalid") or 0)
 
-    def panel(self) -> RenderableType:
-        """The panel as it is now."""
+    def render_panel(self) -> RenderableType:
+        """Return the panel with the current metrics."""
         bar, width = self._bar, self.console.width
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
@@ -112,20 +118,20 @@ class Dashboard(Progress):
         head.add_column(justify="right", no_wrap=True)
         total = max(1, bar.total)
         head.add_row(
-            Text(plain(f"{bar.name} {bar.done}/{bar.total}"), style="bold"),
+            Text(sanitize_text(f"{bar.name} {bar.done}/{bar.total}"), style="bold"),
             Bar(total=total, completed=min(bar.done, total)),
             bar.clock(),
         )
         parts: list[RenderableType] = [head]
         if rows := self._rows(width):
             parts.append(rows)
-        parts += [Text(plain(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._below()]
+        parts += [Text(sanitize_text(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._below()]
         parts += [Text(f"! {alarm.line}", style="yellow") for alarm in bar.alarms]
-        return Panel(Group(*parts), title=Text(plain(self.title)), title_align="left", border_style="dim")
+        return Panel(Group(*parts), title=Text(sanitize_text(self.title)), title_align="left", border_style="dim")
 
     def _rows(self, width: int) -> Table | None:
-        shown = [(key, name, form) for key, name, form in _CURVES if self.history.get(key)]
-        if not shown:
+        curves = [(key, name, form) for key, name, form in _CURVES if self.history.get(key)]
+        if not curves:
             return None
         columns = 2 if width >= _TWO_COLUMNS else 1
         room = max(0, (width - 6) // columns - 25)
@@ -135,7 +141,8 @@ class Dashboard(Progress):
             table.add_column(no_wrap=True, justify="right", width=9)
             table.add_column(no_wrap=True, style="cyan", width=room)
         cells = [
-            (name, form.format(self.history[key][-1]), sparkline(self.history[key], room)) for key, name, form in shown
+            (name, form.format(self.history[key][-1]), format_sparkline(self.history[key], room))
+            for key, name, form in curves
         ]
         for first in range(0, len(cells), columns):
             row = cells[first : first + columns]
@@ -148,8 +155,8 @@ class Dashboard(Progress):
         return [each for each in (line, failed) if each]
 
 
-class _Watched(ProgressBar):
-    """A stage in the panel."""
+class _DashboardStage(ProgressBar):
+    """A stage in the dashboard."""
 
     def __init__(self, name: str, total: int, done: int, dashboard: Dashboard) -> None:
         super().__init__(name, total, done, None)
@@ -171,23 +178,24 @@ class _Watched(ProgressBar):
         self.done += by
         if metrics:
             self.last = dict(metrics)
-            self.dashboard.heard(metrics)
+            self.dashboard.add_step(metrics)
 
     def clock(self) -> Text:
-        """Time that went by, and that is left at this pace."""
-        gone = time.monotonic() - self.begun
-        left = gone / (self.done - self.first) * (self.total - self.done) if self.done > self.first else None
-        said = f"{_clock(gone)}, {_clock(left)} left" if left is not None else _clock(gone)
-        return Text(said, style="dim")
+        """Return the elapsed time and the estimated time left."""
+        elapsed = time.monotonic() - self.begun
+        left = elapsed / (self.done - self.first) * (self.total - self.done) if self.done > self.first else None
+        text = f"{_clock(elapsed)}, {_clock(left)} left" if left is not None else _clock(elapsed)
+        return Text(text, style="dim")
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a line of bars, each as high as it lies between the least and the most; of more values than there
-    are places each bar is the mean of its share.
+def format_sparkline(values: Sequence[float], width: int) -> str:
+    """Format values as a line of bars, scaled between their minimum and maximum.
+
+    If there are more values than characters, each bar is the mean of an equal part of the values.
 
     Args:
-        values: One at least where `width` is.
-        width: Letters.
+        values: Values; not empty if `width` is positive.
+        width: Number of characters.
     """
     count = min(width, len(values))
     if count <= 0:

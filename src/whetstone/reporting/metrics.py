@@ -1,8 +1,8 @@
-"""Where do the numbers of a run go? One JSON object a step in `metrics.jsonl`, keys `area/name`.
+"""Metrics file of a run: `metrics.jsonl`, one JSON object per step with keys `area/name`.
 
 Note:
-    After a kill the file may hold steps that the last checkpoint does not know, or an incomplete line. A resumed run
-    first rewinds the file to its checkpoint.
+    After a kill, the file can contain steps after the last checkpoint, or an incomplete line. A resumed run first
+    rewinds the file to its checkpoint.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from whetstone.atomic_write import saving, write_text
+from whetstone.atomic_write import convert_save_errors, write_text
 from whetstone.json_lines import read_objects
-from whetstone.plain_json import to_json
 from whetstone.renames import upgrade_metrics
+from whetstone.strict_json import to_json
 
 
 class Journal:
-    """The metrics file of a run, one flushed line a step.
+    """The metrics file of a run, one flushed line per step.
 
     Args:
-        heard: Each is told every row once it is written.
-        warn: Told of each damaged line that is read; None: it is logged.
+        run_dir: The run directory.
+        listeners: Callbacks that receive every row after it is written.
+        warn: Callback for damaged lines; None: they are logged.
     """
 
     def __init__(
         self,
         run_dir: Path,
         *,
-        heard: Sequence[Callable[[Mapping[str, Any]], None]] = (),
+        listeners: Sequence[Callable[[Mapping[str, Any]], None]] = (),
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.path, self.heard = run_dir / "metrics.jsonl", heard
+        self.path, self.listeners = run_dir / "metrics.jsonl", listeners
         self.warn = warn or partial(logging.getLogger("whetstone").warning, "whetstone: %s")
 
     def record(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one step. Numbers that are not finite are written as null, so that every line is JSON.
+        """Append one step. Values that are not finite are written as null, so that every line is JSON.
 
         Raises:
             SaveError: It could not be written.
         """
         line = to_json({"stage": stage, "step": step, **metrics})
-        with saving(self.path), open(self.path, "a", encoding="utf-8") as file:
+        with convert_save_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
-        for heard in self.heard:
-            heard({"stage": stage, "step": step, **metrics})
+        for listener in self.listeners:
+            listener({"stage": stage, "step": step, **metrics})
 
     def read(self) -> list[dict[str, Any]]:
         """Return the rows of all steps, with the metric names of this release.
@@ -62,7 +63,7 @@ class Journal:
             self.warn(f"{self.path}:{number}: is damaged and left out: {reason}")
         return rows
 
-    def rewind(self, done: Mapping[str, int]) -> None:
+    def truncate_rows(self, done: Mapping[str, int]) -> None:
         """Remove the rows after `done[stage]` steps of each stage; all rows of a stage that is not named are removed.
 
         A damaged file is first copied to `metrics.jsonl.damaged`, or the next free name (`.damaged-2`).
@@ -75,8 +76,8 @@ class Journal:
             copy = self._keep_copy()
             for number, reason in damaged.items():
                 self.warn(f"{self.path}:{number}: is damaged and left out: {reason}; the file is kept as {copy.name}")
-        kept = [row for row in rows if row["step"] <= done.get(row["stage"], 0)]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        remaining = [row for row in rows if row["step"] <= done.get(row["stage"], 0)]
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in remaining))
 
     def _read(self) -> tuple[list[dict[str, Any]], dict[int, str]]:
         damaged: dict[int, str] = {}
@@ -87,7 +88,7 @@ class Journal:
     def _keep_copy(self) -> Path:
         names = (f"{self.path.name}.damaged{f'-{n}' * (n > 1)}" for n in count(1))
         copy = next(path for name in names if not (path := self.path.with_name(name)).exists())
-        with saving(copy):
+        with convert_save_errors(copy):
             shutil.copyfile(self.path, copy)
         return copy
 
@@ -96,14 +97,14 @@ def parse_metrics(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of `metrics.jsonl` with the metric names of this release.
 
     Raises:
-        ValueError: It has no stage or step, or a metric is no number.
+        ValueError: It has no stage or step, or a metric is not a number.
     """
     step = row.get("step")
     if not isinstance(row.get("stage"), str) or not isinstance(step, int) or isinstance(step, bool):
         raise ValueError('a row has "stage" (a string) and "step" (an integer)')
     wrong = next((key for key, value in row.items() if key != "stage" and not _is_number(value)), None)
     if wrong is not None:
-        raise ValueError(f'"{wrong}" is no number')
+        raise ValueError(f'"{wrong}" is not a number')
     return upgrade_metrics(row)
 
 

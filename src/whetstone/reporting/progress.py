@@ -1,17 +1,20 @@
-"""What does a person see while a run goes on? A bar with rate and time left, or plain lines where there is no screen.
+"""Progress of a run: a bar with rate and time left, or plain lines without a terminal.
 
-Easy to get wrong: a bar redrawn into a log file is thousands of lines of escape codes. Without a terminal one
-line is printed every few seconds.
+Note:
+    A bar in a log file would be thousands of lines of escape sequences. Without a terminal, one line is printed every
+    few seconds.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -45,14 +48,14 @@ _SHOWN = {
 
 
 class _LiveColumn(ProgressColumn):
-    """What is going on right now; asked from the thread that redraws."""
+    """Column with the current activity; called by the thread that renders."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["line"](), style="dim cyan")
 
 
 class ProgressBar:
-    """A part of a run with a known number of steps."""
+    """Progress of a stage with a known number of steps."""
 
     def __init__(
         self,
@@ -65,57 +68,60 @@ class ProgressBar:
         self._write = write
         self.name, self.total, self.done, self._bar = name, total, done, bar
         self.begun, self.first, self._last_line = time.monotonic(), done, 0.0
-        self._task = bar.add_task(name, total=total, completed=done, said="", line=str) if bar is not None else None
+        self._task = bar.add_task(name, total=total, completed=done, text="", line=str) if bar is not None else None
 
     def watch(self, line: Callable[[], str]) -> None:
-        """Show this line, asked anew with every redrawing, until the next step is done."""
+        """Show the result of `line` at every refresh, until the next step is done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, line=line)
 
     def show_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """Show the alarms that are raised now; a bar has no place for them."""
+        """Show the current alarms; a bar has no space for them."""
 
     def advance(self, metrics: Mapping[str, float], *, by: int = 1) -> None:
-        """`by` more steps are done; show what they came to."""
+        """Advance by `by` steps and show their metrics."""
         self.done += by
-        said = said_of(metrics)
+        text = format_step(metrics)
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, said=said)
+            self._bar.update(self._task, completed=self.done, text=text)
             return
         now = time.monotonic()
         if now - self._last_line >= _SECONDS_BETWEEN_LINES or self.done >= self.total:
             self._last_line = now
             left = (now - self.begun) / max(1, self.done - self.first) * (self.total - self.done)
-            line = f"{self.name} {self.done}/{self.total}  {said}  {left:.0f} s left"
+            line = f"{self.name} {self.done}/{self.total}  {text}  {left:.0f} s left"
             self._write(lambda: print(line, file=sys.stderr, flush=True))
 
 
-def said_of(metrics: Mapping[str, float]) -> str:
-    """What a step came to, in a line."""
+def format_step(metrics: Mapping[str, float]) -> str:
+    """Format the metrics of a step in one line."""
     known = {key: metrics[key] for key in _SHOWN if math.isfinite(metrics.get(key, math.nan))}
-    if not known.get("episode/invalid"):  # which only has to be seen where there is one
+    if not known.get("episode/invalid"):  # shown only if there is one
         known.pop("episode/invalid", None)
     return "  ".join(_SHOWN[key].format(value) for key, value in known.items())
 
 
 class Progress:
-    """Shows stages one after the other, on standard error, so that results can be piped; in a notebook, below the cell,
-    as a bar where ipywidgets are installed.
+    """Progress of all stages, on standard error, so that results can be piped.
+
+    A notebook shows it below the cell, as a bar if ipywidgets is installed.
 
     Args:
-        quiet: Nothing is shown.
-        plain_lines: Lines even where there is a terminal.
+        quiet: Print nothing.
+        plain_lines: Print lines even in a terminal.
     """
 
     def __init__(self, *, quiet: bool = False, plain_lines: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         self.quiet, self.plain_lines = quiet, plain_lines
         self.is_lost = False
-        """Whether standard error can no longer be written: its reader left, or a disk is full."""
+        """Whether standard error can no longer be written: its pipe is closed, or a disk is full."""
+        self._printed: set[str] = set()
+        """Lines between stages that were printed."""
 
     @contextmanager
     def stage(self, name: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:
-        """A stage of `total` steps, of which `done` were done before."""
+        """Show a stage of `total` steps, of which `done` were done before."""
         terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.plain_lines
         redrawn = terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
         if self.quiet or not redrawn:
@@ -131,15 +137,20 @@ class Progress:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[said]}"),
+            TextColumn("[dim]{task.fields[text]}"),
             _LiveColumn(),
         )
         with Bar(*columns, console=self.console) as bar:
             yield ProgressBar(name, total, done, bar)
 
     def say(self, text: str) -> None:
-        """A line between stages."""
+        """Print a line between stages."""
+        self._printed.add(text)
         self.write(lambda: self.console.print(mask_message(text), highlight=False, markup=False, soft_wrap=True))
+
+    def is_on_output(self, text: str) -> bool:
+        """Return whether a line between stages was printed where standard output goes, such as to one terminal."""
+        return text in self._printed and not self.quiet and not self.is_lost and _is_one_file(sys.stdout, sys.stderr)
 
     def write(self, line: Callable[[], None]) -> None:
         """Call a function that writes; after an output error, call none."""
@@ -149,3 +160,12 @@ class Progress:
             line()
         except (OSError, SystemExit):  # rich exits after a broken pipe
             self.is_lost = True
+
+
+def _is_one_file(*streams: TextIO) -> bool:
+    """Return whether all streams write to the same terminal, pipe or file."""
+    try:
+        places = {(about.st_dev, about.st_ino) for about in (os.fstat(stream.fileno()) for stream in streams)}
+    except (OSError, ValueError, AttributeError):  # closed, or no file, as in a notebook
+        return False
+    return len(places) == 1

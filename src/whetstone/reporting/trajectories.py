@@ -1,4 +1,4 @@
-"""How are trajectories kept? JSON Lines, one trajectory a line; what is in a line says `trajectory_json.py`."""
+"""Trajectory files: JSON Lines with one trajectory per line, in the format of `trajectory_json.py`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from whetstone.trajectory_json import encoded_trajectory, read_trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """Replace `path` by these trajectories, whole or not at all.
+    """Replace the file at `path` atomically by these trajectories.
 
     Raises:
-        SaveError: It could not be written; what was there is untouched.
+        SaveError: It could not be written; the old file is unchanged.
     """
     write_text(path, "".join(encoded_trajectory(t).decode() + "\n" for t in trajectories))
 

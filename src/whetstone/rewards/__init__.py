@@ -1,49 +1,33 @@
-"""What an episode was worth."""
+"""Rewards: functions that score trajectories, and judges."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.rewards.answers.exact_match import exact_match
-    from whetstone.rewards.answers.exact_number import exact_number, last_number
-    from whetstone.rewards.answers.final_answer import final_answer
-    from whetstone.rewards.built_in import REWARDS
-    from whetstone.rewards.calls.matched_calls import matched_calls
-    from whetstone.rewards.composed import Composed
-    from whetstone.rewards.learned.model import RewardModel
-    from whetstone.rewards.making import make_reward
-    from whetstone.rewards.protocol import Compares, Reward, provided_by, provides
-    from whetstone.rewards.scoring import REWARD_FAILED, compared, scored
-    from whetstone.rewards.turns.attempts import attempts
-    from whetstone.rewards.turns.meta_reasoning import meta_reasoning
-    from whetstone.rewards.turns.unary_feedback import unary_feedback
-    from whetstone.rewards.worlds.tau2 import tau2
-    from whetstone.rewards.worlds.verdict import returns, verdict
+    from whetstone.rewards.answers.exact_match import exact_match as exact_match
+    from whetstone.rewards.answers.exact_number import exact_number as exact_number, last_number as last_number
+    from whetstone.rewards.answers.final_answer import final_answer as final_answer
+    from whetstone.rewards.built_in import REWARDS as REWARDS
+    from whetstone.rewards.calls.matched_calls import matched_calls as matched_calls
+    from whetstone.rewards.composed import Composed as Composed
+    from whetstone.rewards.learned.model import RewardModel as RewardModel
+    from whetstone.rewards.build_reward import make_reward as make_reward
+    from whetstone.rewards.protocol import (
+        GroupReward as GroupReward,
+        Reward as Reward,
+        provided_columns as provided_columns,
+        provides as provides,
+    )
+    from whetstone.rewards.scoring import (
+        REWARD_FAILED as REWARD_FAILED,
+        score_group as score_group,
+        score_trajectory as score_trajectory,
+    )
+    from whetstone.rewards.process.attempts import attempts as attempts
+    from whetstone.rewards.process.meta_reasoning import meta_reasoning as meta_reasoning
+    from whetstone.rewards.process.unary_feedback import unary_feedback as unary_feedback
+    from whetstone.rewards.environment_state.tau2 import tau2 as tau2
+    from whetstone.rewards.environment_state.environment_outcome import returns as returns, verdict as verdict
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "REWARDS",
-    "REWARD_FAILED",
-    "Compares",
-    "Composed",
-    "Reward",
-    "RewardModel",
-    "attempts",
-    "compared",
-    "exact_match",
-    "exact_number",
-    "final_answer",
-    "last_number",
-    "make_reward",
-    "matched_calls",
-    "meta_reasoning",
-    "provided_by",
-    "provides",
-    "returns",
-    "scored",
-    "tau2",
-    "unary_feedback",
-    "verdict",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Protocol
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.errors import RecipeError
 from whetstone.rewards.answers.final_answer import final_answer
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Score, Task, Trajectory
 
 _FORMS = (
@@ -56,7 +56,7 @@ def to_score(value: Any, name: str = "it") -> Score:
     """
     if isinstance(value, Score):
         return value
-    number = value.item() if fulfils(value, _Array) and value.ndim == 0 else value
+    number = value.item() if implements_protocol(value, _Array) and value.ndim == 0 else value
     if isinstance(number, bool):
         return Score(float(number), success=number)
     if isinstance(number, Real):
@@ -66,7 +66,7 @@ def to_score(value: Any, name: str = "it") -> Score:
         return Score(number, success=number >= 1)
     text = repr(value)
     text = text if len(text) <= 60 else f"{text[:59]}…"
-    if isinstance(value, list | tuple) or fulfils(value, _Array):
+    if isinstance(value, list | tuple) or implements_protocol(value, _Array):
         raise TypeError(f"{name} returned {text}, and a reward scores one episode; {_RETURNS}")
     raise TypeError(f"{name} returned {text}; {_RETURNS}")
 
@@ -165,7 +165,7 @@ def _score_of(value: Any, name: str) -> Score:
         score, solved = to_score(value["score"], name), value.get("acc")
         success = bool(solved) if isinstance(solved, Real) else score.success
         return Score(score.value, {key: float(each) for key, each in others.items()}, success=success)
-    is_vector = fulfils(value, _Array) and value.ndim == 1
+    is_vector = implements_protocol(value, _Array) and value.ndim == 1
     if isinstance(value, list | tuple) or is_vector:
         rewards = list(value)
         if len(rewards) != 1:

@@ -1,48 +1,48 @@
-"""Which rewards can a recipe name? Each by its name, and the function or class it stands for."""
+"""Built-in rewards by the name that recipes use."""
 
 from whetstone.rewards.answers.confidence import calibrated
 from whetstone.rewards.answers.exact_match import exact_match
 from whetstone.rewards.answers.exact_number import exact_number
 from whetstone.rewards.answers.json_answer import json_answer
 from whetstone.rewards.answers.pattern import pattern
-from whetstone.rewards.answers.reported_answer import submitted_answer
+from whetstone.rewards.answers.submitted_answer import submitted_answer
 from whetstone.rewards.answers.symbolic import Symbolic
 from whetstone.rewards.calls.bfcl import bfcl
 from whetstone.rewards.calls.ftrl import ftrl
 from whetstone.rewards.calls.matched_calls import matched_calls
 from whetstone.rewards.calls.tool_rl import tool_rl
 from whetstone.rewards.composed import Composed
-from whetstone.rewards.efficiency.calls_ran import executed_calls, few_calls, well_formed
 from whetstone.rewards.efficiency.cost_aware import cost_aware
+from whetstone.rewards.efficiency.executed_calls import executed_calls, few_calls, well_formed
 from whetstone.rewards.efficiency.fewest_turns import fewest_turns
 from whetstone.rewards.efficiency.ikea import ikea
 from whetstone.rewards.efficiency.otc import Otc
-from whetstone.rewards.efficiency.preferences import Preferences
 from whetstone.rewards.efficiency.self_aware import self_aware
-from whetstone.rewards.judged.checklist import Checklist
-from whetstone.rewards.judged.evidence import Evidence
-from whetstone.rewards.judged.preferred import Preferred
-from whetstone.rewards.judged.rubric import Rubric
-from whetstone.rewards.judged.rules import Rules
-from whetstone.rewards.judged.verified import Verified
-from whetstone.rewards.learned.reward import Learned
-from whetstone.rewards.speed.kernel import kernel
-from whetstone.rewards.speed.speedup import Speedup
-from whetstone.rewards.tiers.milestones import Milestones
-from whetstone.rewards.tiers.outcome_and_form import outcome_and_format
-from whetstone.rewards.tiers.signed import plus_minus_one
-from whetstone.rewards.tiers.tool_star import tool_star
-from whetstone.rewards.turns.attempts import attempts
-from whetstone.rewards.turns.followed import expert_match
-from whetstone.rewards.turns.meta_reasoning import meta_reasoning
-from whetstone.rewards.turns.step_labels import StepLabels
-from whetstone.rewards.turns.unary_feedback import unary_feedback
-from whetstone.rewards.worlds.sql_result import sql_result
-from whetstone.rewards.worlds.state import state
-from whetstone.rewards.worlds.tau2 import tau2
-from whetstone.rewards.worlds.unit_tests import UnitTests
-from whetstone.rewards.worlds.verdict import returns, verdict
-from whetstone.rewards.written.reward import WrittenReward
+from whetstone.rewards.efficiency.user_preferences import Preferences
+from whetstone.rewards.environment_state.environment_outcome import returns, verdict
+from whetstone.rewards.environment_state.sql_result import sql_result
+from whetstone.rewards.environment_state.state import state
+from whetstone.rewards.environment_state.tau2 import tau2
+from whetstone.rewards.environment_state.unit_tests import UnitTests
+from whetstone.rewards.gated.milestones import Milestones
+from whetstone.rewards.gated.outcome_and_format import outcome_and_format
+from whetstone.rewards.gated.plus_minus_one import plus_minus_one
+from whetstone.rewards.gated.tool_star import tool_star
+from whetstone.rewards.generated.code_reward import CodeReward
+from whetstone.rewards.judge_rewards.checklist import Checklist
+from whetstone.rewards.judge_rewards.evidence import Evidence
+from whetstone.rewards.judge_rewards.pairwise import Preferred
+from whetstone.rewards.judge_rewards.rubric import Rubric
+from whetstone.rewards.judge_rewards.rule_adherence import Rules
+from whetstone.rewards.judge_rewards.rule_then_judge import Verified
+from whetstone.rewards.kernels.kernel import kernel
+from whetstone.rewards.kernels.speedup import Speedup
+from whetstone.rewards.learned.learned_reward import LearnedReward
+from whetstone.rewards.process.attempts import attempts
+from whetstone.rewards.process.expert_match import expert_match
+from whetstone.rewards.process.meta_reasoning import meta_reasoning
+from whetstone.rewards.process.step_labels import StepLabels
+from whetstone.rewards.process.unary_feedback import unary_feedback
 
 REWARDS = {
     "attempts": attempts,
@@ -62,7 +62,7 @@ REWARDS = {
     "ikea": ikea,
     "json_answer": json_answer,
     "kernel": kernel,
-    "reward_model": Learned,
+    "reward_model": LearnedReward,
     "matched_calls": matched_calls,
     "meta_reasoning": meta_reasoning,
     "milestones": Milestones,
@@ -90,5 +90,5 @@ REWARDS = {
     "verdict": verdict,
     "rule_then_judge": Verified,
     "well_formed": well_formed,
-    "generated_code": WrittenReward,
+    "generated_code": CodeReward,
 }

@@ -1,4 +1,4 @@
-"""A reward made of named terms: weights, products, gates, schedules and bounds, each term logged by its name.
+"""Composed reward: a sum of named terms with weights, products, gates, schedules and bounds.
 
     reward:
       name: composed
@@ -8,8 +8,10 @@
         tools_ran: {name: executed_calls, weight: 0.1, gate: correct, high: 3}
         format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
 
-The value is Σ w · gate · factor · bounded(term). Easy to get wrong: efficiency and process terms that stand beside the
-outcome, without `gate` or `times`, pay an agent for giving up early; `whetstone rewards audit` finds that.
+The value is Σ w · gate · factor · bounded(term). Each term is logged by its name.
+
+Note: Efficiency and process terms that are added to the outcome, without `gate` or `times`, reward an agent for giving
+up early; `whetstone rewards audit` detects that.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.rewards.protocol import Compares, let_go, provided_by
+from whetstone.rewards.protocol import GroupReward, close_reward, provided_columns
 from whetstone.rewards.term import Term
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Composed:
-    """The sum of terms.
+    """Sum of terms.
 
     Args:
-        terms: By name; see `Term` for what one may have beside its reward.
-        success: The term that says whether the task was solved; None: the first that can tell.
+        terms: Terms by name; see `Term` for the options of a term.
+        success: Name of the term that determines success; None: the first term that defines it.
 
     Raises:
-        RecipeError: A term names one that is not there, or waits for itself.
+        RecipeError: If a term refers to an unknown term or to itself.
     """
 
     def __init__(self, *, terms: Mapping[str, Term], success: str | None = None) -> None:
@@ -40,29 +42,29 @@ class Composed:
         for name, term in terms.items():
             for other in (*term.gates, *((term.times,) if term.times else ())):
                 if other not in terms:
-                    raise RecipeError(f'terms.{name}: there is no term "{other}"{did_you_mean(other, terms)}')
+                    raise RecipeError(f'terms.{name}: no term named "{other}"{did_you_mean(other, terms)}')
                 if other == name:
-                    raise RecipeError(f"terms.{name}: it cannot wait for itself")
+                    raise RecipeError(f"terms.{name}: cannot refer to itself")
         if success is not None and success not in terms:
-            raise RecipeError(f'success: there is no term "{success}"{did_you_mean(success, terms)}')
-        self.provides = frozenset(terms).union(*(provided_by(term.reward) for term in terms.values()))
-        if any(isinstance(term.reward, Compares) for term in terms.values()):
+            raise RecipeError(f'success: no term named "{success}"{did_you_mean(success, terms)}')
+        self.provides = frozenset(terms).union(*(provided_columns(term.reward) for term in terms.values()))
+        if any(isinstance(term.reward, GroupReward) for term in terms.values()):
             self.compared = self._compared
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """The terms' scores, put together; unknown where one of them is."""
+        """Combine the scores of the terms; unknown if one of them is."""
         scores = await asyncio.gather(*(term.reward(trajectory, task) for term in self.terms.values()))
         return self._together(trajectory, dict(zip(self.terms, scores, strict=True)))
 
     async def _compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
         by_name: dict[str, Sequence[Score]] = {}
         for name, term in self.terms.items():
-            alone = await asyncio.gather(*(term.reward(trajectory, task) for trajectory in trajectories))
-            unknown = next((score.invalid for score in alone if score.invalid), "")
-            if isinstance(term.reward, Compares) and not unknown:
-                given = [replace(t, score=score) for t, score in zip(trajectories, alone, strict=True)]
-                alone = list(await term.reward.compared(given, task))
-            by_name[name] = alone
+            scores = await asyncio.gather(*(term.reward(trajectory, task) for trajectory in trajectories))
+            unknown = next((score.invalid for score in scores if score.invalid), "")
+            if isinstance(term.reward, GroupReward) and not unknown:
+                scored = [replace(t, score=score) for t, score in zip(trajectories, scores, strict=True)]
+                scores = list(await term.reward.compared(scored, task))
+            by_name[name] = scores
         rows = zip(*by_name.values(), strict=True)
         return [
             self._together(t, dict(zip(self.terms, row, strict=True)))
@@ -73,7 +75,7 @@ class Composed:
         for name, score in scores.items():
             if score.invalid:
                 return Score.unknown(f"{name}: {score.invalid}")
-        version = version_of(trajectory)
+        version = oldest_version(trajectory)
         values = {name: term.bounded(scores[name].value) for name, term in self.terms.items()}
         total, parts = 0.0, {}
         turns: list[float] | None = None
@@ -88,8 +90,8 @@ class Composed:
                 parts[f"{name}.paid"] = factor * values[name]
             of_turns = scores[name].turns
             if of_turns is not None:
-                paid = sum(of_turns)  # turns are paid beside the value, within the same bound
-                factor *= term.high / paid if term.high is not None and paid > term.high else 1.0
+                turn_total = sum(of_turns)  # rewards of turns are added to the value, within the same bound
+                factor *= term.high / turn_total if term.high is not None and turn_total > term.high else 1.0
                 turns = turns or [0.0] * len(trajectory.turns)
                 turns = [sum_ + factor * value for sum_, value in zip(turns, of_turns, strict=True)]
         signals = {name: row for score in scores.values() for name, row in score.signals.items()}
@@ -101,12 +103,12 @@ class Composed:
         return next((score.success for score in scores.values() if score.success is not None), None)
 
     async def close(self) -> None:
-        """Let go of what the terms hold."""
+        """Close the rewards of the terms."""
         for term in self.terms.values():
-            await let_go(term.reward)
+            await close_reward(term.reward)
 
 
-def version_of(trajectory: Trajectory) -> int:
-    """The oldest version of the policy that drew a token of it; 0 where none did."""
+def oldest_version(trajectory: Trajectory) -> int:
+    """Return the oldest policy version that sampled a token of the trajectory; 0 if there is none."""
     versions = [version for turn in trajectory.turns for version in turn.action.versions if version >= 0]
     return min(versions, default=0)

@@ -1,4 +1,4 @@
-"""The seam of the rewards room: what a trajectory was worth, in named parts."""
+"""Reward interface: a function of a trajectory and its task that returns a score with named components."""
 
 from __future__ import annotations
 
@@ -6,122 +6,124 @@ import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from whetstone.contracts import fulfils
-from whetstone.tools.protocol import Closes
+from whetstone.capabilities import implements_protocol
+from whetstone.tools.protocol import HasClose
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Reward(Protocol):
-    """Any function of a finished trajectory and its task, and of nothing else: computed again, it says the same. A
-    recipe may name a plain function as well as an async one.
+    """Function that depends only on a finished trajectory and its task, so that it is reproducible.
 
-    Where it cannot tell (a judge is down), it says `Score.unknown(why)` or raises: the trajectory is then marked
-    invalid and leaves the statistics. A failure is never a reward of 0.
+    A recipe may name a plain function or an async one.
 
-    One that is made of others has keyword arguments of type `Reward`; a recipe names them. What it may have besides,
-    the protocols of `OPTIONAL` say.
+    If the score cannot be determined (a judge is down), a reward returns `Score.unknown(why)` or raises. The
+    trajectory is then marked invalid and excluded from the statistics. A failure is never a reward of 0.
+
+    A reward that uses other rewards has keyword arguments of type `Reward`; a recipe names them. The protocols of
+    `OPTIONAL` define optional attributes.
     """
 
     async def __call__(self, trajectory: Trajectory, task: Task, /) -> Score:
-        """The score of `trajectory`."""
+        """Return the score of `trajectory`."""
         ...
 
 
 @runtime_checkable
-class Compares(Protocol):
-    """A reward that depends on the other trajectories of the group as well."""
+class GroupReward(Protocol):
+    """Reward that also depends on the other trajectories of the group."""
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task, /) -> Sequence[Score]:
-        """The scores of trajectories of one task beside each other. Each has the score it was given by itself, and none
-        is invalid."""
+        """Return the scores of trajectories of one task, compared with each other.
+
+        Each trajectory already has the score that it got without the group, and none is invalid.
+        """
         ...
 
 
 @runtime_checkable
 class Provides(Protocol):
-    """It says what its results carry beside what all of them do, so that a recipe can be checked before anything runs.
-    A function says so by `provides`."""
+    """Component that declares the additional columns of its results, so that a recipe can be validated before a run.
+    A function declares them with `provides`."""
 
     provides: Collection[str]
-    """By name; `forks` of a strategy: it begins episodes in the middle of others."""
+    """Names; a strategy with `forks` starts episodes in the middle of others."""
 
 
 @runtime_checkable
 class NamesTools(Protocol):
-    """A reward for the use of certain tools, which then have to be there."""
+    """Reward for the use of certain tools, which must then exist."""
 
     tools: Collection[str] | None
-    """Their names; None: any."""
+    """Names of the tools; None: any."""
 
 
 @runtime_checkable
 class NeedsPrivate(Protocol):
-    """A reward that reads what tasks keep from the model, and cannot tell without it. A function says so by
-    `needs_private`."""
+    """Reward that requires private data of the task. A function declares it with `needs_private`."""
 
     private: Collection[str]
-    """Keys of `Task.private`."""
+    """Required keys of `Task.private`."""
 
 
 @runtime_checkable
 class ChecksTask(Protocol):
-    """A reward that cannot judge every task; it is shown the first before anything runs."""
+    """Reward that does not support every task; the first task is checked before a run."""
 
     def check(self, task: Task, /) -> None:
-        """See whether the task has what it takes.
+        """Check that the reward supports the task.
 
         Raises:
-            TaskError: It has not.
+            TaskError: If it does not.
         """
         ...
 
 
-OPTIONAL = (Compares, Provides, NamesTools, NeedsPrivate, ChecksTask, Closes)
-"""What a reward may have; and it may learn from how steps went (`Remembers`)."""
+OPTIONAL = (GroupReward, Provides, NamesTools, NeedsPrivate, ChecksTask, HasClose)
+"""Optional protocols of a reward; it may also keep state that is updated after each step."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def provides(*names: str) -> Callable[[Function], Function]:
-    """Say what a reward's scores carry beside their value, so that a recipe can be checked before anything runs.
+    """Declare the additional columns of a reward's scores, so that a recipe can be validated before a run.
 
     Args:
-        names: `process_rewards` for `Score.turns`; names of `Score.signals`, one number a turn; names of
-            `Score.parts`, one a trajectory. Estimators ask for them by these names.
+        names: `process_rewards` for `Score.turns`; names of `Score.signals`, one number per turn; names of
+            `Score.parts`, one number per trajectory. Estimators read them by these names.
     """
 
-    def said(function: Function) -> Function:
+    def declare(function: Function) -> Function:
         function.provides = frozenset(names)  # type: ignore[attr-defined]
         return function
 
-    return said
+    return declare
 
 
 def needs_private(*keys: str) -> Callable[[Function], Function]:
-    """Say what a reward reads of a task's private data, so that a source without it is refused before anything runs."""
+    """Declare the keys of a task's private data that a reward reads; a source without them is rejected before a run."""
 
-    def said(function: Function) -> Function:
+    def declare(function: Function) -> Function:
         function.private = frozenset(keys)  # type: ignore[attr-defined]
         return function
 
-    return said
+    return declare
 
 
-def private_of(reward: Callable[..., Any]) -> frozenset[str]:
-    """What a reward says it reads of a task's private data."""
-    asked = reward.func if isinstance(reward, functools.partial) else reward
-    return frozenset(asked.private) if fulfils(asked, NeedsPrivate) else frozenset()
+def required_private_keys(reward: Callable[..., Any]) -> frozenset[str]:
+    """Return the keys of a task's private data that a reward declares to read."""
+    function = reward.func if isinstance(reward, functools.partial) else reward
+    return frozenset(function.private) if implements_protocol(function, NeedsPrivate) else frozenset()
 
 
-def provided_by(reward: Callable[..., Any]) -> frozenset[str]:
-    """What a reward says its scores carry."""
-    asked = reward.func if isinstance(reward, functools.partial) else reward
-    return frozenset(asked.provides) if fulfils(asked, Provides) else frozenset()
+def provided_columns(reward: Callable[..., Any]) -> frozenset[str]:
+    """Return the additional columns that a reward declares."""
+    function = reward.func if isinstance(reward, functools.partial) else reward
+    return frozenset(function.provides) if implements_protocol(function, Provides) else frozenset()
 
 
-async def let_go(reward: object) -> None:
-    """Close a reward that holds something."""
-    if fulfils(reward, Closes):
+async def close_reward(reward: object) -> None:
+    """Close a reward that holds resources."""
+    if implements_protocol(reward, HasClose):
         closed = reward.close()
         if closed is not None:
             await closed

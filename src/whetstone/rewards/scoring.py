@@ -1,8 +1,8 @@
-"""What becomes of a trajectory when its reward is asked? It has a score, or it is invalid and says why.
+"""Scoring of trajectories: calls the reward and stores the score, or marks the trajectory invalid with the reason.
 
-Easy to get wrong: whatever goes wrong in a reward, a number must not come of it. An exception, a value that is not
-finite, rewards for more turns than there are, a judge that is down: each takes the trajectory out of the statistics, is
-counted, and is seen in the metrics by the way the episode ended.
+Note: An error in a reward must never become a number. After an exception, a non-finite value, rewards for more turns
+than there are, or an unavailable judge, the trajectory is excluded from the statistics and counted. The metrics show it
+by its end reason.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from whetstone.errors import InfrastructureError, WhetstoneError, said_by
+from whetstone.errors import InfrastructureError, WhetstoneError, exception_text
 from whetstone.rewards.adapting import to_score
-from whetstone.rewards.judges.heard import judgements_heard
-from whetstone.rewards.protocol import Compares, Reward
-from whetstone.tools.threads import call_user_function
+from whetstone.rewards.judges.judge_log import capture_judgments
+from whetstone.rewards.protocol import GroupReward, Reward
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import EndReason, Judgement, RemovalScope, Score, Task, Trajectory
 from whetstone.user_code import describe_exception
 
 REWARD_FAILED = "the reward failed: "
-"""What the error of a trajectory begins with whose reward did."""
+"""Prefix of a trajectory's error if its reward failed."""
 
 
-async def scored(reward: Reward, trajectory: Trajectory, task: Task, *, seconds: float | None = None) -> Trajectory:
-    """The trajectory with its score; without one, and removed, where its ending or its reward is not valid.
+async def score_trajectory(
+    reward: Reward, trajectory: Trajectory, task: Task, *, seconds: float | None = None
+) -> Trajectory:
+    """Return the trajectory with its score; without one, and removed, if its end reason or reward is invalid.
 
     Args:
-        seconds: The reward may take; None: any.
+        seconds: Timeout of the reward, in seconds; None: no timeout.
 
     Raises:
-        WhetstoneError: Something a person has to mend, such as a judge that does not exist.
+        WhetstoneError: If the user has to fix something, such as a judge that does not exist.
     """
     if not trajectory.ended.valid:
         return replace(trajectory, removal=RemovalScope.BEFORE_BASELINE)
     try:
-        with judgements_heard() as heard:
+        with capture_judgments() as judgments:
             score = await _within(seconds, call_user_function(reward, trajectory, task))
-        return _with(trajectory, score, heard)
+        return _with(trajectory, score, judgments)
     except WhetstoneError:
         raise
     except KeyError as failure:
-        there = ", ".join(map(str, task.private)) or "nothing"
-        return _failed(trajectory, failure, f" (the task's private data has {there})")
+        keys = ", ".join(map(str, task.private)) or "nothing"
+        return _failed(trajectory, failure, f" (the task's private data has {keys})")
     except (Exception, SystemExit) as failure:  # `sys.exit` in a reward ends the reward, not the run
         return _failed(trajectory, failure)
 
 
-async def compared(
+async def score_group(
     reward: Reward, trajectories: Sequence[Trajectory], task: Task, *, seconds: float | None = None
 ) -> tuple[Trajectory, ...]:
-    """The trajectories of a group with the scores they have beside each other; as they are where the reward looks at
-    each alone.
+    """Return the trajectories of a group, scored relative to each other if the reward is a `GroupReward`.
 
     Args:
-        seconds: The reward may take; None: any.
+        seconds: Timeout of the reward, in seconds; None: no timeout.
     """
-    if not isinstance(reward, Compares):
+    if not isinstance(reward, GroupReward):
         return tuple(trajectories)
     places = [place for place, trajectory in enumerate(trajectories) if trajectory.score is not None]
     changed = list(trajectories)
@@ -67,7 +68,7 @@ async def compared(
         judged = [trajectories[place] for place in places]
         scores = await _within(seconds, call_user_function(reward.compared, judged, task))
         if len(scores) != len(places):
-            raise ValueError(f"it said {len(scores)} scores of {len(places)} trajectories")
+            raise ValueError(f"it returned {len(scores)} scores for {len(places)} trajectories")
     except WhetstoneError:
         raise
     except (Exception, SystemExit) as failure:
@@ -83,10 +84,10 @@ async def compared(
 
 
 async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
-    """What the reward says.
+    """Await the reward with a timeout.
 
     Raises:
-        InfrastructureError: It did not say it in time.
+        InfrastructureError: If the timeout expires.
     """
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -97,28 +98,28 @@ async def _within(seconds: float | None, judging: Awaitable[Any]) -> Any:
         raise
 
 
-def _with(trajectory: Trajectory, score: Any, heard: Sequence[Judgement] = ()) -> Trajectory:
+def _with(trajectory: Trajectory, score: Any, judgments: Sequence[Judgement] = ()) -> Trajectory:
     score = to_score(score)
     if score.invalid:
         return _failed(trajectory, InfrastructureError(score.invalid))
     score = _in_numbers(score)
     for name, row in {"turns": score.turns, **score.signals}.items():
         if row is not None and len(row) != len(trajectory.turns):
-            raise ValueError(f"it said {len(row)} {name} of {len(trajectory.turns)} turns")
-    said = {"value": score.value, **{f"part {name}": value for name, value in score.parts.items()}}
-    said |= {f"turn {number}": value for number, value in enumerate(score.turns or ())}
-    said |= {f"signal {name}": math.fsum(row) for name, row in score.signals.items()}
-    for name, value in said.items():
+            raise ValueError(f"it returned {len(row)} {name} for {len(trajectory.turns)} turns")
+    values = {"value": score.value, **{f"part {name}": value for name, value in score.parts.items()}}
+    values |= {f"turn {number}": value for number, value in enumerate(score.turns or ())}
+    values |= {f"signal {name}": math.fsum(row) for name, row in score.signals.items()}
+    for name, value in values.items():
         if not math.isfinite(value):
-            raise ValueError(f"it said {value} as {name}")
-    return replace(trajectory, score=replace(score, judgements=score.judgements or tuple(heard)))
+            raise ValueError(f"it returned {value} as {name}")
+    return replace(trajectory, score=replace(score, judgements=score.judgements or tuple(judgments)))
 
 
 def _in_numbers(score: Score) -> Score:
-    """The score in Python's own numbers, whatever library they came from.
+    """Convert the numbers of a score, from any library, to Python numbers.
 
     Raises:
-        TypeError: Something in it is not a number, or `success` is neither true nor false.
+        TypeError: If a value is not a number, or `success` is not a boolean.
     """
     return replace(
         score,
@@ -133,17 +134,17 @@ def _in_numbers(score: Score) -> Score:
 
 
 def _number(value: Any, name: str) -> float:
-    found = value.item() if hasattr(value, "item") else value  # of NumPy or PyTorch
-    if not isinstance(found, Real):
+    number = value.item() if hasattr(value, "item") else value  # of NumPy or PyTorch
+    if not isinstance(number, Real):
         raise TypeError(f"{name}: {_short(value)} is not a number")
-    return float(found)
+    return float(number)
 
 
 def _truth(value: Any) -> bool | None:
-    found = value.item() if hasattr(value, "item") else value
-    if found is not None and not isinstance(found, bool):
-        raise TypeError(f"it said {_short(value)} as success, which is True, False or None")
-    return found
+    truth = value.item() if hasattr(value, "item") else value
+    if truth is not None and not isinstance(truth, bool):
+        raise TypeError(f"success must be True, False or None, got {_short(value)}")
+    return truth
 
 
 def _short(value: Any) -> str:
@@ -153,11 +154,11 @@ def _short(value: Any) -> str:
 
 def _failed(trajectory: Trajectory, failure: BaseException, more: str = "") -> Trajectory:
     server = isinstance(failure, InfrastructureError)
-    said = said_by(failure) if server else describe_exception(failure)
+    text = exception_text(failure) if server else describe_exception(failure)
     return replace(
         trajectory,
         ended=EndReason.INFRASTRUCTURE if server else EndReason.ERROR,
-        error=f"{REWARD_FAILED}{said}{more}",
+        error=f"{REWARD_FAILED}{text}{more}",
         score=None,
         removal=RemovalScope.BEFORE_BASELINE,
     )

@@ -1,4 +1,4 @@
-"""What does one term of a composed reward count for? A weight that may fade, a gate, a factor, bounds."""
+"""Term of a composed reward: weight with an optional schedule, gate, factor and bounds."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from whetstone.rewards.protocol import Reward
 
 @dataclass(frozen=True, slots=True)
 class Fade:
-    """A weight that goes from what it is to `to`, with the version of the policy that acted.
+    """Schedule of a weight from its initial value to `to`, by the version of the policy that acted.
 
-    Versions count updates of the weights, those of a warm-up among them.
+    Versions count updates of the weights, including those of a warm-up.
     """
 
     to: float
-    """The weight in the end."""
+    """Final weight."""
     over: int
-    """Versions it takes."""
+    """Number of versions until the final weight."""
     start: int | None = None
-    """The version it begins at; null: where reinforcement does."""
+    """First version of the schedule; null: the first version of the reinforcement stage."""
     shape: Literal["linear", "cosine"] = "linear"
-    """The way down: a line, or half a cosine."""
+    """Shape of the schedule: linear, or half a cosine."""
 
     def __post_init__(self) -> None:
         if self.over < 1 or (self.start is not None and self.start < 0):
-            raise ValueError(f"over is 1 or more and start 0 or more, got {self.over} and {self.start}")
+            raise ValueError(f"over must be at least 1 and start at least 0, got {self.over} and {self.start}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A reward in a sum."""
+    """Reward in a sum."""
 
     reward: Reward
     weight: float = 1.0
-    """What its value is multiplied by; below 0 it costs."""
+    """Factor of the value; below 0 for a penalty."""
     fade: Fade | None = None
-    """Where the weight goes as the policy learns; null: it stays."""
+    """Schedule of the weight; null: constant."""
     gate: str | list[str] | None = None
-    """Terms that must reach `at_least`, each of them, for this one to count: of tiers, every higher one."""
+    """Names of terms that must all reach `at_least` for this one to count; for tiers, all higher tiers."""
     at_least: float = 1.0
-    """What the gates' own values must reach."""
+    """Minimum value of the gate terms."""
     times: str | None = None
-    """A term whose value this one is multiplied by."""
+    """Name of a term whose value is a factor of this one."""
     low: float | None = None
-    """What its own value is not below, before any weight."""
+    """Lower bound of the value, before the weight."""
     high: float | None = None
-    """What it is not above: whatever counts something needs this."""
+    """Upper bound of the value; terms that count something need it."""
 
     def __post_init__(self) -> None:
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise OptionError("low", f"is not above high ({self.high:g}), got {self.low:g}")
+            raise OptionError("low", f"must be at most high ({self.high:g}), got {self.low:g}")
         if self.gate is None and self.at_least != 1.0:
-            raise OptionError("at_least", "has no effect: there is no gate")
+            raise OptionError("at_least", "has no effect without gate")
 
     def weight_at(self, version: int) -> float:
-        """The weight when a policy of this version acted."""
+        """Return the weight for a policy version."""
         if self.fade is None:
             return self.weight
         done = min(1.0, max(0.0, (version - (self.fade.start or 0)) / self.fade.over))
@@ -67,19 +67,19 @@ class Term:
         return self.weight + done * (self.fade.to - self.weight)
 
     def begun(self, version: int) -> Term:
-        """With a fade that begins where reinforcement does, at this version."""
+        """Return the term with a schedule that starts at this version, the start of reinforcement."""
         if self.fade is None or self.fade.start is not None:
             return self
         return replace(self, fade=replace(self.fade, start=version))
 
     def bounded(self, value: float) -> float:
-        """The value within the bounds."""
+        """Clamp a value to the bounds."""
         value = value if self.low is None else max(self.low, value)
         return value if self.high is None else min(self.high, value)
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The terms that must be reached."""
+        """Return the names of the gate terms."""
         if self.gate is None:
             return ()
         return (self.gate,) if isinstance(self.gate, str) else tuple(self.gate)

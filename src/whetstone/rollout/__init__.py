@@ -1,63 +1,46 @@
-"""Episodes: one, many at once, and who acts in them."""
+"""Rollouts: single episodes, concurrent collection, and actors."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.rollout.actors import EndpointActor, ExpertActor, FrozenActor, ModelActor, PolicyActor
-    from whetstone.rollout.admission import Admission
-    from whetstone.rollout.batch_scheduling import next_batch
-    from whetstone.rollout.collector import Collector, GroupOutcome, plans_of
-    from whetstone.rollout.conversation import Conversation
-    from whetstone.rollout.episode_inputs import Limits
-    from whetstone.rollout.method import Method
-    from whetstone.rollout.protocol import (
-        Action,
-        Actor,
-        ActorInput,
-        EpisodeKey,
-        EpisodeRecord,
-        EpisodeState,
-        Plan,
-        Roller,
-        StepOutcome,
-        Strategy,
+    from whetstone.rollout.actors import (
+        EndpointActor as EndpointActor,
+        ExpertActor as ExpertActor,
+        FrozenActor as FrozenActor,
+        ModelActor as ModelActor,
+        PolicyActor as PolicyActor,
     )
-    from whetstone.rollout.runner import run_episode
-    from whetstone.rollout.status import RolloutStatus
-    from whetstone.rollout.strategies import NOT_CHOSEN, SEARCHES, STRATEGIES, Independent
+    from whetstone.rollout.staleness_control import Admission as Admission
+    from whetstone.rollout.batch_scheduling import next_batch as next_batch
+    from whetstone.rollout.collector import (
+        Collector as Collector,
+        GroupOutcome as GroupOutcome,
+        make_plans as make_plans,
+    )
+    from whetstone.rollout.conversation import Conversation as Conversation
+    from whetstone.rollout.episode_inputs import Limits as Limits
+    from whetstone.rollout.method import Method as Method
+    from whetstone.rollout.protocol import (
+        Action as Action,
+        Actor as Actor,
+        ActorInput as ActorInput,
+        EpisodeKey as EpisodeKey,
+        EpisodeRecord as EpisodeRecord,
+        EpisodeState as EpisodeState,
+        Plan as Plan,
+        Roller as Roller,
+        StepOutcome as StepOutcome,
+        Strategy as Strategy,
+    )
+    from whetstone.rollout.runner import run_episode as run_episode
+    from whetstone.rollout.status import RolloutStatus as RolloutStatus
+    from whetstone.rollout.strategies import (
+        NOT_CHOSEN as NOT_CHOSEN,
+        SEARCHES as SEARCHES,
+        STRATEGIES as STRATEGIES,
+        Independent as Independent,
+    )
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "NOT_CHOSEN",
-    "SEARCHES",
-    "STRATEGIES",
-    "Action",
-    "Actor",
-    "ActorInput",
-    "Admission",
-    "Collector",
-    "Conversation",
-    "EndpointActor",
-    "EpisodeKey",
-    "EpisodeRecord",
-    "EpisodeState",
-    "ExpertActor",
-    "FrozenActor",
-    "GroupOutcome",
-    "Independent",
-    "Limits",
-    "Method",
-    "ModelActor",
-    "Plan",
-    "PolicyActor",
-    "Roller",
-    "RolloutStatus",
-    "StepOutcome",
-    "Strategy",
-    "next_batch",
-    "plans_of",
-    "run_episode",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,6 +1,6 @@
-"""Who produces the actions of an episode? The policy through an engine, an expert, or a model behind an address.
+"""Actors of an episode: the policy through an engine, an expert, or a model at an endpoint.
 
-Both go through the same episode loop, so a demonstration is a trajectory like any other.
+All use the same episode loop, so a demonstration is a trajectory like any other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from whetstone.inference import Engine, GenerateRequest, Generation, Sampling
 from whetstone.rollout.protocol import Action, ActorInput
 from whetstone.tasks import Expert
 from whetstone.tools import FrozenModel
-from whetstone.tools.threads import run_in_turn
+from whetstone.tools.thread_runner import run_in_turn
 from whetstone.trajectory import Author, Provenance, Tokens, TokenSequence
 from whetstone.waiting import finish_within
 
@@ -28,24 +28,24 @@ class PolicyActor:
 
     engine: Engine
     sampling: Sampling
-    """`stop_ids` and `seed` are filled in for each turn."""
+    """Sampling parameters; `stop_ids` and `seed` are set for each turn."""
     stop_ids: frozenset[int]
     member: str = ""
-    """Name of the member whose engine it is."""
+    """Name of the member of `policies` that the engine samples from."""
     owner: ClassVar = "the engine"
 
     async def act(self, moment: ActorInput) -> Action:
-        """One generation, seeded by the moment."""
+        """Generate one action, seeded by the input."""
         sampling = replace(self.sampling, stop_ids=self.stop_ids, seed=moment.seed)
         if moment.greedy:
             sampling = replace(sampling, temperature=0.0)
-        prompt = moment.context.tokens + moment.begun.sequence
-        drawn = await self.engine.generate(GenerateRequest(prompt, sampling, moment.episode, moment.drawn))
+        prompt = moment.context.tokens + moment.prefix.sequence
+        drawn = await self.engine.generate(GenerateRequest(prompt, sampling, moment.episode, moment.sampled_spans))
         tokens = replace(drawn, logprobs=_comparable(drawn, sampling)).to_tokens()
         return Action(tokens, drawn.finish == "stop", drawn.queue_seconds)
 
     def leave(self, episode: str) -> None:
-        """Let the engine forget the episode."""
+        """Release the KV cache of the episode."""
         self.engine.forget(episode)
 
     async def is_answering(self) -> bool:
@@ -62,57 +62,57 @@ class PolicyActor:
 
 
 def _comparable(drawn: Generation, sampling: Sampling) -> tuple[float, ...]:
-    """[T] log-probs in the distribution the learner computes, which knows of no cut.
+    """Return [T] log-probs of the distribution that the learner computes, without truncation (top-k, top-p, min-p).
 
     Raises:
-        InfrastructureError: The engine does not tell them.
+        InfrastructureError: If the engine does not return them.
     """
     if sampling.temperature != 1 or not (sampling.top_k or sampling.top_p < 1 or sampling.min_p > 0):
         return drawn.logprobs
     if len(drawn.model_logprobs) != len(drawn.tokens):
-        raise InfrastructureError("the engine does not tell log-probs before the cut (top_k, top_p, min_p)")
+        raise InfrastructureError("the engine returns no log-probs before truncation (top_k, top_p, min_p)")
     return drawn.model_logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenActor:
-    """A model that plays a seat in the policy's place; what it says is a partner's, and nothing is learned from it."""
+    """A frozen model that plays a role instead of the policy; its tokens have another author and are not trained."""
 
     model: PolicyActor
-    owner: ClassVar = "the model in its seat"
+    owner: ClassVar = "the model in its role"
 
     async def act(self, moment: ActorInput) -> Action:
-        """One generation."""
+        """Generate one action."""
         action = await self.model.act(moment)
         return replace(action, tokens=Tokens.written(action.tokens.ids, Author.OTHER_AGENT))
 
     def leave(self, episode: str) -> None:
-        """Let its engine forget the episode."""
+        """Release the KV cache of the episode."""
         self.model.leave(episode)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelActor:
-    """One of the recipe's `models` in a seat; its words in the tokens the policy would take for them."""
+    """One of the recipe's `models` in a role; its messages are encoded as tokens of the policy."""
 
     model: FrozenModel
     chat: Chat
-    owner: ClassVar = "the model in its seat"
+    owner: ClassVar = "the model in its role"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Its next message."""
-        said = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
-        calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(said.tool_calls))
-        message = replace(said, tool_calls=calls)
+        """Return its next message."""
+        response = await self.model.answer(moment.conversation, tools=moment.tools, seed=moment.seed)
+        calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(response.tool_calls))
+        message = replace(response, tool_calls=calls)
         return Action(Tokens.written(self.chat.write(message, moment.tools), Author.OTHER_AGENT), message=message)
 
     def leave(self, episode: str) -> None:
-        """Nothing is held."""
+        """Do nothing; no state is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertActor:
-    """Writes what an expert says, in the tokens the policy would have to sample for it."""
+    """Encodes the messages of an expert as the tokens that the policy would have to sample."""
 
     expert: Expert
     chat: Chat
@@ -120,33 +120,33 @@ class ExpertActor:
     provenance: ClassVar = Provenance.DEMONSTRATED
 
     async def act(self, moment: ActorInput) -> Action:
-        """The expert's next message."""
+        """Return the expert's next message."""
         demonstrate = self.expert.demonstrate
         message: Message = await run_in_turn(demonstrate, moment.task, moment.conversation, moment.tools)
         return Action(Tokens.written(self.chat.write(message, moment.tools), Author.EXPERT))
 
     def leave(self, episode: str) -> None:
-        """Nothing is held."""
+        """Do nothing; no state is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointActor:
-    """A model behind an OpenAI-compatible address, to be evaluated and not trained.
+    """A model at an OpenAI-compatible endpoint, for evaluation only.
 
-    It is asked in messages and tools, as its own server shows them; tokens are those the recipe's chat would take.
+    It receives messages and tools, which its own server renders; token counts are those of the recipe's chat.
     """
 
     endpoint: ChatEndpoint
     chat: Chat
     temperature: float
     max_new_tokens: int
-    owner: ClassVar = "the model at its address"
+    owner: ClassVar = "the model at its endpoint"
 
     async def act(self, moment: ActorInput) -> Action:
-        """Its next message.
+        """Return its next message.
 
         Raises:
-            InfrastructureError: It could not be asked, or says no message.
+            InfrastructureError: If the request fails, or the response is not a message.
         """
         options: dict[str, Any] = {
             "temperature": self.temperature,
@@ -159,11 +159,11 @@ class EndpointActor:
         try:
             read = Message.from_openai({**completion.message, "role": "assistant"})
         except ValueError as error:
-            raise InfrastructureError(f"the model at {self.endpoint.url} says no message: {error}") from None
+            raise InfrastructureError(f"the model at {self.endpoint.url} returned no valid message: {error}") from None
         calls = tuple(replace(call, id=f"call_{moment.turn}_{k}") for k, call in enumerate(read.tool_calls))
         message = replace(read, tool_calls=calls, tool_call_id=None)
         ids = self.chat.write(message, moment.tools)
         return Action(Tokens.written(ids, Author.OTHER_AGENT), completion.finish != "length", message=message)
 
     def leave(self, episode: str) -> None:
-        """Nothing is held."""
+        """Do nothing; no state is stored."""

@@ -1,4 +1,5 @@
-"""Which finished groups does the next update take? The oldest, as long as none that is left comes too late.
+"""Selection of the finished groups of the next update: the oldest, unless a remaining one would exceed its staleness
+bound.
 
 A group started at version s must be in an update made at version s + max_staleness or before. A batch may leave out
 groups that are still running, if for every later version u those due by u still fit into the updates until then:
@@ -6,10 +7,11 @@ groups that are still running, if for every later version u those due by u still
     for every u ≥ v:   groups left with s + max_staleness ≤ u   ≤   (u − v) · groups_per_update
 
 Otherwise the update waits for the one that is due. No group is dropped, and long ones are neither starved nor
-preferred. With as many groups in all as admission allows (`admission.py`), waiting always helps.
+preferred. With at most as many groups as admission allows (`staleness_control.py`), waiting always helps.
 
-Easy to get wrong: taking groups as they finish bounds nothing, since a slow one waits for ever longer; dropping what
-is too old bounds it, and deletes long episodes for good.
+Note:
+    If groups are taken as they finish, nothing is bounded, since a slow one waits for ever longer. If old ones are
+    dropped, staleness is bounded, but long episodes are never trained.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ def next_batch(
     groups_per_update: int,
     max_staleness: int,
 ) -> list[int] | None:
-    """The groups the update at `version` takes, ascending; None: it must wait.
+    """Return the groups that the update at `version` takes, ascending; None: it must wait.
 
     Args:
-        finished: Groups that can be taken: number → the version at which each was started.
-        running: Groups that were started and cannot be taken yet.
+        finished: Groups that can be taken: number → version at their start.
+        running: Started groups that cannot be taken yet: number → version at their start.
     """
     if len(finished) < groups_per_update:
         return None

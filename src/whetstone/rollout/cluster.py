@@ -13,10 +13,10 @@ class Cluster(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """Engine that samples from all replicas."""
+        """Return the engine that samples from all replicas."""
         ...
 
-    def spread(self, collector: Collector) -> Collector:
+    def distribute_collector(self, collector: Collector) -> Collector:
         """Return a collector whose groups run in workers if the policy samples them through `engine`.
 
         Any other collector is returned unchanged.

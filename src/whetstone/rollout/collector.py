@@ -1,16 +1,16 @@
-"""How are many episodes run at once? As coroutines, a bounded number of them, each scored as it ends.
+"""Collector: runs many episodes concurrently as coroutines, up to a limit, and scores each one as it ends.
 
-    was:  GroupStream ⇄ Collector ⇄ PlannedGroup     each called the other back
-    is:   GroupStream → plans → Collector → outcomes, in the order they finish → GroupStream
-          Collector → strategy → GroupSampler → EpisodeRequest → play → Trajectory → GroupSampler
-    Here: places, deadlines, retries, records, scores, status. A group knows of it one function, `play`; it knows of a
-    group its requests, and of who consumes its groups nothing.
+    GroupStream → plans → Collector → outcomes, in the order they finish → GroupStream
+    Collector → strategy → GroupSampler → EpisodeRequest → play → Trajectory → GroupSampler
 
-A group starts only when a place is free and nobody waits for one, so tasks may be endless. An episode that
-waits for a tool costs a coroutine; nothing waits for the slowest.
+It manages slots, deadlines, retries, records, scores and status. A group only calls its function `play`.
 
-Easy to get wrong: an episode that failed is not an episode that scored 0. Where the ending is not valid, or
-the reward cannot tell, there is no score, and the trajectory is removed before any statistic.
+A group starts only when a slot is free and no episode waits for one, so tasks may be endless. An episode that waits for
+a tool costs a coroutine; no episode waits for the slowest one.
+
+Note:
+    A failed episode is not an episode with reward 0. If the end reason is invalid, or the reward cannot be computed,
+    there is no score, and the trajectory is removed before any statistic.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from whetstone.causes import Beginning, cause_of
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Chat, Message
-from whetstone.contracts import fulfils
 from whetstone.environments.protocol import Environment, Observation, StepResult
 from whetstone.errors import InfrastructureError, PromptTooLong, RecipeError
-from whetstone.rewards import Compares, Reward, compared, scored
+from whetstone.failure_causes import StartupFailureMonitor, cause_of
+from whetstone.rewards import GroupReward, Reward, score_group, score_trajectory
 from whetstone.rollout.actors import PolicyActor
-from whetstone.rollout.admission import Admission
 from whetstone.rollout.deadlines import GroupClock, MeasuredDeadline
 from whetstone.rollout.episode_inputs import Fork, Limits
 from whetstone.rollout.group_sampler import EpisodeRequest, GroupSampler
 from whetstone.rollout.method import Method
-from whetstone.rollout.optional import Sized
+from whetstone.rollout.optional_protocols import HasGroupSize
 from whetstone.rollout.protocol import Action, Actor, ActorInput, EpisodeRecord, Plan, Strategy
 from whetstone.rollout.runner import run_episode
+from whetstone.rollout.staleness_control import Admission
 from whetstone.rollout.status import RolloutStatus, Watch
 from whetstone.seeding import derive_seed
 from whetstone.tool_calls import ToolWatch
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Author, EndReason, Group, RemovalScope, Task, Tokens, Trajectory, Turn
 from whetstone.waiting import DeadlinePassed, Waits, collect_waits, finish_within, waiting_for
 
@@ -51,67 +51,70 @@ _LONGEST_BACK_OFF = 10.0
 
 @dataclass(slots=True)
 class Collector:
-    """Everything an episode needs, but the task.
+    """Everything an episode needs, except the task.
 
-    Strategies sample through it, by a `GroupSampler` each.
+    Strategies sample through it, each with a `GroupSampler`.
     """
 
     environment: Callable[[], Environment]
-    """Makes a fresh environment for each episode."""
+    """Creates a new environment for each episode."""
     actor: Actor
     chat: Chat
     reward: Reward
     limits: Limits
     max_in_flight: int
-    """Episodes running at once."""
+    """Maximum number of concurrent episodes."""
     infrastructure_retries: int = 2
-    """How often an episode is played again that a server, sandbox or engine failed; then it is invalid."""
+    """Number of retries of an episode after a failure of a server, sandbox or engine; then it is invalid."""
     back_off_seconds: float = 0.1
-    """How long it waits before it is played again; twice as long each time."""
+    """Seconds before the first retry; doubled for each further one."""
     busy_seconds: Callable[[], float] | None = None
-    """For how long the engine has computed in all; for the status alone."""
+    """Returns the total seconds that the engine has computed; used only for the status."""
     record: EpisodeRecord | None = None
-    """Where turns are written down as they come about."""
+    """Record of finished turns."""
     turn_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
-    """Of one action and the answer to it."""
+    """Deadline of one action and its observation."""
     group_deadline: MeasuredDeadline = field(default_factory=MeasuredDeadline)
-    """From a group's first episode; those under way then end by `timeout`, with the turns they have."""
+    """Deadline from a group's first episode; running ones then end by `timeout`, with their turns."""
     reward_timeout_seconds: float | None = None
-    """Of judging an episode, or a group where the reward compares; then there is no score."""
+    """Deadline of the reward of an episode, or of a group if the reward compares; then there is no score."""
     method: Method = field(default_factory=Method)
-    """What is done around each episode."""
+    """Hooks and components of the method."""
     others: Mapping[str, Actor] = field(default_factory=dict)
-    """Who plays in a seat instead, by role."""
+    """Actors that play instead of the policy, by role."""
     expert: Actor | None = None
-    """Who shows how a task is done, where a start asks for it."""
+    """Expert for demonstrations that a start state needs."""
     tool_watch: ToolWatch | None = None
-    """Receives every attempt of an episode."""
+    """Monitor that receives every attempt of an episode."""
     freed: Callable[[], None] | None = None
-    """Told in the task of each episode when it is over and its place free; not where it only pauses."""
+    """Called in the task of each episode when it has ended and its slot is free; not if it only pauses."""
     _places: asyncio.Semaphore = field(init=False)
     _vacant: asyncio.Event = field(init=False)
     too_long: int = field(default=0, init=False)
-    """Tasks whose prompts leave no room for an answer."""
+    """Number of tasks whose prompts leave no room for a response."""
     _watch: Watch = field(init=False)
-    _beginning: Beginning = field(init=False)
-    _room: Beginning = field(init=False)
+    _beginning: StartupFailureMonitor = field(init=False)
+    _room: StartupFailureMonitor = field(init=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
-            raise ValueError(f"max_in_flight: one or more, got {self.max_in_flight}")
+            raise ValueError(f"max_in_flight: must be at least 1, got {self.max_in_flight}")
         self._places = asyncio.Semaphore(self.max_in_flight)
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._watch = Watch()
-        self._beginning, self._room = Beginning(), Beginning("tasks", "fits into the model's context")
+        self._beginning, self._room = (
+            StartupFailureMonitor(),
+            StartupFailureMonitor("tasks", "fits into the model's context"),
+        )
 
     async def sample(self, plan: Plan, *, index: int = 0) -> Trajectory:
-        """One whole episode of the planned group, scored; see `Roller.sample`.
+        """Sample one whole episode of the planned group and score it; see `Roller.sample`.
 
-        A task whose prompt leaves no room for an answer ends by `context_full`, without a turn and without a score.
+        A task whose prompt leaves no room for a response ends by `context_full`, without a turn and without a score.
 
         Raises:
-            NothingScoredError: None of the first few dozen episodes could be scored.
+            NothingScoredError: If none of the first few dozen episodes could be scored.
         """
         sampler = self._sampler(plan)
         try:
@@ -124,25 +127,25 @@ class Collector:
             await sampler.close()
 
     async def group(self, plan: Plan, strategy: Strategy) -> Group:
-        """All trajectories of one plan, and what they cost.
+        """Sample all trajectories of one plan; the group has their costs.
 
         Raises:
-            PromptTooLong: The task's prompt leaves no room for an answer.
-            NothingScoredError: None of the first few dozen episodes could be scored.
+            PromptTooLong: If the task's prompt leaves no room for a response.
+            NothingScoredError: If none of the first few dozen episodes could be scored.
         """
         clock = GroupClock(self.group_deadline.seconds)
-        sampler = self._sampler(plan, strategy.group_size if fulfils(strategy, Sized) else 1, clock)
+        sampler = self._sampler(plan, strategy.group_size if implements_protocol(strategy, HasGroupSize) else 1, clock)
         try:
             group = await strategy(plan.task, sampler)
-        finally:  # where one raised, the task is at fault: nobody goes on with it
+        finally:  # after an exception the task is at fault: no other episode of it runs
             await sampler.close()
         if not clock.is_over:
             self.group_deadline.add([clock.spent])
         with self._watched(f"{plan.name}{plan.task.id}"), waiting_for("its reward"):
-            trajectories = await compared(
+            trajectories = await score_group(
                 self.reward, group.trajectories, plan.task, seconds=self.reward_timeout_seconds
             )
-        if isinstance(self.reward, Compares):
+        if isinstance(self.reward, GroupReward):
             for before, after in zip(group.trajectories, trajectories, strict=True):
                 if before.score is not None:
                     self._beginning.see(None if after.score is not None else cause_of(after))
@@ -151,16 +154,17 @@ class Collector:
     async def groups(
         self, plans: Iterable[Plan], strategy: Strategy, *, admission: Admission | None = None
     ) -> AsyncIterator[Group]:
-        """The group of each plan, in the order they finish. `plans` is read as places become free. The group of a task
-        whose prompt leaves no room for an answer has no trajectory, and is counted in `too_long`.
+        """Yield the group of each plan, in the order they finish. `plans` is read as slots become free.
+
+        The group of a task whose prompt leaves no room for a response has no trajectory, and is counted in `too_long`.
 
         Args:
-            strategy: How the trajectories of each come about.
-            admission: Asked before each group, so that sampling does not run too far ahead of learning.
+            strategy: Samples the trajectories of each group.
+            admission: Awaited before each group, so that sampling does not run too far ahead of training.
 
         Raises:
-            WhetstoneError: Nothing can be played, or scored; those that finished before it were handed on, the others
-                are cancelled.
+            WhetstoneError: If nothing can be played, or scored. Groups that finished before are yielded first, the
+                others are cancelled.
         """
 
         async def admitted() -> AsyncGenerator[Plan]:
@@ -181,16 +185,16 @@ class Collector:
                     yield outcome.group
 
     async def outcomes(self, plans: AsyncGenerator[Plan], strategy: Strategy) -> AsyncGenerator[GroupOutcome]:
-        """What each plan came to, in the order they finish; whoever asks decides what a failure means.
+        """Yield the outcome of each plan, in the order they finish; the caller handles failures.
 
         Args:
-            plans: Asked for the next one when there is a place for it; it may let wait. Where it fails, that is raised
-                behind what was begun before. It is closed at the end.
-            strategy: How the trajectories of each come about.
+            plans: Read when a slot is free; the generator may wait. If it raises, the exception is raised after the
+                running groups have finished. It is closed at the end.
+            strategy: Samples the trajectories of each group.
         """
         running: set[asyncio.Task[GroupOutcome]] = set()
         finished: asyncio.Queue[asyncio.Task[GroupOutcome] | None] = asyncio.Queue()
-        # a strategy may think before it samples; no more groups are open than could all run
+        # a strategy may wait before it samples, so the number of open groups is limited, too
         open_groups = asyncio.Semaphore(self.max_in_flight)
 
         def hand_on(group: asyncio.Task[GroupOutcome]) -> None:
@@ -209,7 +213,7 @@ class Collector:
                     group = asyncio.ensure_future(self._outcome(plan, strategy))
                     running.add(group)
                     group.add_done_callback(hand_on)
-                    for _ in range(5):  # until its samples have asked for their places
+                    for _ in range(5):  # until its samples have requested their slots
                         await asyncio.sleep(0)
                     await room()
 
@@ -220,45 +224,45 @@ class Collector:
                 group = await finished.get()
                 if group is not None:
                     yield await group
-            await feeder  # raises where the source of the plans failed
+            await feeder  # raises the exception of `plans`
         finally:
             left = [feeder, *running]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            while not finished.empty():  # what came behind a failure is not said again
+            while not finished.empty():  # retrieve later exceptions, which are not raised
                 group = finished.get_nowait()
                 if group is not None and not group.cancelled():
                     group.exception()
 
     @property
     def moved(self) -> int:
-        """A count that grows with everything an engine or environment gets done."""
+        """Return a counter that grows with all progress of an engine or environment."""
         return self._watch.moved
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """(episode, what it waits for, seconds), the longest first."""
+        """Return (episode, component it waits for, seconds), the longest wait first."""
         now = time.perf_counter()
-        doing = [(episode, waits.current()) for episode, waits in list(self._watch.doing.items())]
+        doing = [(episode, waits.current_wait()) for episode, waits in list(self._watch.doing.items())]
         waits = [(episode, current[0], now - current[1]) for episode, current in doing if current is not None]
         return sorted(waits, key=lambda wait: -wait[2])
 
     def status(self) -> RolloutStatus:
-        """What is going on right now."""
+        """Return the current status."""
         return self._watch.status(self.busy_seconds() if self.busy_seconds is not None else None)
 
     def conclude(self) -> None:
-        """No more episodes are to come.
+        """Record that no further episodes follow.
 
         Raises:
-            NothingScoredError: There were some, and none could be scored.
+            NothingScoredError: If there were some, and none could be scored.
         """
         self._beginning.conclude()
 
     async def _outcome(self, plan: Plan, strategy: Strategy) -> GroupOutcome:
         try:
             return GroupOutcome(plan, await self.group(plan, strategy))
-        except Exception as failure:  # a strategy is foreign code, whatever it raises
+        except Exception as failure:  # a strategy may raise anything
             return GroupOutcome(plan, Group(plan.task, (), plan.number), failure)
 
     def _sampler(self, plan: Plan, group_size: int = 1, clock: GroupClock | None = None) -> GroupSampler:
@@ -298,7 +302,9 @@ class Collector:
             if request.only_pauses(trajectory):
                 return trajectory
             with waiting_for("its reward"):
-                trajectory = await scored(self.reward, trajectory, request.task, seconds=self.reward_timeout_seconds)
+                trajectory = await score_trajectory(
+                    self.reward, trajectory, request.task, seconds=self.reward_timeout_seconds
+                )
         if trajectory.ended is not EndReason.TIMEOUT:
             self.turn_deadline.add(turn.generation_seconds + turn.environment_seconds for turn in trajectory.turns)
         self._see(trajectory)
@@ -306,7 +312,7 @@ class Collector:
 
     @contextmanager
     def _watched(self, name: str) -> Iterator[None]:
-        """Show the watchdog the waits of the block."""
+        """Make the waits of the block visible to the watchdog."""
         waits = self._watch.doing[name] = Waits(self._watch.advance)
         try:
             with collect_waits(waits):
@@ -315,13 +321,13 @@ class Collector:
             self._watch.doing.pop(name, None)
 
     async def _demonstrated(self, plan: Plan) -> Trajectory:
-        """The expert's episode of the planned task; not scored.
+        """Play the expert's episode of the planned task; not scored.
 
         Raises:
-            RecipeError: There is no expert.
+            RecipeError: If there is no expert.
         """
         if self.expert is None:
-            needed = "needs the turns of an expert, and the task source has none; choose one with an expert"
+            needed = "needs an expert, and the task source has none; choose a source with an expert"
             raise RecipeError(f"rollout.start_states: {needed}")
         return await run_episode(
             plan.task,
@@ -341,7 +347,7 @@ class Collector:
         if trajectory.score is None:
             if trajectory.ended is not EndReason.ABORTED:
                 self._beginning.see(cause_of(trajectory))
-        elif not isinstance(self.reward, Compares):  # that says no more before the group is whole
+        elif not isinstance(self.reward, GroupReward):  # a group reward is computed when the group is complete
             self._beginning.see(None)
 
     def _see_vacancy(self) -> None:
@@ -351,9 +357,9 @@ class Collector:
             self._vacant.clear()
 
     async def _attempts(self, request: EpisodeRequest, fork: Fork | None, clock: GroupClock) -> Trajectory:
-        """Play the episode, again where what failed was not its own."""
+        """Play the episode, with retries after failures of the infrastructure."""
         id = request.id
-        # who sits at a table cannot begin again by himself
+        # one player of a game cannot restart without the others
         retries, record = (0, None) if request.seat is not None else (self.infrastructure_retries, self.record)
         limits = replace(self.limits, turn_timeout_seconds=self.turn_deadline.seconds)
         for attempt in range(retries + 1):
@@ -367,7 +373,7 @@ class Collector:
             try:
                 trajectory = await run_episode(
                     request.task,
-                    environment=await self._made(),
+                    environment=await self._try_make(),
                     actor=_WatchedActor(actor, self._watch),
                     chat=self.chat,
                     limits=clock.bound(replace(limits, max_turns=request.max_turns)),
@@ -376,7 +382,7 @@ class Collector:
                     record=record,
                     fork=fork,
                     greedy=request.greedy,
-                    around=request.hooks,
+                    hooks=request.hooks,
                     seat=request.seat,
                 )
             except BaseException:
@@ -394,15 +400,16 @@ class Collector:
         return trajectory
 
     async def _make(self) -> Environment:
-        """Make an environment with the method's wrapper, in a thread: its constructor and those of tools may block."""
-        made: Environment = await finish_within(
+        """Create an environment with the method's wrapper, in a thread: constructors of environment and tools may
+        block."""
+        environment: Environment = await finish_within(
             self.limits.timeout_seconds, call_user_function(self.environment), owner="its environment (constructor)"
         )
         wrap = self.method.environment_wrapper
-        return wrap(made, self._judged) if wrap is not None else made
+        return wrap(environment, self._judged) if wrap is not None else environment
 
-    async def _made(self) -> Environment:
-        """Make an environment; if that fails, one that says why when the episode begins."""
+    async def _try_make(self) -> Environment:
+        """Create an environment; if that fails, one that raises the error at reset."""
         try:
             return await self._make()
         except DeadlinePassed as late:
@@ -422,32 +429,35 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What a plan came to."""
+    """Result of a plan."""
 
     plan: Plan
     group: Group
-    """Without a trajectory where it failed."""
+    """The group; without a trajectory if it failed."""
     failure: Exception | None = None
-    """What the strategy raised, `PromptTooLong` where the task leaves no room for an answer."""
+    """Exception of the strategy; `PromptTooLong` if the task leaves no room for a response."""
 
 
-def plans_of(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:
-    """A plan for each task, with the same seed; a task that stands here again has draws of its own."""
+def make_plans(tasks: Iterable[Task], *, seed: int, name: str = "") -> Iterator[Plan]:
+    """Yield a plan for each task, with the same seed.
+
+    A task that occurs again is sampled with another seed.
+    """
     seen: Counter[str] = Counter()
     for number, task in enumerate(tasks):
-        again = seen[task.id]
+        repeat = seen[task.id]
         seen[task.id] += 1
         yield Plan(
             task,
-            seed=derive_seed(seed, "again", again) if again else seed,
+            seed=derive_seed(seed, "again", repeat) if repeat else seed,
             number=number,
-            name=f"{name}again-{again}/" if again else name,
+            name=f"{name}again-{repeat}/" if repeat else name,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _WatchedActor:
-    """Counts how many episodes are with their actor, as against their tools."""
+    """Counts episodes whose actor is working, as opposed to those that wait for tools."""
 
     actor: Actor
     watch: Watch
@@ -468,7 +478,7 @@ class _WatchedActor:
 
 @dataclass(frozen=True, slots=True)
 class _Unmade:
-    """Stands for an environment that could not be made."""
+    """Placeholder of an environment whose creation failed."""
 
     failure: BaseException
 
@@ -479,4 +489,4 @@ class _Unmade:
         raise self.failure
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; no resource is open."""

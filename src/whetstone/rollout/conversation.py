@@ -1,9 +1,10 @@
-"""How does a person speak with a policy that has tools? His line, its calls with their results, its answer; and again.
+"""Interactive conversation with a policy that has tools: the user's line, calls with their results, and the response.
 
-The environment is the recipe's, begun once with the first line as its task's prompt. An action that calls nothing is an
-answer and goes to the person; the environment never sees it.
+The environment is the recipe's, reset once with the first line as its task's prompt. An action without a call is a
+response to the user; the environment does not receive it.
 
-Easy to get wrong: what the policy said goes on as the tokens it sampled, as in an episode, not as text read back.
+Note:
+    As in an episode, the history contains the tokens that the policy sampled, not the text tokenized again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from whetstone.errors import PromptTooLong
 from whetstone.inference import Engine, GenerateRequest, Sampling
 from whetstone.rollout.episode_inputs import Limits
 from whetstone.seeding import derive_seed
-from whetstone.tools.threads import call_user_function
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Task
 
 _EPISODE = "conversation"
@@ -27,9 +28,9 @@ class Conversation:
     """One conversation.
 
     Args:
-        task: Whose world the tools are in; its prompt is not asked.
-        sampling: `stop_ids` and `seed` are filled in for each turn.
-        limits: `max_turns` for each line.
+        task: Task that sets up the environment of the tools; its prompt is not used.
+        sampling: Sampling parameters; `stop_ids` and `seed` are set for each turn.
+        limits: Limits; `max_turns` is per line of the user.
     """
 
     def __init__(
@@ -40,17 +41,17 @@ class Conversation:
         self._task, self._sampling, self._limits, self._seed = task, sampling, limits, seed
         self._context: Context | None = None
         self._said: Sequence[int] = ()
-        """[T] what the policy sampled last."""
+        """[T] Tokens that the policy sampled last."""
         self._tools: Sequence[ToolSpec] = ()
         self._turn = 0
 
     async def say(self, line: str) -> AsyncIterator[Message]:
-        """What the policy says and calls, and what its tools answer, until it answers without a call.
+        """Yield the messages of the policy and of its tools, until the policy responds without a call.
 
         Raises:
-            PromptTooLong: The conversation leaves no room in the model's context.
+            PromptTooLong: If the conversation leaves no room in the model's context.
         """
-        context = await self._asked(line)
+        context = await self._extend_context(line)
         for _ in range(self._limits.max_turns):
             if len(context.ids) >= self._limits.context_length:
                 raise PromptTooLong(
@@ -73,12 +74,12 @@ class Conversation:
                 return
 
     async def close(self) -> None:
-        """Let go of the environment."""
+        """Release the engine's cache and close the environment."""
         self._engine.forget(_EPISODE)
         await call_user_function(self._environment.close)
 
-    async def _asked(self, line: str) -> Context:
-        """Everything up to the line that was just said."""
+    async def _extend_context(self, line: str) -> Context:
+        """Return the context up to the last line of the user."""
         if self._context is not None:
             return self._chat.extend(self._context, self._said, [user(line)])
         task = replace(self._task, prompt=line)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.rollout.protocol import Actor, Probed
 from whetstone.trajectory import EndReason
 from whetstone.waiting import BACKEND, DeadlinePassed
 
 
 class Stage(Enum):
-    """What an episode is doing; it decides to whom a passed deadline is attributed."""
+    """Stage of an episode, by which a passed deadline is attributed."""
 
     OPEN = auto()
     ACT = auto()
@@ -27,7 +27,7 @@ class TurnTooLong(Exception):
         self.passed, self.number = passed, number
 
 
-async def blame(
+async def attribute_deadline(
     late: DeadlinePassed, stage: Stage, actor: Actor, *, turns: int, turn: int = 0
 ) -> tuple[EndReason, str]:
     """Decide whether the policy or the infrastructure used up the time; (end reason, error).
@@ -41,8 +41,8 @@ async def blame(
         turn: Number of the turn whose deadline passed; 0: the deadline of the episode.
     """
     is_infrastructure = not turns or stage is Stage.VERDICT or BACKEND in late.owner
-    if not is_infrastructure and stage is Stage.ACT and fulfils(actor, Probed):
+    if not is_infrastructure and stage is Stage.ACT and implements_protocol(actor, Probed):
         is_infrastructure = not await actor.is_answering()
     if is_infrastructure:
         return EndReason.INFRASTRUCTURE, f"{late.owner} did not answer within {late.seconds:g} s"
-    return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not over after {late.seconds:g} s"
+    return EndReason.TIMEOUT, f"{f'turn {turn} ' if turn else ''}not finished after {late.seconds:g} s"

@@ -47,7 +47,7 @@ class MeasuredDeadline:
 
     @property
     def seconds(self) -> float | None:
-        """The deadline; None: there is none, or not yet."""
+        """Return the deadline in seconds; None if there is none, or not yet."""
         return self.timeout if isinstance(self.timeout, int | float) else self._seconds
 
 
@@ -73,24 +73,24 @@ def deadline_metrics(deadlines: Mapping[str, MeasuredDeadline]) -> dict[str, flo
 
 @dataclass(slots=True)
 class GroupClock:
-    """How much of its time a group has used."""
+    """Time that a group has used."""
 
     timeout_seconds: float | None
-    """From its first episode; None: it may take as long as it does."""
+    """Deadline in seconds from its first episode; None: no deadline."""
     began: float | None = None
 
     def start(self) -> None:
-        """An episode of it has its place."""
+        """Start the clock when the first episode has its slot."""
         self.began = self.began or time.perf_counter()
 
     @property
     def spent(self) -> float:
-        """Seconds since its first episode started; 0 before that."""
+        """Return the seconds since its first episode started; 0 before that."""
         return time.perf_counter() - (self.began or time.perf_counter())
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left for another attempt."""
+        """Return whether no time is left for another attempt."""
         return self.timeout_seconds is not None and self.spent >= self.timeout_seconds
 
     def bound(self, limits: Limits) -> Limits:

@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from whetstone.rollout.context_builder import Overflow
 from whetstone.rollout.protocol import ContextTransform, EpisodeKey, Rewrite, Siblings, Splice, Stop
-from whetstone.rollout.reading import Overflow
 from whetstone.trajectory import Costs, Turn
 from whetstone.waiting import CLOSE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an episode may use."""
+    """Limits of an episode."""
 
     max_turns: int
     context_length: int
-    """Tokens the model can have in view."""
+    """Maximum number of tokens in the model's context."""
     timeout_seconds: float
-    """From reset to end, waiting included."""
+    """Deadline in seconds from reset to end, waiting included."""
     turn_timeout_seconds: float | None = None
-    """One action and the environment's answer to it, waiting included; None: as long as the episode may take."""
+    """Deadline in seconds of one action and its observation, waiting included; None: only that of the episode."""
 
     @property
     def close_seconds(self) -> float:
-        """Deadline for closing the environment at the end of the episode."""
+        """Return the deadline for closing the environment at the end of the episode."""
         return min(self.timeout_seconds, CLOSE_SECONDS) or CLOSE_SECONDS
 
 
@@ -36,8 +36,8 @@ class Fork:
 
     turns: tuple[Turn, ...]
     """Shared turns: the same objects in both."""
-    world: int
-    """The seed of the other's environment."""
+    environment_seed: int
+    """Seed of the other episode's environment."""
     splice: Splice | None = None
     """Tokens at the start of its first new action."""
     snapshot: Any = None
@@ -51,11 +51,11 @@ class EpisodeHooks:
     occasion: EpisodeKey
     context_transforms: tuple[ContextTransform, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
-    """By name."""
+    """Stops by name."""
     rewrites: tuple[Rewrite, ...] = ()
     overflow: Overflow = "drop"
     siblings: Siblings = field(default_factory=Siblings)
-    """Kept up to date by the episode."""
+    """Progress of the group's episodes; each episode updates it."""
     costs: Costs = field(default_factory=Costs)
     """Costs of the episode, including failed attempts."""
     on_turn: Callable[[Turn], None] = lambda turn: None

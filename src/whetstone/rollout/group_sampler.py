@@ -1,9 +1,10 @@
-"""What may a strategy do with its group? Sample and fork, with everything the recipe's method does around an episode.
+"""Sampling interface of one group: samples and forks episodes with the hooks of the recipe's method.
 
-The group owns its requests. Each is whole: whoever plays it is told all there is to know, and asks the group nothing.
+The group creates its requests. Each request is complete: the player needs nothing else from the group.
 
-Easy to get wrong: an episode may fork from one that still runs. What they share is what was over when it was asked for;
-where the other is then played again, because a server failed, they share nothing.
+Note:
+    An episode can fork from a running one. They share the turns that were finished at the time of the request; if the
+    parent is then played again, because a server failed, they share nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from whetstone.environments.protocol import SeatRequest
 from whetstone.rollout.episode_inputs import EpisodeHooks, Fork
 from whetstone.rollout.method import Method
 from whetstone.rollout.protocol import (
-    Allowance,
     ContextTransform,
     EpisodeKey,
+    GroupBudget,
     Plan,
     Running,
     Siblings,
@@ -39,8 +40,8 @@ class RunningEpisode:
 
     id: str
     turns: list[Turn] = field(default_factory=list)
-    world: int = 0
-    """The seed of its environment."""
+    environment_seed: int = 0
+    """Seed of its environment."""
     snapshots: dict[int, Any] = field(default_factory=dict)
     task: asyncio.Task[Trajectory] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,56 +68,56 @@ class RunningEpisode:
 
     @property
     def over(self) -> tuple[Turn, ...]:
-        """Its turns so far."""
+        """Return its turns so far."""
         assert self.task is not None
         return self.task.result().turns if self.task.done() else tuple(self.turns)
 
     def observe(self, turn: Turn) -> None:
-        """One more turn is over."""
+        """Add a finished turn."""
         self.turns.append(turn)
         self._changed.set()
 
     def forget(self) -> None:
-        """It is played from its start."""
+        """Discard the turns: the episode is played again from its start."""
         self.turns.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """An episode a group wants, with all that is needed to play it."""
+    """Request of a group for an episode, with everything that is needed to play it."""
 
     id: str
     task: Task
     seed: int
     hooks: EpisodeHooks
     begins: Callable[[], Awaitable[Fork | None]]
-    """Where it begins, None at the beginning. Awaited when the episode has its place: an expert may have to be played
-    first, in that place."""
+    """Function that returns the start of the episode; None: the reset state. Awaited when the episode has its slot,
+    since an expert may have to be played first, in that slot."""
     max_turns: int
-    """After which it ends, or pauses."""
+    """Number of turns after which it ends or pauses."""
     whole_turns: int
-    """After which an episode of the group is over."""
+    """Number of turns after which an episode of the group ends."""
     parent: str | None = None
-    """The episode it parts from."""
+    """Id of the episode it forks from."""
     shared: tuple[Turn, ...] = ()
-    """What it has in common with that."""
+    """Turns shared with the parent."""
     greedy: bool = False
     seat: SeatRequest | None = None
     """Its seat in a game of several players; None: the policy is the only player."""
     hinted: bool = False
-    """Whether it reads what its siblings do not."""
+    """Whether it has a context transform that its siblings do not have."""
 
     @property
     def role(self) -> str:
-        """Name of its seat; empty if the policy is the only player."""
+        """Return the name of its role; empty if the policy is the only player."""
         return self.seat.role if self.seat is not None else ""
 
     def only_pauses(self, trajectory: Trajectory) -> bool:
-        """Whether its end is a pause: somebody goes on from there, so it is not scored."""
+        """Return whether its end is a pause: the episode is continued from there, so it is not scored."""
         return trajectory.ended is EndReason.MAX_TURNS and len(trajectory.turns) < self.whole_turns
 
     def placed(self, trajectory: Trajectory, fork: Fork | None) -> Trajectory:
-        """The trajectory with what is known of where it parted."""
+        """Return the trajectory with its parent, role and marks."""
         count = len(self.shared)
         marks = trajectory.marks
         if self.parent is not None and trajectory.turns[:count] == self.shared:
@@ -129,19 +130,19 @@ class EpisodeRequest:
 
 
 EpisodePlayer = Callable[[EpisodeRequest], Awaitable[Trajectory]]
-"""Plays what is asked for when there is a place for it: the trajectory, scored unless it only pauses."""
+"""Plays a requested episode when a slot is free: the trajectory, scored unless it only pauses."""
 
 
 class GroupSampler:
-    """The roller of one group; see `Roller`.
+    """Sampler of one group; see `Roller`.
 
     Args:
         play: Plays its episodes.
-        method: What is done around each of them.
-        max_turns: An episode may have, unless the recipe allocates otherwise.
-        encode: A text as the policy's tokens.
-        demonstrate: Plays the expert's episode, for a start that asks for one.
-        group_size: How many episodes it is to have, unless the recipe allocates otherwise.
+        method: Hooks for each of them.
+        max_turns: Maximum number of turns per episode, unless the recipe allocates another one.
+        encode: Tokenizes a text.
+        demonstrate: Plays the expert's episode, for a start state that needs one.
+        group_size: Number of episodes, unless the recipe allocates another one.
     """
 
     def __init__(
@@ -157,11 +158,11 @@ class GroupSampler:
     ) -> None:
         self.plan, self.method = plan, method
         self.occasion = EpisodeKey(plan.task, plan.seed, plan.step, 0, group_size)
-        allowance = method.allocate(self.occasion) if method.allocate is not None else Allowance()
+        allowance = method.allocate(self.occasion) if method.allocate is not None else GroupBudget()
         self.max_turns = max_turns if allowance.max_turns is None else allowance.max_turns
         """See `Roller.max_turns`."""
         self.costs = Costs()
-        """Of all its episodes, discarded ones among them."""
+        """Costs of all its episodes, including discarded ones."""
         self._play, self._encode, self._demonstrate = play, encode, demonstrate
         self._group_size = allowance.group_size
         self._siblings = Siblings()
@@ -191,7 +192,7 @@ class GroupSampler:
         view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
-        table: int = 0,
+        table: int | None = 0,
     ) -> Trajectory:
         """See `Roller.sample`."""
         begun = self._begin(index, greedy=greedy, view=view, max_turns=max_turns, seat=seat, table=table)
@@ -231,7 +232,7 @@ class GroupSampler:
         view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
-        table: int = 0,
+        table: int | None = 0,
     ) -> RunningEpisode:
         running = RunningEpisode(f"{self.plan.name}{self.plan.task.id}#{index}")
         request = EpisodeRequest(
@@ -247,7 +248,7 @@ class GroupSampler:
             parent=parent.id if parent is not None else None,
             shared=shared,
             greedy=greedy,
-            seat=self._seat(seat, table) if seat else None,
+            seat=self._seat(seat, index, table) if seat else None,
             hinted=view is not None,
         )
         self._running[running.id] = running
@@ -265,7 +266,7 @@ class GroupSampler:
         return replace(trajectory, greedy=True, removal=RemovalScope.BEFORE_BASELINE) if request.greedy else trajectory
 
     async def close(self) -> None:
-        """Nothing of it goes on."""
+        """Cancel all its episodes."""
         tasks: list[asyncio.Task[Any] | None] = [self._start, *(running.task for running in self._running.values())]
         begun = [task for task in tasks if task is not None]
         for task in begun:
@@ -274,15 +275,15 @@ class GroupSampler:
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
         """See `Demonstrator.demonstration`."""
-        return await self._demonstrate(), self._world(0)
+        return await self._demonstrate(), self._environment_seed(0)
 
-    def _seat(self, role: str, table: int) -> SeatRequest:
-        """Return the seat of a role in one of the games of the group."""
-        seed = derive_seed(self.plan.seed, self.plan.task.id, "table", table)
-        return SeatRequest(role, f"{self.plan.name}{self.plan.task.id}/{seed}", seed)
+    def _seat(self, role: str, index: int, table: int | None) -> SeatRequest:
+        """Return the seat of a role in one of the games of the group, or in a separate game."""
+        seed = derive_seed(self.plan.seed, self.plan.task.id, "table", index if table is None else table)
+        return SeatRequest(role, f"{self.plan.name}{self.plan.task.id}/{seed}" if table is not None else "", seed)
 
     def _hooks(self, running: RunningEpisode, index: int, view: ContextTransform | None) -> EpisodeHooks:
-        """What is done around an episode."""
+        """Return the hooks of an episode."""
         method = self.method
         return EpisodeHooks(
             occasion=replace(self.occasion, index=index),
@@ -297,30 +298,30 @@ class GroupSampler:
         )
 
     async def _started(self, running: RunningEpisode, index: int) -> Fork | None:
-        """Behind what all of the group begin behind, where there is such a thing."""
+        """Return the common start of the group's episodes; None if there is none."""
         prefix = await self._prefix()
-        running.world = prefix.world if prefix is not None else self._world(index)
-        return None if prefix is None else Fork(prefix.turns, prefix.world)
+        running.environment_seed = prefix.environment_seed if prefix is not None else self._environment_seed(index)
+        return None if prefix is None else Fork(prefix.turns, prefix.environment_seed)
 
     async def _prefix(self) -> StartPrefix | None:
         if self.method.start is None:
             return None
         if self._start is None:
-            self._start = asyncio.ensure_future(self._found(self.method.start))
+            self._start = asyncio.ensure_future(self._compute_prefix(self.method.start))
         return await asyncio.shield(self._start)
 
-    async def _found(self, start: Start) -> StartPrefix | None:
+    async def _compute_prefix(self, start: Start) -> StartPrefix | None:
         prefix = await start(self.occasion, self)
         return prefix if prefix is not None and prefix.turns else None
 
-    def _world(self, index: int) -> int:
-        """The seed of the environment of an episode that begins anew."""
+    def _environment_seed(self, index: int) -> int:
+        """Return the seed of the environment of an episode that starts from the reset state."""
         return derive_seed(derive_seed(self.plan.seed, self.plan.task.id, index), "environment")
 
 
 async def _parted(
     running: RunningEpisode, parent: RunningEpisode, shared: tuple[Turn, ...], splice: Splice | None
 ) -> Fork:
-    """Behind what it shares with another, in its world."""
-    running.world = parent.world
-    return Fork(shared, parent.world, splice, parent.snapshots.get(len(shared)))
+    """Return the point of a fork: after the shared turns, in the parent's environment."""
+    running.environment_seed = parent.environment_seed
+    return Fork(shared, parent.environment_seed, splice, parent.snapshots.get(len(shared)))

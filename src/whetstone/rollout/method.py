@@ -1,13 +1,13 @@
-"""What makes one method of this field another? Which parts it names for the thirteen primitives; nothing else.
+"""Components of a training method, one for each primitive that the recipe names.
 
-    sample, fork       strategy                  partner      who answers in the environment's place
-    allocate           how much a group may use  start        where its episodes begin
-    view               what the policy reads     stop         when an episode is to end
-    rewrite            what becomes of history   inject       what stored trajectories a group, or an update, is given
-    select             what is learned from      refill       which groups count
+    sample, fork       strategy                  partner      wrapper of the environment
+    allocate           budget of a group         start        start state of its episodes
+    view               context of the policy     stop         early stopping of an episode
+    rewrite            rewritten history         inject       stored trajectories for a group or an update
+    select             trained trajectories      refill       accepted groups
     task distribution  curriculum                task generation   a source of tasks
 
-A recipe that names none is the plainest: independent episodes of the source's tasks, in their order.
+Without components, a recipe samples independent episodes of the source's tasks, in their order.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.contracts import fulfils
 from whetstone.renames import stored_name
+from whetstone.rollout.context_builder import Overflow
 from whetstone.rollout.group_sources import MixedSource
-from whetstone.rollout.optional import AtEvaluation, EvaluatedAs, KeepsDrawn, Measures, TrainsModel
+from whetstone.rollout.optional_protocols import (
+    AtEvaluation,
+    EvaluatedAs,
+    ReportsMetrics,
+    StoresTrajectories,
+    TrainsModel,
+)
 from whetstone.rollout.protocol import (
     Allocation,
     ContextTransform,
@@ -34,7 +41,6 @@ from whetstone.rollout.protocol import (
     Stop,
     TrajectoryFilter,
 )
-from whetstone.rollout.reading import Overflow
 from whetstone.tasks import Curriculum
 
 ROLLOUT_KEYS: Mapping[str, str] = {
@@ -63,13 +69,13 @@ class Method:
     sources: Mapping[str, MixedSource] = field(default_factory=dict)
     """Sources of groups by name; `stored` is `reinforcement.offline_mixture`."""
     reward: Any = None
-    """Where it learns on from how steps went; judging is the collector's."""
+    """Reward, if it is stateful; the collector computes rewards."""
     overflow: Overflow = "drop"
     steps_before: int = 0
-    """Steps that what its parts remember saw before the first of this run."""
+    """Number of steps that the loaded state of its components covers before the first step of this run."""
 
     def parts(self) -> Iterator[tuple[str, Any]]:
-        """(name, part) of each, in the order of a step."""
+        """Yield (name, component) in the order of a step."""
         for key in ("curriculum", "allocate", "start", "environment_wrapper", "dynamic_sampling", "reward"):
             part = getattr(self, key)
             if part is not None:
@@ -81,8 +87,8 @@ class Method:
                 yield f"{key}.{name}", part
 
     def at_evaluation(self) -> Method:
-        """What of it is there when the policy is evaluated: what belongs to the agent, not to its training."""
-        kept = {
+        """Return the method at evaluation: components that belong to the agent, not to its training."""
+        components = {
             key: {name: part for name, part in (getattr(self, key) or {}).items() if _evaluated(part)}
             for key in ("context_transforms", "stops", "rewrites")
         }
@@ -90,11 +96,11 @@ class Method:
         return replace(
             Method(overflow=self.overflow, environment_wrapper=wrapper),
             context_transforms={
-                name: part.evaluated if fulfils(part, EvaluatedAs) else part
-                for name, part in kept["context_transforms"].items()
+                name: part.evaluated if implements_protocol(part, EvaluatedAs) else part
+                for name, part in components["context_transforms"].items()
             },
-            stops=kept["stops"],
-            rewrites=kept["rewrites"],
+            stops=components["stops"],
+            rewrites=components["rewrites"],
         )
 
     async def observe_step(self, outcome: StepOutcome) -> None:
@@ -103,46 +109,46 @@ class Method:
         if any(_trains_model(part) for _, part in self.parts()):
             await run_in_compute_thread(self.observe, outcome, trains_model=True)
 
-    def observe(self, heard: StepOutcome, *, trains_model: bool | None = None) -> None:
-        """Tell every part that remembers how a step went.
+    def observe(self, outcome: StepOutcome, *, trains_model: bool | None = None) -> None:
+        """Pass the result of a step to every stateful component.
 
         Args:
-            trains_model: Tell only the parts that train a model, or only the others; None: all.
+            trains_model: Only the components that train a model, or only the others; None: all.
         """
-        heard = replace(heard, step=self.steps_before + heard.step)
+        outcome = replace(outcome, step=self.steps_before + outcome.step)
         for _, part in self.parts():
             if isinstance(part, Stateful) and trains_model in (None, _trains_model(part)):
-                part.observe(heard)
+                part.observe(outcome)
 
     def state(self) -> dict[str, Any]:
-        """The state of each component, by its stored name."""
+        """Return the state of each component, by its stored name."""
         return {stored_name(name): part.state() for name, part in self.parts() if isinstance(part, Stateful)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Remember what `state` said; a part it does not know begins with nothing."""
+        """Restore the states of components; a component that is not in `state` keeps its initial state."""
         for name, part in self.parts():
             if isinstance(part, Stateful) and stored_name(name) in state:
                 part.load_state(state[stored_name(name)])
 
     def hand_on(self, state: Mapping[str, Any]) -> None:
-        """Begin with what parts of an earlier run remembered."""
+        """Restore the states of components from an earlier run."""
         self.load_state(state)
         for name, part in self.parts():
-            if stored_name(name) in state and fulfils(part, KeepsDrawn):
+            if stored_name(name) in state and implements_protocol(part, StoresTrajectories):
                 part.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """What parts have to say of themselves, each under its name."""
-        said: dict[str, float] = {}
+        """Return the metrics of all components, each under its name."""
+        metrics: dict[str, float] = {}
         for name, part in self.parts():
-            if fulfils(part, Measures):
-                said |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
-        return said
+            if implements_protocol(part, ReportsMetrics):
+                metrics |= {f"{name.replace('.', '/', 1)}/{key}": value for key, value in part.metrics().items()}
+        return metrics
 
 
 def _trains_model(part: Any) -> bool:
-    return fulfils(part, TrainsModel) and part.trains_model
+    return implements_protocol(part, TrainsModel) and part.trains_model
 
 
 def _evaluated(part: Any) -> bool:
-    return fulfils(part, AtEvaluation) and part.at_evaluation
+    return implements_protocol(part, AtEvaluation) and part.at_evaluation

@@ -1,10 +1,10 @@
-"""The seams of the rollout room: who acts in an episode, and the primitives every method is made of.
+"""Interfaces of rollouts: actors, strategies, and the primitives that methods are composed of.
 
     allocate → start → view → { sample, fork with stop, partner, view of each turn } → score → rewrite
-    → inject → select → refill → (advantage, update) → what is remembered
+    → inject → select → refill → (advantage, update) → observe
 
-A method names parts for some of these in its recipe. What a part remembers from step to step, it says in `state`, and
-it is in the checkpoint. What a part may have beside what its place asks for, `optional.py` says.
+The recipe names a component for each primitive that a method uses. A component returns its state in `state`, and the
+checkpoint contains it. `optional_protocols.py` has the optional members of components.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from whetstone.trajectory import Author, CallRecord, Group, OffPolicy, Task, Tok
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an actor produced in one turn."""
+    """Output of an actor in one turn."""
 
     tokens: Tokens
     complete: bool = True
-    """Whether the turn was ended by the actor rather than by a limit."""
+    """Whether the actor ended the turn, rather than a limit."""
     queue_seconds: float = 0.0
     message: Message | None = None
-    """What it says, from one who speaks in messages; None: what its tokens say."""
+    """Message of an actor that produces messages; None: parsed from the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A group to be."""
+    """A group to sample."""
 
     task: Task
     seed: int
-    """With the task's id and a sample's index it decides the sample's draws."""
+    """Random seed; the task's id, the index of a sample and this seed determine the sampling of that sample."""
     number: int = 0
-    """Its place among the groups of a run, in the order they are started."""
+    """Index among the groups of a run, in the order of their start."""
     name: str = ""
-    """Begins the id of each of its trajectories, so that ids differ between groups."""
+    """Prefix of the ids of its trajectories, so that ids differ between groups."""
     step: int = 0
-    """Updates made when it was planned."""
+    """Updates made when the group was planned."""
     chosen: int | Task = 0
-    """Which of the source's tasks it is, or the task that was made."""
+    """Index of the task in the source, or the generated task."""
 
 
 NOTHING = Tokens.written((), Author.INSERTED)
@@ -55,7 +55,7 @@ NOTHING = Tokens.written((), Author.INSERTED)
 
 @dataclass(frozen=True, slots=True)
 class ActorInput:
-    """What an actor knows when it is its turn."""
+    """Input of an actor for one turn."""
 
     task: Task
     context: Context
@@ -65,36 +65,36 @@ class ActorInput:
     turn: int
     seed: int
     greedy: bool = False
-    """Whether nothing is left to chance."""
-    begun: Tokens = NOTHING
-    """What its action begins with already."""
-    drawn: tuple[tuple[int, int], ...] = ()
-    """Spans of `context` and `begun`, one behind the other, that were drawn for it and not given."""
+    """Whether the action is decoded greedily."""
+    prefix: Tokens = NOTHING
+    """Tokens that the action starts with."""
+    sampled_spans: tuple[tuple[int, int], ...] = ()
+    """Spans [from, to) of `context` followed by `prefix` that were sampled for this actor, not given."""
 
 
 class Actor(Protocol):
-    """Whoever produces the actions of an episode: the policy in training, or an expert who shows how."""
+    """Component that produces the actions of an episode: the policy in training, an expert or another model."""
 
     async def act(self, moment: ActorInput) -> Action:
-        """The tokens of one turn."""
+        """Return the action of one turn."""
         ...
 
     def leave(self, episode: str) -> None:
-        """The episode is over."""
+        """Release data that the actor stores for an episode that has ended."""
         ...
 
 
 @runtime_checkable
 class HasOwner(Protocol):
-    """An actor with a name in messages about waits; any other is `the actor`."""
+    """An actor with a name for messages about waits; any other is `the actor`."""
 
     owner: str
-    """Who is waited for, such as `the engine`."""
+    """Name of the component that is waited for, such as `the engine`."""
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """An actor that can be asked whether it answers at all."""
+    """An actor with a health check."""
 
     async def is_answering(self) -> bool:
         """Return whether a small request is answered soon."""
@@ -102,36 +102,36 @@ class Probed(Protocol):
 
 
 class EpisodeRecord(Protocol):
-    """Where turns are written down as they come about, so that an episode cut off by a kill can go on."""
+    """Record of finished turns, so that an episode can resume after the process was killed."""
 
     def played(self, episode: str) -> tuple[Turn, ...]:
-        """The turns of an episode that was begun before, each with its observation; none for a new one."""
+        """Return the recorded turns of an episode, each with its observation; none for a new one."""
         ...
 
     def add(self, episode: str, turn: Turn) -> None:
-        """One more turn is over, and its observation is there."""
+        """Record a finished turn with its observation."""
         ...
 
     def drop(self, episode: str) -> None:
-        """What was written of the episode does not count: it is played again from its start."""
+        """Discard the turns of an episode, which is played again from its start."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeKey:
-    """Where in a run an episode is played."""
+    """Position of an episode in a run."""
 
     task: Task
     seed: int
-    """Of its group."""
+    """Random seed of the group."""
     step: int = 0
     """Updates made when the group was planned; 0 in an evaluation."""
     index: int = 0
-    """Which sample of its group it is."""
+    """Index of the sample in its group."""
     group_size: int = 1
 
     def random(self, who: str, *where: int | str) -> Random:
-        """Chance for a part of this name, the same whenever this episode, or one of its group, is played again."""
+        """Return a random generator for the component `who`; the same whenever the episode is played again."""
         return derive_random(self.seed, self.task.id, who, *where)
 
 
@@ -140,48 +140,48 @@ class EpisodeKey:
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """What the action of a fork begins with."""
+    """Tokens that the first action of a fork starts with."""
 
-    kept: Tokens
-    """Of its parent's action at this turn."""
+    prefix: Tokens
+    """Prefix of the parent's action at this turn."""
     inserted: Tokens
-    """Behind it; by `Author.INSERTED`."""
+    """Tokens inserted after the prefix, with the author `Author.INSERTED`."""
 
 
 class Running(Protocol):
-    """An episode under way."""
+    """A running episode."""
 
     async def turn(self, number: int) -> Turn | None:
-        """Its turn of this number, from 0, with what came back, as soon as it is over; None: it has fewer.
+        """Wait for a turn by its number, from 0, with its observation; None if the episode has fewer turns.
 
-        The last turn of an episode is there when the episode is.
+        The last turn of an episode is returned only once the episode has ended.
         """
         ...
 
     async def trajectory(self) -> Trajectory:
-        """The whole of it, scored."""
+        """Wait for the trajectory of the whole episode, with its score."""
         ...
 
 
 class Roller(Protocol):
-    """What a strategy may do."""
+    """Sampling interface of a strategy."""
 
     @property
     def occasion(self) -> EpisodeKey:
-        """Of the group."""
+        """Return the key of the group."""
         ...
 
     @property
     def max_turns(self) -> int:
-        """Turns an episode of the group may have."""
+        """Return the maximum number of turns of an episode of the group."""
         ...
 
     def written(self, text: str) -> tuple[int, ...]:
-        """A text as the policy's tokens, such as one to splice."""
+        """Tokenize a text with the policy's tokenizer, such as one to splice."""
         ...
 
     def samples(self, usual: int) -> int:
-        """How many trajectories the group is to have: `usual`, unless the recipe allocates otherwise."""
+        """Return the number of trajectories of the group: `usual`, unless the recipe allocates another one."""
         ...
 
     async def sample(
@@ -193,16 +193,18 @@ class Roller(Protocol):
         view: ContextTransform | None = None,
         max_turns: int | None = None,
         seat: str = "",
-        table: int = 0,
+        table: int | None = 0,
     ) -> Trajectory:
-        """One whole episode of `task`, scored; `index` tells it from its siblings and decides its seed.
+        """Sample one whole episode of `task` and score it.
+
+        `index` identifies the sample and determines its seed.
 
         Args:
-            greedy: Played without chance, to be compared with and not learned from.
-            view: What it reads beside what every episode of the recipe does.
-            max_turns: After which it pauses: it ends by `max_turns` and is not scored.
-            seat: The role it plays at a table with others; empty: it plays alone.
-            table: Which table of the group that is.
+            greedy: Decode greedily, for a baseline; the episode is not trained.
+            view: Context transform in addition to those of the recipe.
+            max_turns: Number of turns after which the episode pauses: it ends by `max_turns` and is not scored.
+            seat: Role in a game of several players; empty: a game of one.
+            table: Index of the game in the group; None: a separate game, whose other roles are scripted.
         """
         ...
 
@@ -216,24 +218,26 @@ class Roller(Protocol):
         splice: Splice | None = None,
         max_turns: int | None = None,
     ) -> Trajectory:
-        """An episode that shares the first `turns` of its parent, the same objects, and goes on by itself; scored."""
+        """Sample an episode that shares the first `turns` turns (the same objects) of its parent; scored."""
         ...
 
     def begin(self, task: Task, *, index: int, parent: Running | None = None, turns: int = 0) -> Running:
-        """As `sample` and `fork`, with its turns to be seen as they come about. It runs whether it is waited for or
-        not, and is cut when the group is given up."""
+        """Start an episode as `sample` or `fork` do; its turns can be read while it runs.
+
+        It runs whether it is awaited or not, and is cancelled when the group is closed.
+        """
         ...
 
     def random(self, index: int) -> Random:
-        """Chance for what a strategy decides about the sample of this index."""
+        """Return a random generator for decisions of a strategy about the sample of this index."""
         ...
 
 
 class Strategy(Protocol):
-    """How the trajectories of one task come about."""
+    """Component that samples the trajectories of a group."""
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
-        """All trajectories of `task`."""
+        """Return the group of `task`."""
         ...
 
 
@@ -241,159 +245,163 @@ class Strategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much a group may use; None: what the recipe says of every group."""
+class GroupBudget:
+    """Budget of a group; None: the value of the recipe."""
 
     group_size: int | None = None
     max_turns: int | None = None
 
 
 class Allocation(Protocol):
-    """How much each group may use."""
+    """Component that sets the budget of each group."""
 
-    def __call__(self, occasion: EpisodeKey, /) -> Allowance:
-        """For a group that begins now."""
+    def __call__(self, occasion: EpisodeKey, /) -> GroupBudget:
+        """Return the budget of a group that starts now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StartPrefix:
-    """Turns an episode begins behind, in the world they were played in."""
+    """Turns that precede an episode, and the environment that they were played in."""
 
     turns: tuple[Turn, ...]
-    """None of them is trained: each token is written by the environment or spliced."""
-    world: int
-    """The seed of that environment."""
+    """Preceding turns. They are not trained: each token has the author environment or inserted."""
+    environment_seed: int
+    """Seed of that environment."""
 
 
 class Start(Protocol):
-    """Where the episodes of a group begin, all at the same place."""
+    """Component that sets a common start state for the episodes of a group."""
 
-    async def __call__(self, occasion: EpisodeKey, guide: Demonstrator, /) -> StartPrefix | None:
-        """The turns in front of them; None: at the beginning."""
+    async def __call__(self, occasion: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
+        """Return the preceding turns; None: start from the reset state."""
         ...
 
 
 class Demonstrator(Protocol):
-    """What a start may ask for."""
+    """Expert demonstrations for a start state."""
 
     async def demonstration(self, task: Task) -> tuple[Trajectory, int]:
-        """(an expert's episode of the task, the seed of its environment)
+        """Return an expert's episode of the task and the seed of its environment.
 
         Raises:
-            RecipeError: The source has no expert.
+            RecipeError: If the source has no expert.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeState:
-    """What a part may know of an episode under way."""
+    """State of a running episode that components can read."""
 
     occasion: EpisodeKey
     opening: tuple[Message, ...] = ()
-    """As the environment gave it."""
+    """Initial messages of the environment, untransformed."""
     turns: tuple[Turn, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
     context_tokens: int = 0
-    """What the model has in view, the last answer included."""
+    """Number of tokens in the model's context, including the last observation."""
     context_length: int = 0
-    """What it could have."""
+    """Maximum number of tokens in the model's context."""
     max_turns: int = 0
 
 
 class ContextTransform(Protocol):
-    """What the policy reads instead of what the environment said."""
+    """Component that transforms the messages of the environment before the policy reads them."""
 
     @property
     def trained_on(self) -> Literal["shown", "original"]:
-        """Context on which actions are trained: `shown`, from which they were sampled, or `original`, untransformed."""
+        """Return the context that actions are trained on: `shown` (the one of sampling) or `original`
+        (untransformed)."""
         ...
 
     @property
     def off_policy(self) -> OffPolicy:
-        """What ratios compare with, where those differ."""
+        """Return the log-probs that ratios are computed against if the two contexts differ."""
         ...
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """What an episode begins with."""
+        """Transform the initial messages."""
         ...
 
     def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """What stands behind an action; `so_far` has it as the last turn."""
+        """Transform the messages after an action, which is the last turn of `so_far`."""
         ...
 
 
 class Stop(Protocol):
-    """Whether an episode is to end."""
+    """Component that ends episodes early."""
 
     def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
-        """Asked behind every turn that does not end it by itself."""
+        """Return whether to end the episode; called after each turn that does not end it."""
         ...
 
 
 @dataclass(slots=True)
 class Siblings:
-    """How far the episodes of a group are. Depends on who is faster; a stop that reads it says so (`ByTiming`)."""
+    """Progress of the episodes of a group. It depends on their speed; a stop that reads it is `TimingDependent`."""
 
-    under_way: dict[str, int] = field(default_factory=dict)
-    """Turns of each."""
+    running: dict[str, int] = field(default_factory=dict)
+    """Number of turns of each running episode, by id."""
     ended: list[tuple[int, bool]] = field(default_factory=list)
-    """(turns, whether it was solved) of each."""
+    """(turns, whether solved) of each finished episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The policy is asked for something by the rollout; its next action is the answer, not one for the environment."""
+    """The rollout asks the policy a question; the next action responds to it and is not passed to the environment."""
 
     text: str
     drop: int = 0
-    """Last turns taken out before."""
+    """Number of last turns that are removed before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reopen:
-    """The next turn is drawn behind these messages and nothing else."""
+class RestartContext:
+    """The context of the next turn is replaced by these messages."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
-    """Turns from one on are replaced by one turn, as if the policy had said this at once."""
+class PatchTurn:
+    """The turns from a number on are replaced by one corrected turn."""
 
     turn: int
-    """The first that is replaced."""
+    """Number of the first turn that is replaced."""
     message: Message
     observation: tuple[Message, ...]
     calls: tuple[CallRecord, ...] = ()
 
 
-Change = Ask | Reopen | Repair
+Change = Ask | RestartContext | PatchTurn
 
 
 class Rewrite(Protocol):
-    """What becomes of what was said so far."""
+    """Component that rewrites the history of an episode."""
 
     async def __call__(self, so_far: EpisodeState, /) -> Change | None:
-        """Asked behind every turn that does not end the episode, and behind an answer to its `Ask` (a last turn with
-        `aside`); None leaves everything as it is."""
+        """Return a change of the history; None for no change.
+
+        Called after each turn that does not end the episode, and after a response to its `Ask` (a last turn with
+        `aside`).
+        """
         ...
 
 
 class EnvironmentWrapper(Protocol):
-    """Who answers the policy in the environment's place."""
+    """Component that wraps the environment of the recipe."""
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
-        """An environment around the recipe's own."""
+        """Return an environment that wraps the one of the recipe."""
         ...
 
 
 class Judge(Protocol):
-    """Says of an episode under way what its reward would be."""
+    """Function that computes the reward of a running episode."""
 
     async def __call__(self, task: Task, actions: Sequence[Message], /) -> float | None:
-        """1 and 0 for right and wrong where the reward can tell, else its value; `actions` are those so far."""
+        """Return 1 or 0 if the reward reports success or failure, else its value; `actions` are those so far."""
         ...
 
 
@@ -401,72 +409,72 @@ class Judge(Protocol):
 
 
 class Replay(Protocol):
-    """What stored trajectories a group is given before it is learned from."""
+    """Component that adds stored trajectories to a group before it is trained."""
 
     @property
     def off_policy(self) -> OffPolicy:
-        """What the ratios of stored tokens compare with."""
+        """Return the log-probs that the ratios of stored tokens are computed against."""
         ...
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
-        """The group with them."""
+        """Return the group with stored trajectories."""
         ...
 
 
 class TrajectoryFilter(Protocol):
-    """Which trajectories of a step are learned from. Removed ones stay, and say whether they still count."""
+    """Component that selects the trajectories of a step to train on. Removed ones stay, with their `removal`."""
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
-        """The same groups, in the same order, with removals."""
+        """Return the same groups, in the same order, with trajectories marked as removed."""
         ...
 
 
 class DynamicSampling(Protocol):
-    """Which groups count towards those an update takes; others are sampled in the place of the rest."""
+    """Component that selects the groups of an update; others are sampled instead of the rejected ones."""
 
     @property
     def max_tried(self) -> int:
-        """Groups sampled for an update, in multiples of those it takes, after which it is exhausted."""
+        """Return the maximum number of groups sampled for an update, in multiples of those it takes."""
         ...
 
     @property
     def when_exhausted(self) -> Literal["stop", "continue"]:
-        """Whether the run then stops, or the update takes those there are."""
+        """Return whether the run then stops, or the update takes the accepted groups."""
         ...
 
     def __call__(self, group: Group, /) -> bool:
-        """Whether it counts."""
+        """Return whether the group is accepted."""
         ...
 
 
-# ------------------------------------------------------------ what is remembered
+# ------------------------------------------------------------ state
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of a step."""
+    """Result of a step."""
 
     step: int
-    """Updates made, this one included."""
+    """Updates made, including this one."""
     groups: tuple[Group, ...]
-    """As they were sampled, those that were not learned from among them."""
+    """Groups as they were sampled, including those that were not trained."""
     advantages: Mapping[str, float]
-    """By trajectory, the mean size of its advantages before anything was masked; none for those that had none."""
+    """Mean absolute advantage by trajectory, before masking; missing for trajectories without advantages."""
     draw: Random
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part that learns from how steps went: a buffer, a pool, a bandit, a library. It is bounded in size."""
+    """A component that learns from the results of steps: a buffer, a pool, a bandit, a library. Its size is bounded."""
 
-    def observe(self, heard: StepOutcome, /) -> None:
-        """A step is over."""
+    def observe(self, outcome: StepOutcome, /) -> None:
+        """Receive the result of a step."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Everything it remembers, as JSON can hold it."""
+        """Return the complete state as JSON values."""
         ...
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """Remember what `state` said."""
+        """Restore a state that `state` returned."""
         ...

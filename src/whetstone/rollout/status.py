@@ -1,7 +1,8 @@
-"""What is going on in a collection right now? Rates, who waits for whom, and who is late.
+"""Status of a running collection: rates, waits and stragglers.
 
-Easy to get wrong: a mean over finished episodes is a mean over the quick ones. Late are those that run on, and
-they are counted among the running.
+Note:
+    A mean over finished episodes is a mean over the fast ones. Stragglers are still running, and are counted among the
+    running episodes.
 """
 
 from __future__ import annotations
@@ -14,36 +15,36 @@ from dataclasses import dataclass, field
 from whetstone.waiting import Waits
 
 _STRAGGLES = 3.0
-"""An episode straggles when it has run so many times the median of those last finished."""
+"""Multiple of the median duration of the last finished episodes from which a running one is a straggler."""
 _FEWEST_FINISHED = 8
-"""Before so many have finished nobody is late: the first to finish are the quickest."""
+"""Minimum number of finished episodes to detect stragglers: the first to finish are the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """A collection at one moment."""
+    """State of a collection at one moment."""
 
     episodes: int
-    """Finished."""
+    """Number of finished episodes."""
     episodes_per_second: float
     tokens_per_second: float
-    """Action tokens of finished episodes."""
+    """Action tokens of finished episodes per second."""
     running: int
     queued: int
-    """Episodes asked for that wait for a place."""
+    """Requested episodes that wait for a slot."""
     on_tools: float
-    """Share of the running ones that wait for their environment, from 0 to 1."""
+    """Fraction of the running episodes that wait for their environment, from 0 to 1."""
     stragglers: int
-    """Running ones that take much longer than those last finished did."""
+    """Running episodes that take much longer than the last finished ones."""
     longest_seconds: float
-    """How long the one that has run longest has."""
+    """Seconds that the oldest running episode has run."""
     retried: int
-    """Episodes played again because something failed that was not theirs."""
+    """Episodes played again after a failure of the infrastructure."""
     engine_busy: float | None = None
-    """Share of the time since the last look that the engine computed; None where it does not say."""
+    """Fraction of the time since the previous status that the engine computed; None if it is not reported."""
 
     def line(self) -> str:
-        """For a person."""
+        """Format the status as one line."""
         parts = [
             f"{self.running} running",
             f"{self.episodes_per_second:.1f} episodes/s",
@@ -61,7 +62,7 @@ class RolloutStatus:
 
 @dataclass(slots=True)
 class Watch:
-    """Counts what a collector does; `status` reads it."""
+    """Counters of a collector, for `status`."""
 
     begun: float = field(default_factory=time.perf_counter)
     episodes: int = 0
@@ -69,42 +70,42 @@ class Watch:
     retried: int = 0
     queued: int = 0
     acting: int = 0
-    """Running episodes whose actor is at work."""
+    """Running episodes whose actor is working."""
     moved: int = 0
-    """Waits for actors, environments, tools and rewards that ended so far."""
+    """Number of waits for actors, environments, tools and rewards that ended so far."""
     doing: dict[str, Waits] = field(default_factory=dict)
-    """By episode, the parts it waits for."""
+    """Components that each episode waits for, by episode."""
     started: dict[int, float] = field(default_factory=dict)
-    """When each running episode began."""
+    """Start time of each running episode."""
     _begun: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     _looked: tuple[float, float] | None = None
 
     def advance(self) -> None:
-        """A wait of an episode ended."""
+        """Count a wait of an episode that ended."""
         self.moved += 1
 
     def begin(self) -> int:
-        """An episode runs; the number tells it from the others."""
+        """Record the start of an episode; return its number."""
         self._begun += 1
         self.started[self._begun] = time.perf_counter()
         return self._begun
 
     def end(self, episode: int, tokens: int) -> None:
-        """It is over; it sampled so many tokens."""
+        """Record the end of an episode with its number of sampled tokens."""
         self._recent.append(time.perf_counter() - self.started.pop(episode))
         self.episodes += 1
         self.tokens += tokens
 
     def drop(self, episode: int) -> None:
-        """It came to nothing."""
+        """Discard an episode without a result."""
         del self.started[episode]
 
     def status(self, busy_seconds: float | None = None) -> RolloutStatus:
-        """The moment.
+        """Return the current status.
 
         Args:
-            busy_seconds: For how long the engine has computed in all.
+            busy_seconds: Total seconds that the engine has computed.
         """
         now = time.perf_counter()
         spent = max(now - self.begun, 1e-9)

@@ -1,6 +1,7 @@
-"""What changes at certain steps? A value from each step on, until the next.
+"""Piecewise constant schedules over steps: a value from each listed step on, until the next.
 
-Easy to get wrong: it is a function of the step alone, so that a resumed run has what it would have had.
+Note:
+    The value is a function of the step only, so that a resumed run has the same values.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from collections.abc import Sequence
 from whetstone.plugins import OptionError
 
 Stages = Sequence[tuple[int, float]]
-"""(from this step on, value)"""
+"""(first step, value) of each stage."""
 
 
-def checked(key: str, stages: Stages) -> Stages:
-    """The stages, if every step has a value.
+def check_stages_cover(key: str, stages: Stages) -> Stages:
+    """Return the stages if every step has a value.
 
     Raises:
-        OptionError: There is a gap: none for the first steps, or an order that is not one.
+        OptionError: If the first steps have no value, or the stages are not in ascending order.
     """
     starts = [start for start, _ in stages]
     if not starts or starts[0] != 0:
-        begins = f"begin at {starts[0]}" if starts else "are none"
-        raise OptionError(key, f"stages {begins}, so the steps before have no value; the first begins at 0")
+        problem = f"the first stage starts at {starts[0]}" if starts else "has no stages"
+        raise OptionError(key, f"{problem}; the first one must start at 0")
     if starts != sorted(set(starts)):
-        raise OptionError(key, f"stages begin one after the other, got {starts}")
+        raise OptionError(key, f"starts of stages must ascend, got {starts}")
     return stages
 
 
-def at(step: int, stages: Stages) -> float:
-    """The value at a step, from 0."""
+def value_at_step(step: int, stages: Stages) -> float:
+    """Return the value at a step, from 0."""
     return next(value for start, value in reversed(stages) if start <= step)

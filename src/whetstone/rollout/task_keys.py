@@ -1,23 +1,23 @@
-"""Which tasks are the same to a part that remembers? Those of one id, or of one tag."""
+"""Keys by which stateful components group tasks: the id, or a tag."""
 
 from __future__ import annotations
 
-from whetstone.tasks import tag_of
+from whetstone.tasks import get_tag
 from whetstone.trajectory import Group, Task, Trajectory
 
 _FROM_ELSEWHERE = frozenset({"revised", "started_later"})
-"""Marks of trajectories that say nothing of how the policy does a task from its beginning."""
+"""Marks of trajectories that do not show how the policy performs on a task from its start."""
 
 
-def key_of(task: Task, by: str) -> str:
-    """What a task counts as: its id for `task`, else its tag of this name.
+def task_key(task: Task, by: str) -> str:
+    """Return the key of a task: its id for `task`, else its tag of this name.
 
     Raises:
-        TaskError: It has no such tag.
+        TaskError: If it has no such tag.
     """
-    return task.id if by == "task" else tag_of(task, by)
+    return task.id if by == "task" else get_tag(task, by)
 
 
-def own(group: Group) -> list[Trajectory]:
-    """The trajectories of a group that say how the policy does its task."""
+def on_policy_trajectories(group: Group) -> list[Trajectory]:
+    """Return the trajectories of a group that show how the policy performs on its task."""
     return [t for t in group.counted if t.provenance.is_fresh and not _FROM_ELSEWHERE & set(t.marks)]

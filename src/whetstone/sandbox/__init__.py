@@ -2,28 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.sandbox.isolation import Isolation, Offer, does_not_hold, find_bwrap, offers
-    from whetstone.sandbox.limits import Limits
-    from whetstone.sandbox.pool import Sandbox
-    from whetstone.sandbox.protocol import Ending, Outcome
-    from whetstone.sandbox.session import Session
-    from whetstone.sandbox.shared import shared_sandbox
+    from whetstone.sandbox.isolation import (
+        Isolation as Isolation,
+        Offer as Offer,
+        missing_guarantees as missing_guarantees,
+        find_bwrap as find_bwrap,
+        list_isolation_layers as list_isolation_layers,
+    )
+    from whetstone.sandbox.limits import Limits as Limits
+    from whetstone.sandbox.pool import Sandbox as Sandbox
+    from whetstone.sandbox.protocol import Ending as Ending, Outcome as Outcome
+    from whetstone.sandbox.session import Session as Session
+    from whetstone.sandbox.shared_pool import shared_sandbox as shared_sandbox
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "Ending",
-    "Isolation",
-    "Limits",
-    "Offer",
-    "Outcome",
-    "Sandbox",
-    "Session",
-    "does_not_hold",
-    "find_bwrap",
-    "offers",
-    "shared_sandbox",
-]
+__getattr__, __dir__ = export_lazily(__name__)

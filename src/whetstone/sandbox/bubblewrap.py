@@ -163,7 +163,7 @@ def read_facts(programs: Programs, *, error: str, needs_user_namespace: bool) ->
     )
 
 
-def diagnose(facts: HostFacts) -> Diagnosis:
+def diagnose_namespaces(facts: HostFacts) -> Diagnosis:
     """Name the cause of missing namespaces and its remedy, most specific first."""
     if not facts.is_linux:
         return Diagnosis("needs Linux", "run untrusted code in a container (`container:`)")

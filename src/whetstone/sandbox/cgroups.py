@@ -1,10 +1,10 @@
-"""Where control groups are writable, one limit for all that a session's processes use together.
+"""Control groups (cgroups v1 and v2): limits on the memory and the number of all processes of a session together.
 
-The kernel's other limits hold for each process by itself: thirty processes may use thirty times the memory of one. Both
-layouts are known, one tree for all controllers (v2) and one tree for each (v1).
+The kernel's other limits apply to single processes: thirty processes may use thirty times the memory of one.
 
-Easy to get wrong: a group can be removed only when nobody is in it any more, which is a moment after its processes were
-killed; and what a killed host has left behind is removed by nobody. Both are made up for when the next one is made.
+Note:
+    A group can be removed only when it is empty, which is a moment after its processes were killed. A killed host
+    removes nothing. Both kinds of leftovers are removed when the next group is created.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ _NAMES = "whetstone"
 
 
 @functools.cache
-def parents() -> tuple[Path, ...]:
-    """Where groups are made; empty where none can be."""
-    for candidate in (_joint(), _separate()):
-        if candidate and all(_writable(path) for path in candidate):
+def list_parent_groups() -> tuple[Path, ...]:
+    """Return the folders in which groups are created.
+
+    Empty if control groups are not writable.
+    """
+    for candidate in (_unified_folders(), _v1_folders()):
+        if candidate and all(_is_writable(path) for path in candidate):
             return candidate
     return ()
 
 
 class ControlGroup:
-    """What the processes of one session may use together.
+    """Limits on the processes of one session together.
 
     Args:
         number: Unique in this process.
-        memory: Bytes, files in memory among them.
-        processes: At once.
+        memory: Maximum bytes, including files in memory.
+        processes: Maximum number of processes at a time.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The group cannot be created.
     """
 
     def __init__(self, number: int, *, memory: int, processes: int) -> None:
-        self._folders = [parent / f"{_NAMES}-{os.getpid()}-{number}" for parent in parents()]
+        self._folders = [parent / f"{_NAMES}-{os.getpid()}-{number}" for parent in list_parent_groups()]
         for folder in self._folders:
             folder.mkdir(exist_ok=True)
         self._set(memory, "memory.max", "memory.limit_in_bytes")
@@ -49,13 +52,13 @@ class ControlGroup:
         self._set(processes, "pids.max")
 
     def admit(self, process: int) -> None:
-        """Take in a process; those it starts from then on are in it, too."""
+        """Add a process to the group; processes that it starts from then on belong to the group."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))
 
     @property
     def out_of_memory(self) -> int:
-        """How many processes the kernel has killed in it for want of memory."""
+        """Return the number of processes that the kernel killed in the group for lack of memory."""
         for folder in self._folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError):
@@ -65,7 +68,7 @@ class ControlGroup:
         return 0
 
     def remove(self) -> bool:
-        """Whether it is gone; False while somebody is in it."""
+        """Remove the group; return False if it still has processes."""
         for folder in self._folders:
             try:
                 folder.rmdir()
@@ -83,8 +86,8 @@ class ControlGroup:
 
 
 def remove_leftovers() -> None:
-    """Groups of processes that are gone, which could not remove them themselves."""
-    for parent in parents():
+    """Remove groups of host processes that ended without removing them."""
+    for parent in list_parent_groups():
         for folder in parent.glob(f"{_NAMES}-*-*"):
             owner = folder.name.split("-")[1]
             if not Path(f"/proc/{owner}").exists():
@@ -92,31 +95,31 @@ def remove_leftovers() -> None:
                     folder.rmdir()
 
 
-def _joint() -> tuple[Path, ...]:
-    """v2: this process's group, where it hands on memory and processes to groups below."""
+def _unified_folders() -> tuple[Path, ...]:
+    """Return the folder of v2: this process's group, if it can delegate memory and processes to subgroups."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
                 own = ROOT / line[3:].lstrip("/")
-                handed_on = (own / "cgroup.subtree_control").read_text().split()
-                if not {"memory", "pids"} <= set(handed_on):
+                delegated = (own / "cgroup.subtree_control").read_text().split()
+                if not {"memory", "pids"} <= set(delegated):
                     (own / "cgroup.subtree_control").write_text("+memory +pids")
                 return (own,)
     return ()
 
 
-def _separate() -> tuple[Path, ...]:
-    """v1: a tree for memory and one for processes."""
-    found = {}
+def _v1_folders() -> tuple[Path, ...]:
+    """Return the folders of v1: one for memory and one for processes."""
+    folders = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             for controller in controllers.split(","):
-                found[controller] = ROOT / controller / path.lstrip("/")
-    return (found["memory"], found["pids"]) if {"memory", "pids"} <= found.keys() else ()
+                folders[controller] = ROOT / controller / path.lstrip("/")
+    return (folders["memory"], folders["pids"]) if {"memory", "pids"} <= folders.keys() else ()
 
 
-def _writable(parent: Path) -> bool:
+def _is_writable(parent: Path) -> bool:
     probe = parent / f"{_NAMES}-{os.getpid()}-probe"
     try:
         probe.mkdir(exist_ok=True)

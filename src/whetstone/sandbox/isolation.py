@@ -27,29 +27,29 @@ from pathlib import Path
 
 from whetstone.errors import SandboxError
 from whetstone.sandbox import bubblewrap
-from whetstone.sandbox.guest import confine, emptying, kernel
-from whetstone.sandbox.guest.supervisor import family
+from whetstone.sandbox.guest import cleanup, confine, syscalls
+from whetstone.sandbox.guest.supervisor import list_descendants
 from whetstone.sandbox.limits import Limits
 
 GUEST = Path(__file__).parent / "guest"
 WORK = "/session"
-"""The folder foreign code starts in, where it has a file system of its own."""
+"""Working directory of untrusted code if it has a separate file system."""
 _MAPPED_USERS = 65536
-_MOST_DEPTH = 64
+_MAX_DEPTH = 64
 _FOLDERS = "whetstone-session"
 _START = (
     "import os, sys; sys.path[:0] = sys.argv.pop(1).split(os.pathsep); sys.argv[0] = 'zygote'; "
     "from whetstone.sandbox.guest.zygote import main; main()"
 )
 
-_REHEARSE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from whetstone.sandbox.guest.zygote import rehearse; "
-    "rehearse(sys.argv[2], sys.argv[3], bool(sys.argv[4]))"
+_PROBE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from whetstone.sandbox.guest.zygote import probe_session; "
+    "probe_session(sys.argv[2], sys.argv[3], bool(sys.argv[4]))"
 )
 
 
 class Isolation(StrEnum):
-    """How far foreign code is kept from the machine."""
+    """Degree of isolation of untrusted code from the machine."""
 
     NAMESPACES = "namespaces"
     """Bubblewrap: separate namespaces for processes, files, network and users; inside them Landlock, a list of allowed
@@ -63,15 +63,15 @@ class Isolation(StrEnum):
     and with namespaces: memory is bounded per process instead of in total, and the kernel's memory for open pipes and
     sockets only by their number."""
     CONTAINER = "container"
-    """A container runtime you name (`container:`): what it keeps in, and inside of it Landlock, the list of system
-    calls and limits, as far as it lets them. How much a session may write is the container's own limit."""
+    """A container runtime that you name (`container:`), with Landlock, the list of system calls and limits inside it as
+    far as it permits them. The container limits the bytes that a session can write."""
     UNSAFE = "unsafe"
-    """Limits on a process and nothing else: foreign code can read and write what the user can."""
+    """Limits on a process and nothing else: untrusted code can read and write everything that the user can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one layer would do here."""
+    """Availability of one layer on this machine."""
 
     isolation: Isolation
     missing: str = ""
@@ -81,78 +81,85 @@ class Offer:
 
 
 @functools.cache
-def offers() -> tuple[Offer, ...]:
-    """Every layer, strongest first."""
+def list_isolation_layers() -> tuple[Offer, ...]:
+    """Return every layer, strongest first."""
     return (
         _offer_namespaces(),
         _offer_landlock(),
-        Offer(Isolation.CONTAINER, "only where `container` names what starts one"),
+        Offer(Isolation.CONTAINER, "requires `container`, the command that starts one"),
         Offer(Isolation.UNSAFE),
     )
 
 
-def strongest() -> Isolation | None:
-    """The strongest layer of this machine; None where there is none but `unsafe`."""
-    return next((o.isolation for o in offers() if not o.missing and o.isolation is not Isolation.UNSAFE), None)
+def strongest_layer() -> Isolation | None:
+    """Return the strongest layer of this machine; None if only `unsafe` is available."""
+    return next(
+        (o.isolation for o in list_isolation_layers() if not o.missing and o.isolation is not Isolation.UNSAFE), None
+    )
 
 
-_LEAST: list[Isolation] = []
+_REQUIRED: list[Isolation] = []
 
 
-def hold_to(least: Isolation | None) -> None:
-    """Have `auto` choose nothing that keeps less than this in this process: what a run's own machine has is what its
-    others must have. None: anything."""
-    _LEAST[:] = [] if least is None else [least]
+def require_isolation(least: Isolation | None) -> None:
+    """Make `auto` reject layers weaker than this one in this process; None permits all.
+
+    Other machines of a run then have at least the isolation of the run's own machine.
+    """
+    _REQUIRED[:] = [] if least is None else [least]
 
 
-def choose(wanted: str, container: Sequence[str] = ()) -> Isolation:
-    """The layer to use.
+def choose_isolation(wanted: str, container: Sequence[str] = ()) -> Isolation:
+    """Return the isolation layer to use.
 
     Args:
         wanted: `auto` for the strongest available layer, or the name of one. If the strongest is weaker than
             `namespaces`, the guarantees that do not hold and the remedy are logged once.
-        container: What starts a container; see `container_command`.
+        container: Command that starts a container; see `container_command`.
 
     Raises:
-        SandboxError: It cannot be had here; the message says what would bring it.
+        SandboxError: The layer is not available; the message names the remedy.
     """
     if container and wanted in ("auto", Isolation.CONTAINER):
         for word in ("{guest}", "{sockets}"):
             if not any(word in part for part in container):
-                raise SandboxError(f"container: nothing in it mounts {word}; write it where the runtime takes mounts")
+                raise SandboxError(f"container: {word} is missing; add it to the mounts of the command")
         if shutil.which(container[0]) is None:
             raise SandboxError(f"container: there is no program {container[0]}")
         return Isolation.CONTAINER
     if wanted == "auto":
-        for offer in offers():
+        for offer in list_isolation_layers():
             if not offer.missing and offer.isolation is not Isolation.UNSAFE:
-                if _LEAST and _keeps_less(offer.isolation, _LEAST[0]):
-                    missing = next(o.missing for o in offers() if o.isolation is _LEAST[0])
+                if _REQUIRED and _is_weaker(offer.isolation, _REQUIRED[0]):
+                    missing = next(o.missing for o in list_isolation_layers() if o.isolation is _REQUIRED[0])
                     raise SandboxError(
-                        f"this machine has isolation {offer.isolation}, and the run's own has {_LEAST[0]} ({missing})"
+                        f"sandbox: isolation {offer.isolation} is weaker than {_REQUIRED[0]} of the run ({missing})"
                     )
-                if does_not_hold(offer.isolation):
-                    _warn_once(offer.isolation, offers()[0].missing)
+                if missing_guarantees(offer.isolation):
+                    _warn_once(offer.isolation, list_isolation_layers()[0].missing)
                 return offer.isolation
-        reasons = " · ".join(f"{o.isolation}: {o.missing}" for o in offers() if o.missing and o.remedy)
+        reasons = " · ".join(f"{o.isolation}: {o.missing}" for o in list_isolation_layers() if o.missing and o.remedy)
         raise SandboxError(f"sandbox: no isolation is available ({reasons}); `sandbox: unsafe` runs code without any")
-    found = next((offer for offer in offers() if offer.isolation == wanted), None)
-    if found is None:
+    layer = next((offer for offer in list_isolation_layers() if offer.isolation == wanted), None)
+    if layer is None:
         raise SandboxError(f'no isolation named "{wanted}"; there are: auto, {", ".join(Isolation)}')
-    if found.missing:
-        raise SandboxError(f"isolation {wanted}: {found.missing}")
-    return found.isolation
+    if layer.missing:
+        raise SandboxError(f"isolation {wanted}: {layer.missing}")
+    return layer.isolation
 
 
-def _keeps_less(one: Isolation, other: Isolation) -> bool:
-    order = [offer.isolation for offer in offers()]
+def _is_weaker(one: Isolation, other: Isolation) -> bool:
+    order = [offer.isolation for offer in list_isolation_layers()]
     return order.index(one) > order.index(other)
 
 
-def does_not_hold(isolation: Isolation) -> str:
-    """Return the guarantees of `namespaces` that a layer does not give; empty if it gives all of them."""
+def missing_guarantees(isolation: Isolation) -> str:
+    """Return the guarantees of `namespaces` that a layer does not give.
+
+    Empty if it gives all of them.
+    """
     if isolation is Isolation.LANDLOCK:
-        same = "" if own_users(isolation) else "; all sessions run as you"
+        same = "" if has_own_users(isolation) else "; all sessions run as you"
         return (
             "untrusted code can test which files of the machine exist and see process numbers, its child processes can "
             f"outlive a call, and disk use is checked five times a second instead of bounded{same}"
@@ -166,48 +173,57 @@ def does_not_hold(isolation: Isolation) -> str:
 def _warn_once(isolation: Isolation, missing: str) -> None:
     logging.getLogger("whetstone").warning(
         "sandbox: isolation is %s instead of %s: %s. Cause and remedy: %s",
-        *(isolation, Isolation.NAMESPACES, does_not_hold(isolation), missing),
+        *(isolation, Isolation.NAMESPACES, missing_guarantees(isolation), missing),
     )
 
 
 @functools.cache
-def say_what_a_container_lacks(*, seccomp: bool, landlock: bool) -> None:
-    """Log, once, what is not kept in inside of it, so that the runtime alone does it."""
-    lacks = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
-    lacks += [] if landlock else ["sessions are kept apart by their users alone (its kernel's Landlock is before 6.12)"]
-    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(lacks))
+def log_container_guarantees(*, seccomp: bool, landlock: bool) -> None:
+    """Log once which guarantees only the container's runtime provides."""
+    missing = [] if seccomp else ["system calls are not filtered (its image has no libseccomp.so.2)"]
+    missing += [] if landlock else ["only separate users isolate its sessions (its Landlock is older than Linux 6.12)"]
+    logging.getLogger("whetstone").warning("whetstone: in the container %s", "; ".join(missing))
 
 
-def own_users(isolation: Isolation) -> bool:
-    """Whether each session can be a user of its own: only a superuser may become another."""
+def has_own_users(isolation: Isolation) -> bool:
+    """Return whether each session can have a separate user.
+
+    Only a superuser can change its user.
+    """
     if isolation in (Isolation.UNSAFE, Isolation.CONTAINER) or os.getuid() != 0:
         return False
     first, _, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split()[:3])
     if first != 0 or count < _MAPPED_USERS:
         return False
-    return isolation is Isolation.NAMESPACES or _closed_to_others() is None
+    return isolation is Isolation.NAMESPACES or _find_closed_folder() is None
 
 
-def counted_together(isolation: Isolation) -> int:
-    """Processes and threads that count against the limit of a session, and are not its own."""
-    if isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or own_users(isolation):
+def count_other_processes(isolation: Isolation) -> int:
+    """Count other processes and threads that share the limit of a session."""
+    if isolation in (Isolation.NAMESPACES, Isolation.CONTAINER) or has_own_users(isolation):
         return 0
     count = 0
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             words = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-            if int(words["Uid"].split()[0]) == os.getuid():  # who owns the file is not always who owns the process
+            if int(words["Uid"].split()[0]) == os.getuid():  # the file's owner may differ from the process's
                 count += int(words.get("Threads", "1"))
     return count
 
 
-def temporary() -> str:
-    """Where temporary files go: a folder nothing of this Python lies in, since it is covered by an empty one."""
-    return "/var/tmp" if any(path.startswith("/tmp/") for path in readable()) else "/tmp"
+def temporary_folder() -> str:
+    """Return the folder of temporary files.
+
+    It contains no files of this Python, since an empty folder covers it.
+    """
+    return "/var/tmp" if any(path.startswith("/tmp/") for path in readable_paths()) else "/tmp"
 
 
-def readable() -> list[str]:
-    """What foreign code may read: the system's programs and libraries, and this Python with its packages."""
+def readable_paths() -> list[str]:
+    """Return the readable paths of untrusted code.
+
+    These are the system's programs and libraries, and this Python with its packages.
+    """
     prefixes = {
         sys.prefix,
         sys.base_prefix,
@@ -222,45 +238,48 @@ def readable() -> list[str]:
     return [path for path in inside if os.path.lexists(path)]
 
 
-def command(isolation: Isolation, channel: int, control: int) -> list[str]:
-    """What starts the fork server; its two sockets are inherited under these numbers."""
+def server_command(isolation: Isolation, channel: int, control: int) -> list[str]:
+    """Return the command that starts the fork server.
+
+    Its two sockets are inherited under these numbers.
+    """
     python = [sys.executable, "-I", "-X", "frozen_modules=on", "-c", _START]
     numbers = [str(channel), str(control)]
     if isolation is not Isolation.NAMESPACES:
-        places = [str(GUEST.parents[2]), *([os.path.dirname(_filters_module())] if _filters_module() else [])]
+        places = [str(GUEST.parents[2]), *([os.path.dirname(_find_pyseccomp())] if _find_pyseccomp() else [])]
         return [*python, os.pathsep.join(places), *numbers]
     return [*_bubblewrap(find_bwrap()), "--", *python, "/sandbox", *numbers]
 
 
 def container_command(container: Sequence[str], guest: str, sockets: str) -> list[str]:
-    """What starts the fork server in a container.
+    """Return the command that starts the fork server in a container.
 
     Args:
-        container: The runtime's command up to and with the Python inside; `{guest}` and `{sockets}` in it become
-            folders of this machine, to be mounted on `/sandbox` (read-only) and `/run/whetstone`:
-            `docker run --rm --network none -v {guest}:/sandbox:ro -v {sockets}:/run/whetstone IMAGE python3`.
-        guest: What runs inside.
-        sockets: Where the server meets us.
+        container: Command of the runtime, including the Python inside. `{guest}` and `{sockets}` in it become folders
+            of this machine, to be mounted on `/sandbox` (read-only) and `/run/whetstone`: `docker run --rm --network
+            none -v {guest}:/sandbox:ro -v {sockets}:/run/whetstone IMAGE python3`.
+        guest: Folder with the code that runs inside.
+        sockets: Folder of the sockets through which the server connects to the host.
     """
     words = [word.replace("{guest}", guest).replace("{sockets}", sockets) for word in container]
     return [*words, "-I", "-c", _START, "/sandbox", "/run/whetstone"]
 
 
 def guest_folder() -> str:
-    """A folder with all that runs inside, and nothing else."""
+    """Create a folder with only the code that runs inside."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-"))
     package = folder / "whetstone"
     shutil.copytree(GUEST, package / "sandbox" / "guest", ignore=shutil.ignore_patterns("__pycache__"))
     for place in (package, package / "sandbox"):
         shutil.copy(GUEST / "__init__.py", place / "__init__.py")
-    if filters := _filters_module():
+    if filters := _find_pyseccomp():
         shutil.copy(filters, folder / "pyseccomp.py")
     folder.chmod(0o755)
     return str(folder)
 
 
-def environment() -> dict[str, str]:
-    """All of the environment foreign code sees."""
+def guest_environment() -> dict[str, str]:
+    """Return all environment variables of untrusted code."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")}
     return {
         **threads,
@@ -269,14 +288,17 @@ def environment() -> dict[str, str]:
         "PYTHONHASHSEED": "0",  # so that a repeated session is the same session
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "Agg",
-        "MPLCONFIGDIR": f"{temporary()}/matplotlib",
-        "TMPDIR": temporary(),
+        "MPLCONFIGDIR": f"{temporary_folder()}/matplotlib",
+        "TMPDIR": temporary_folder(),
     }
 
 
 def find_bwrap() -> str:
-    """Return the path of the first `bwrap` that creates namespaces here: the system's, then the wheel's; or ""."""
-    return _rehearse_namespaces()[0]
+    """Return the path of the first `bwrap` that creates namespaces here; "" if none does.
+
+    The system's is preferred to the wheel's.
+    """
+    return _probe_namespaces()[0]
 
 
 def _bubblewrap(program: str) -> list[str]:
@@ -288,69 +310,69 @@ def _bubblewrap(program: str) -> list[str]:
     assert program  # it was tried before it was chosen
     arguments = [program, "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     arguments += ["--unshare-cgroup-try", "--as-pid-1", "--hostname", "sandbox", "--new-session", "--clearenv"]
-    if own_users(Isolation.NAMESPACES):
-        # the server makes worlds and changes users; what it becomes has none of these
+    if has_own_users(Isolation.NAMESPACES):
+        # the server creates namespaces and changes users; sessions drop these capabilities
         for name in ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "SYS_RESOURCE"):
             arguments += ["--cap-add", f"CAP_{name}"]
     else:
         arguments += ["--unshare-user", "--cap-add", "ALL"]
-    for name, value in environment().items():
+    for name, value in guest_environment().items():
         arguments += ["--setenv", name, value]
-    # before the rest, some of which may lie in them
+    # before the other mounts, some of which may be inside them
     arguments += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/var/tmp"]
-    # what lies above a bound path would be closed to other users
-    above = {str(folder) for path in readable() for folder in Path(path).parents} - {"/", "/tmp", "/var/tmp"}
+    # folders above a bound path would be closed to other users
+    above = {str(folder) for path in readable_paths() for folder in Path(path).parents} - {"/", "/tmp", "/var/tmp"}
     for folder in sorted(above):
         arguments += ["--perms", "0755", "--dir", folder]
-    for path in readable():
+    for path in readable_paths():
         if os.path.islink(path) and path.count("/") == 1:
             arguments += ["--symlink", os.readlink(path), path]
         else:
             arguments += ["--ro-bind", path, path]
-    arguments += guest_places()
-    # of all sessions, so none may change it, their modes either: an ordinary user is the owner of what is made here
-    shared = ["/", "/dev", *(folder for folder in ("/tmp", "/var/tmp") if folder != temporary())]
+    arguments += guest_mounts()
+    # shared by all sessions, so that none may change them or their modes; an ordinary user owns the folders made here
+    shared = ["/", "/dev", *(folder for folder in ("/tmp", "/var/tmp") if folder != temporary_folder())]
     arguments += ["--dir", WORK, *(word for folder in shared for word in ("--remount-ro", folder))]
     return [*arguments, "--chdir", "/"]
 
 
-def guest_places() -> list[str]:
-    """What puts all that runs inside on `/sandbox`, in bubblewrap's words."""
+def guest_mounts() -> list[str]:
+    """Return the arguments of bubblewrap that mount the guest code on `/sandbox`."""
     arguments = []
     for folder in ("/sandbox", "/sandbox/whetstone", "/sandbox/whetstone/sandbox"):
         arguments += ["--perms", "0755", "--dir", folder]
-    for place in ("", "sandbox/"):  # windows of ours would load what is not there
+    for place in ("", "sandbox/"):  # lazy exports would import modules that are missing here
         arguments += ["--ro-bind", str(GUEST / "__init__.py"), f"/sandbox/whetstone/{place}__init__.py"]
     arguments += ["--ro-bind", str(GUEST), "/sandbox/whetstone/sandbox/guest"]
-    if filters := _filters_module():
+    if filters := _find_pyseccomp():
         arguments += ["--ro-bind", filters, "/sandbox/pyseccomp.py"]
     return arguments
 
 
-def _filters_module() -> str:
-    """Where the module is that makes filters of system calls, which may lie where foreign code may not look."""
-    found = importlib.util.find_spec("pyseccomp")
-    return found.origin if found is not None and found.origin is not None else ""
+def _find_pyseccomp() -> str:
+    """Return the path of the module `pyseccomp`, which may be in a folder that untrusted code cannot read."""
+    spec = importlib.util.find_spec("pyseccomp")
+    return spec.origin if spec is not None and spec.origin is not None else ""
 
 
 def _offer_namespaces() -> Offer:
-    program, programs, error = _rehearse_namespaces()
+    program, programs, error = _probe_namespaces()
     if program:
         return Offer(Isolation.NAMESPACES)
-    needs = not own_users(Isolation.NAMESPACES) if sys.platform.startswith("linux") else True
-    diagnosis = bubblewrap.diagnose(bubblewrap.read_facts(programs, error=error, needs_user_namespace=needs))
+    needs = not has_own_users(Isolation.NAMESPACES) if sys.platform.startswith("linux") else True
+    diagnosis = bubblewrap.diagnose_namespaces(bubblewrap.read_facts(programs, error=error, needs_user_namespace=needs))
     return Offer(Isolation.NAMESPACES, f"{diagnosis.cause}; {diagnosis.remedy}", diagnosis.remedy)
 
 
 @functools.cache
-def _rehearse_namespaces() -> tuple[str, bubblewrap.Programs, str]:
+def _probe_namespaces() -> tuple[str, bubblewrap.Programs, str]:
     """Try each `bwrap`; return the first that works ("" if none does), those found, and the error of the preferred."""
     if not sys.platform.startswith("linux"):
         return "", bubblewrap.Programs(()), ""
     programs, errors = bubblewrap.find_programs(), []
-    arguments = ["/sandbox", WORK, temporary(), "own" if own_users(Isolation.NAMESPACES) else ""]
+    arguments = ["/sandbox", WORK, temporary_folder(), "own" if has_own_users(Isolation.NAMESPACES) else ""]
     for program in programs.paths:
-        command = [*_bubblewrap(program), "--", sys.executable, "-I", "-c", _REHEARSE, *arguments]
+        command = [*_bubblewrap(program), "--", sys.executable, "-I", "-c", _PROBE, *arguments]
         try:
             tried = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -370,10 +392,10 @@ def _offer_landlock() -> Offer:
         return missing("needs Linux", "run untrusted code in a container (`container:`)")
     if not confine.FILTERS:
         return missing("libseccomp is not installed", "apt-get install libseccomp2")
-    if kernel.landlock_version() < 6:
+    if syscalls.landlock_version() < 6:
         return missing("the kernel's Landlock does not restrict signals", "use Linux 6.12 or newer")
-    if os.getuid() == 0 and not own_users(Isolation.LANDLOCK):
-        if (closed := _closed_to_others()) is None:
+    if os.getuid() == 0 and not has_own_users(Isolation.LANDLOCK):
+        if (closed := _find_closed_folder()) is None:
             return missing("the superuser cannot become another user here", "run as an ordinary user")
         return missing(
             f"a superuser's sessions run as other users, which cannot enter {closed}",
@@ -382,9 +404,9 @@ def _offer_landlock() -> Offer:
     return Offer(Isolation.LANDLOCK)
 
 
-def _closed_to_others() -> str | None:
-    """The first folder on the way to this Python that another user may not pass."""
-    for path in map(Path, readable()):
+def _find_closed_folder() -> str | None:
+    """Return the first folder on the way to this Python that another user cannot enter."""
+    for path in map(Path, readable_paths()):
         for folder in (path, *path.parents):
             if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
                 return str(folder)
@@ -392,60 +414,63 @@ def _closed_to_others() -> str | None:
 
 
 def private_folder() -> str:
-    """A folder for a session where it cannot have a file system of its own."""
+    """Create a folder for a session that has no separate file system."""
     return tempfile.mkdtemp(prefix=f"{_FOLDERS}-{os.getpid()}-")
 
 
-def too_full(folder: str, limits: Limits, process: int = 0) -> bool:
-    """Whether there is more in a folder than may be, or it is deeper than anybody needs.
+def exceeds_limits(folder: str, limits: Limits, process: int = 0) -> bool:
+    """Return whether a folder exceeds the limits on bytes, files or depth.
 
     Args:
-        process: The first of those that write to it; what they hold open and have unlinked counts, too. 0 for none.
+        process: First of the processes that write to it; their unlinked open files count, too. 0 for none.
     """
-    size, count = (_unlinked(process) if process else 0), 0
-    if size > limits.bounds.folder:
+    size, count = (_count_unlinked_bytes(process) if process else 0), 0
+    if size > limits.kernel_limits.folder:
         return True
     try:
-        for depth, entry in _below(folder):
+        for depth, entry in _iterate_entries(folder):
             count += 1
             with contextlib.suppress(OSError):
                 size += entry.stat(follow_symlinks=False).st_size
-            if size > limits.bounds.folder or count > limits.files or depth > _MOST_DEPTH:
+            if size > limits.kernel_limits.folder or count > limits.files or depth > _MAX_DEPTH:
                 return True
-    except OSError as error:  # a way too long to name, or what it was looking at is gone
+    except OSError as error:  # the path is too long, or an entry was deleted meanwhile
         return error.errno == errno.ENAMETOOLONG
     return False
 
 
-def _unlinked(process: int) -> int:
-    """Bytes on disk of files without a name that a process and its descendants hold open, each counted once."""
-    held: dict[tuple[int, int], int] = {}
-    for pid in family(process):
+def _count_unlinked_bytes(process: int) -> int:
+    """Return the bytes on disk of unlinked files that a process and its descendants have open, each counted once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in list_descendants(process):
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
             for file in files:
                 with contextlib.suppress(OSError):
                     state = file.stat()
                     if stat.S_ISREG(state.st_mode) and state.st_nlink == 0:
-                        held[state.st_dev, state.st_ino] = state.st_blocks * 512
-    return sum(held.values())
+                        sizes[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return sum(sizes.values())
 
 
-def _below(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """All there is in a folder, with how deep it lies; folders above `_MOST_DEPTH` alone are gone into."""
-    left = [(1, folder)]
-    while left:
-        depth, place = left.pop()
-        with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+def _iterate_entries(folder: str) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    """Yield all entries below a folder with their depth; folders deeper than `_MAX_DEPTH` are not entered."""
+    pending = [(1, folder)]
+    while pending:
+        depth, path = pending.pop()
+        with contextlib.suppress(PermissionError, FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
             for entry in entries:
                 yield depth, entry
-                if entry.is_dir(follow_symlinks=False) and depth <= _MOST_DEPTH:
-                    left.append((depth + 1, entry.path))
+                if entry.is_dir(follow_symlinks=False) and depth <= _MAX_DEPTH:
+                    pending.append((depth + 1, entry.path))
 
 
 def remove_folder(folder: str) -> bool:
-    """Whether a session's folder is gone, however deep it is and whatever rights foreign code has given in it."""
+    """Delete a session's folder, however deep and with any modes.
+
+    Returns whether it is deleted.
+    """
     try:
-        emptying.empty(folder)
+        cleanup.clear_folder(folder)
         os.rmdir(folder)
     except FileNotFoundError:
         return not os.path.lexists(folder)
@@ -455,7 +480,7 @@ def remove_folder(folder: str) -> bool:
 
 
 def remove_leftover_folders() -> None:
-    """Folders of processes that are gone, which could not remove them themselves."""
+    """Delete folders of host processes that ended without deleting them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}-*-*"):
         if not Path(f"/proc/{folder.name.split('-')[-2]}").exists():
             remove_folder(str(folder))

@@ -1,7 +1,8 @@
-"""The world a session lives in, as the host holds it: made by the server, lived in by one session after another.
+"""Host side of a jail: the isolated process environment in which sessions run, one after another.
 
-Easy to get wrong: one is used again only when everything in it was ended and its folders are empty, which its first
-process says; what cannot say so is thrown away.
+Note:
+    A jail is reused only if all its processes were ended and its folders are empty, which its first process (the
+    supervisor) reports. A jail without that report is discarded.
 """
 
 from __future__ import annotations
@@ -17,51 +18,52 @@ from collections.abc import Awaitable, Callable
 from whetstone.errors import InfrastructureError
 from whetstone.sandbox.cgroups import ControlGroup
 from whetstone.sandbox.guest.wire import PACKET_BYTES, send_packet
-from whetstone.sandbox.isolation import remove_folder, too_full
+from whetstone.sandbox.isolation import exceeds_limits, remove_folder
 from whetstone.sandbox.limits import Limits
 
 _START_SECONDS = 30.0
 _CREDENTIALS = struct.Struct("3i")
-_LOOK_SECONDS, _LOOKS = 0.02, 25
-"""When a server ends all its worlds do, and which of them is noticed first is chance."""
+_POLL_SECONDS, _NUM_POLLS = 0.02, 25
+"""Interval in seconds and number of checks: when a server ends, all its jails end, in random order."""
 
 
 class Jail:
-    """A world with nobody in it but its first process.
+    """An isolated process environment, initially with only its first process.
 
     Args:
-        limits: What a session in it may use.
-        folder: Its folder on this machine, where it has no file system of its own; empty where it has.
+        limits: Limits of a session in it.
+        folder: Its folder on this machine if it has no separate file system; otherwise empty.
     """
 
     def __init__(self, limits: Limits, *, folder: str = "") -> None:
         self.limits, self.folder = limits, folder
         self.process = 0
-        """The number of its first process among the machine's."""
-        self.used = False
-        """Whether somebody has lived in it, and its first process has still to say that nothing is left of that."""
-        self.asked = 0
-        """How often that was asked; an answer names the question, since one before may have been heard by somebody."""
+        """Process id of its first process on this machine."""
+        self.is_used = False
+        """Whether a session has run in it and its first process has not yet reported that everything was removed."""
+        self.num_cleanups = 0
+        """Number of clean-up requests; a reply carries the number, since an earlier reply may be read by another
+        session."""
         self.server_alive: Callable[[], bool] = lambda: True
-        """Whether the server that started it is there."""
+        """Returns whether the server that started it is running."""
         self.group: ControlGroup | None = None
-        self.control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, self._guest_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     async def begin(self, started: Callable[[socket.socket], Awaitable[None]]) -> bool:
-        """Whether its first process is there.
+        """Start the first process; return whether it responded.
 
         Args:
             started: Has the server start it, given its end of a socket.
 
         Raises:
-            InfrastructureError: The server cannot.
+            InfrastructureError: The server cannot start it.
         """
         loop = asyncio.get_running_loop()
         readable = loop.create_future()
-        with self._theirs:
-            await started(self._theirs)
+        with self._guest_end:
+            await started(self._guest_end)
 
         def ready() -> None:
             if not readable.done():
@@ -82,8 +84,8 @@ class Jail:
         return bool(data)
 
     @property
-    def alive(self) -> bool:
-        """Whether its first process is still there."""
+    def is_alive(self) -> bool:
+        """Return whether the first process is running."""
         try:
             return bool(self.control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -93,47 +95,55 @@ class Jail:
 
     @property
     def out_of_memory(self) -> int:
-        """How many of its processes were ended for want of memory so far."""
+        """Return the number of its processes that were killed for lack of memory so far."""
         return self.group.out_of_memory if self.group is not None else 0
 
     @property
-    def too_full(self) -> bool:
-        """Whether there are too many files, or too large ones, where nothing but looking at them tells."""
-        return bool(self.folder) and too_full(self.folder, self.limits, self.process)
+    def exceeds_limits(self) -> bool:
+        """Return whether its files exceed the limits.
 
-    async def server_is_gone(self) -> bool:
-        """Whether it was not the world alone that ended, but the server with all its worlds."""
-        for _ in range(_LOOKS):
+        False if the file system enforces the limits.
+        """
+        return bool(self.folder) and exceeds_limits(self.folder, self.limits, self.process)
+
+    async def has_server_ended(self) -> bool:
+        """Return whether the server ended with all its jails, and not only this jail."""
+        for _ in range(_NUM_POLLS):
             if not self.server_alive():
                 return True
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return False
 
     def clear(self) -> None:
-        """Have everything in it ended and emptied; whoever takes it next waits for that.
+        """Request that all processes are ended and all folders emptied.
+
+        The next session waits for that.
 
         Raises:
-            InfrastructureError: It is gone.
+            InfrastructureError: The jail has ended.
         """
-        self.used = True
-        self.asked += 1
+        self.is_used = True
+        self.num_cleanups += 1
         try:
-            send_packet(self.control, {"do": "end", "empty": True, "number": self.asked})
+            send_packet(self.control, {"do": "end", "empty": True, "number": self.num_cleanups})
         except OSError:
             raise InfrastructureError("the sandbox is gone") from None
 
     def kill(self) -> None:
-        """End its first process from outside, and with it all others; for one that does not answer."""
+        """Kill the first process from outside, and with it all others.
+
+        Used if the jail does not respond.
+        """
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, signal.SIGKILL)
 
     def end(self) -> None:
-        """Tear it down; what is left of it is `remove`d when its processes have ended."""
-        self._theirs.close()
-        self.control.close()  # its first process takes that as its end
+        """Close the jail; `remove` deletes its remains when its processes have ended."""
+        self._guest_end.close()
+        self.control.close()  # its first process ends when the socket is closed
 
     def remove(self) -> bool:
-        """Whether nothing of it is left on this machine."""
-        gone = not self.folder or remove_folder(self.folder)
-        return (self.group is None or self.group.remove()) and gone
+        """Delete its remains on this machine; return whether nothing is left."""
+        is_deleted = not self.folder or remove_folder(self.folder)
+        return (self.group is None or self.group.remove()) and is_deleted

@@ -1,4 +1,4 @@
-"""What foreign code may use."""
+"""Resource limits of a sandbox session."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one session; where they are exceeded, a call ends with the word for it, and nothing else happens."""
+    """Limits of one session; a call that exceeds one ends with the corresponding `Ending`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     wall_seconds: float = 10.0
-    """How long one call may run, waiting and sleeping included."""
+    """Maximum duration of one call in seconds, including waiting and sleeping."""
     cpu_seconds: float = 10.0
-    """How long each of its processes may compute in one call; whole seconds, rounded up."""
+    """Maximum processor time of each process in one call, in seconds, rounded up to whole seconds."""
     memory_mb: int = 512
-    """MiB each process may allocate; all of a session's together where control groups are writable."""
+    """Maximum memory per process in MiB; of the whole session if control groups are writable."""
     processes: int = 32
-    """Processes and threads at once."""
+    """Maximum number of processes and threads at a time."""
     open_files: int = 256
-    """Of one process."""
+    """Maximum number of open files per process."""
     file_mb: int = 64
-    """MiB of one file."""
+    """Maximum size of a file in MiB."""
     folder_mb: int = 128
-    """MiB of all files of a session."""
+    """Maximum total size of the files of a session in MiB."""
     files: int = 4096
-    """Files and folders of a session."""
+    """Maximum number of files and folders of a session."""
     output_characters: int = 20_000
-    """Of what a call prints; more keeps its head and tail."""
+    """Maximum characters of a call's output; longer output keeps its head and tail."""
     output_bytes: int = 8 * MEBIBYTE
-    """Printed by one call, after which it is ended."""
+    """Maximum bytes that one call may print before it is ended."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -45,11 +45,11 @@ class Limits:
                 raise ValueError(f"{limit.name} must be above 0, got {getattr(self, limit.name)}")
 
     @property
-    def bounds(self) -> Bounds:
-        """The part the kernel enforces."""
+    def kernel_limits(self) -> Bounds:
+        """Return the limits that the kernel enforces."""
         return Bounds(
             memory=self.memory_mb * MEBIBYTE,
-            processes=self.processes + 2,  # the supervisor and the interpreter are there already
+            processes=self.processes + 2,  # the supervisor and the interpreter count, too
             open_files=self.open_files,
             file=self.file_mb * MEBIBYTE,
             folder=self.folder_mb * MEBIBYTE,
@@ -57,9 +57,10 @@ class Limits:
         )
 
     @property
-    def together(self) -> int:
-        """Bytes all processes of a session may use, and its files, which lie in memory, too.
+    def total_bytes(self) -> int:
+        """Return the maximum bytes of all processes and files of a session together.
 
-        Files alone can never use it up, so that what is ended for want of it is always a process that grew.
+        Files are in memory, too. They cannot use it up by themselves, so that a kill for lack of memory always hits a
+        process that grew.
         """
         return (self.memory_mb + 2 * self.folder_mb + self.folder_mb // 4) * MEBIBYTE

@@ -1,4 +1,4 @@
-"""The seam of the sandbox room: what came of a call."""
+"""Data types of the sandbox: the outcome of a call and how it ended."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ class Ending(StrEnum):
 
     OK = "ok"
     ERROR = "error"
-    """The code raised an exception, or the command is none."""
+    """The code raised an exception, or the command does not exist."""
     TIMEOUT = "timeout"
-    """It ran longer than `wall_seconds`."""
+    """The call ran longer than `wall_seconds`."""
     CPU = "cpu"
     """A process computed longer than `cpu_seconds`."""
     MEMORY = "memory"
-    """It wanted more memory than there is for it."""
+    """The call requested more memory than its limit."""
     OUTPUT = "output"
-    """It printed more than `output_bytes`."""
+    """The call printed more than `output_bytes`."""
     DISK = "disk"
-    """Its files were more or larger than its folder may hold. Where the folder is a file system of its own, the code
-    gets the system's error instead."""
+    """The files exceed the limits of the folder. If the folder is a separate file system, the code receives an error of
+    the system instead."""
     CRASHED = "crashed"
     """The interpreter ended itself, by a fault, a signal or `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call. Everything in it was said by foreign code and is text, nothing more."""
+    """Outcome of a call. All fields come from untrusted code and are text, nothing more."""
 
     ending: Ending
     output: str = ""
-    """What was printed, standard output and error as they came, within `output_characters`."""
+    """Standard output and standard error in order of arrival, within `output_characters`."""
     value: str | None = None
-    """The last expression's value, as `repr` shows it."""
+    """Value of the last expression as `repr` shows it."""
     error: str | None = None
-    """The shortened traceback, or what happened, in words for a model."""
+    """Shortened traceback, or a description of the failure for a model."""
     images: tuple[bytes, ...] = ()
-    """Plots and pictures, as PNG."""
+    """Plots and pictures as PNG."""
     exit_code: int | None = None
-    """Of a shell command."""
+    """Exit code of a shell command."""
     data: bytes | None = None
-    """Of a file that was read."""
+    """Content of a file that was read."""
     restarted: bool = False
-    """Whether the interpreter is gone, and with it its variables; the next call has a new one."""
+    """Whether the interpreter and its variables are lost; the next call starts a new one."""
     seconds: float = 0.0
-    """From the first instruction to the answer."""
+    """Duration from the first instruction to the reply."""
     queue_seconds: float = 0.0
-    """Waiting before that, for a place or a session."""
+    """Time spent waiting before that, for a free slot or a session."""
     cpu_seconds: float = 0.0
-    """Computed, as the other side measured it."""
+    """Processor time in seconds, as measured by the guest."""

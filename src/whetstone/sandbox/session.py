@@ -1,13 +1,14 @@
-"""One episode's share of the sandbox: an interpreter and a folder, and calls that always come back.
+"""Session of a sandbox: an interpreter and a folder for one episode, and calls that always return.
 
-The host's side. Three streams come from the other: packets of the supervisor (started, died, swept), frames of the
-interpreter (answers), and what is printed. Each call ends with the first of: an answer, a death, too much output, or
-the end of its time.
+This is the host side. It reads three streams: packets of the supervisor (started, died, swept), frames of the
+interpreter (replies), and the printed output. Each call ends with the first of: a reply, a death, too much output, or a
+timeout.
 
-Easy to get wrong: the interpreter is not trusted. Its frames may be forged, endless or no JSON; they are checked, and
-whatever they say is at most the text of this call. Nor is a world in which foreign code has run: where it goes to
-pieces, its supervisor dead, dumb or talking nonsense, that is what the code did, a crash like any other. The sandbox
-itself has failed where the server of all worlds is gone, or a world falls apart that nobody has lived in.
+Note:
+    The interpreter is untrusted. Its frames may be forged, endless or not JSON; they are checked, and their content is
+    at most the text of this call. A jail in which untrusted code has run is untrusted, too. If its supervisor dies,
+    hangs or sends malformed packets, the code caused it, and the call ends as crashed. The sandbox itself has failed
+    only if the server of all jails has ended, or a jail fails in which no code has run.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ from dataclasses import replace
 from typing import Any
 
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox.captured_output import Printed
+from whetstone.sandbox.captured_output import CapturedOutput
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
-from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame, send_packet
-from whetstone.sandbox.heard import count_of, object_of, outcome_of, why_it_ended
+from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame_message, send_packet
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
+from whetstone.sandbox.parse_guest_reply import describe_end, parse_guest_object, parse_outcome, read_count
 from whetstone.sandbox.protocol import Ending, Outcome
-from whetstone.shortening import shortened
+from whetstone.truncate_text import truncate_middle
 
 _END_SECONDS = 10.0
-_LOOK_SECONDS = 0.2
-_MOST_FRAME_BYTES = 16 << 20
-_MOST_EARLY = 256
+_SCAN_SECONDS = 0.2
+_MAX_FRAME_BYTES = 16 << 20
+_MAX_QUEUED = 256
 _CHUNK = 1 << 16
-_Happened = tuple[str, Any]
-_ALL_GONE = "it and all that belonged to it, files too, are gone; there is a new one"
+_Event = tuple[str, Any]
+_LOST_TEXT = "it and all that belonged to it, files too, are gone; there is a new one"
 
 
-class _WorldLost(Exception):
-    """A world does no more as it is told; the text says in what way."""
+class _JailLost(Exception):
+    """A jail no longer responds as requested; the text describes how."""
 
 
 class Session:
     """Calls of one episode, one at a time.
 
     Args:
-        take: Gives a world to live in.
-        give_back: Takes it again, and whether another session may have it.
-        limits: What a call may use.
-        persistent: Whether variables and files live from call to call; otherwise each has a new interpreter and an
+        take: Returns a jail.
+        give_back: Receives the jail back, and whether another session may use it.
+        limits: Limits of a call.
+        persistent: Whether variables and files are kept between calls; otherwise each call has a new interpreter and an
             empty folder.
-        seed: What the interpreter's random numbers begin with.
-        place: Held while a call runs.
-        watched: Whether its files have to be looked at, because nothing else bounds them.
+        seed: Seed of the interpreter's random numbers.
+        place: Semaphore that a running call acquires.
+        watched: Whether its files must be scanned, because nothing else limits them.
     """
 
     def __init__(
@@ -72,48 +73,48 @@ class Session:
     ) -> None:
         self.limits, self.persistent, self.seed = limits, persistent, seed
         self.files: dict[str, bytes] = {}
-        """Contents by path, there when an interpreter is to find the folder as it was at first."""
+        """Contents by path, written when an interpreter starts in an empty folder."""
         self.swept = 0
-        """Processes that calls left behind and that were ended."""
-        self._take, self._give_back, self._place, self._watched = take, give_back, place, watched
+        """Number of ended processes that calls had left running."""
+        self._take, self._give_back, self._semaphore, self._is_scanned = take, give_back, place, watched
         self._loop = asyncio.get_running_loop()
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._jail: Jail | None = None
         self._channel: socket.socket | None = None
         self._output = -1
         self._frames = bytearray()
-        self._printed = Printed(limits.output_characters)
-        self._waiting: asyncio.Future[_Happened] | None = None
-        self._early: list[_Happened] = []
+        self._captured = CapturedOutput(limits.output_characters)
+        self._waiting: asyncio.Future[_Event] | None = None
+        self._queued: list[_Event] = []
         self._number = 0
         self._killed_for_memory = 0
-        self._lived = False
-        """Whether code of this session has run in its present world."""
-        self._files_due = True
-        self._owed = ""
-        """What the supervisor has still to say of the last call's leftovers."""
-        self._lost = ""
-        """What the next call is told instead of being made."""
+        self._has_run_code = False
+        """Whether a call has run code in the present jail."""
+        self._files_missing = True
+        self._pending_report = ""
+        """Pending report of the supervisor about the last call's leftovers."""
+        self._lost_error = ""
+        """Error text that the next call returns without running."""
 
     async def python(self, code: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run Python as a notebook does.
+        """Run Python code like a notebook cell.
 
         Raises:
-            InfrastructureError: The sandbox itself has failed; nothing is known of the code.
+            InfrastructureError: The sandbox itself has failed; nothing is known about the code.
         """
         return await self._call("python", wall_seconds, code=code)
 
     async def shell(self, command: str, *, wall_seconds: float | None = None) -> Outcome:
-        """Run a command of the shell; files and the current folder last, where the session is persistent."""
+        """Run a shell command; files and the current folder are kept if the session is persistent."""
         return await self._call("shell", wall_seconds, command=command)
 
     async def folder(self, function: str, **arguments: str | int) -> Outcome:
-        """What a function of `guest/folder.py` says, run where foreign code runs."""
+        """Call a function of `guest/files.py` in the guest and return its result."""
         return await self._call("folder", None, function=function, arguments=arguments)
 
-    async def read(self, path: str, *, most: int = 8 << 20) -> Outcome:
-        """A file's bytes, in `data`."""
-        outcome = await self._call("read", None, path=path, most=most)
+    async def read(self, path: str, *, max_bytes: int = 8 << 20) -> Outcome:
+        """Read a file; the bytes are in `data`."""
+        outcome = await self._call("read", None, path=path, most=max_bytes)
         if outcome.ending is not Ending.OK:
             return outcome
         try:
@@ -122,36 +123,38 @@ class Session:
             return Outcome(Ending.ERROR, error="the file could not be read")
 
     async def write(self, path: str, data: bytes) -> Outcome:
-        """Put a file there, with the folders it is in."""
+        """Write a file and create its parent folders."""
         return await self._call("write", None, path=path, data=base64.b64encode(data).decode())
 
     async def start(self) -> None:
-        """Be ready to run; a call starts what is not there by itself."""
-        async with self._one_at_a_time:
-            await self._ready()
+        """Start the session in advance; otherwise the first call starts it."""
+        async with self._lock:
+            await self._prepare()
 
     @property
     def open(self) -> bool:
-        """Whether there is anything on the other side."""
+        """Return whether the session has a jail."""
         return self._jail is not None
 
     @property
     def process(self) -> int:
-        """The number of its first process among the machine's; 0 where it has none."""
+        """Return the process id of its first process on this machine; 0 if there is none."""
         return self._jail.process if self._jail is not None else 0
 
     def close(self) -> None:
-        """End everything in it, at once; again does nothing, and a call begins anew.
+        """End all its processes immediately.
 
-        Its world is given to another session when nothing is left in it, where no call is under way.
+        Closing twice has no effect, and a later call starts a new jail.
+
+        If no call is running, another session may use the jail as soon as it is empty.
         """
-        self._end(clean=not self._one_at_a_time.locked())
+        self._end(clean=not self._lock.locked())
 
     def _end(self, *, clean: bool) -> None:
         self._drop_interpreter()
-        jail, self._jail, self._owed, self._lost = self._jail, None, "", ""
+        jail, self._jail, self._pending_report, self._lost_error = self._jail, None, "", ""
         if jail is not None:
-            self._deaf_to(jail.control)
+            self._stop_reading(jail.control)
             self._give_back(self, jail, clean)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(("gone", None))
@@ -159,255 +162,258 @@ class Session:
     # a call
 
     async def _call(self, do: str, wall_seconds: float | None, **arguments: Any) -> Outcome:
-        asked = time.perf_counter()
-        async with self._one_at_a_time, self._place:
+        requested = time.perf_counter()
+        async with self._lock, self._semaphore:
             try:
-                if (lost := await self._lost_between()) is not None:
+                if (lost := await self._check_leftovers()) is not None:
                     return lost
-                await self._ready()
-                queued = time.perf_counter() - asked
-                outcome = await self._answered(do, arguments, wall_seconds or self.limits.wall_seconds)
+                await self._prepare()
+                queued = time.perf_counter() - requested
+                outcome = await self._run_call(do, arguments, wall_seconds or self.limits.wall_seconds)
                 return replace(outcome, queue_seconds=queued)
             except BaseException:
-                self._end(clean=False)  # cancelled or broken in the middle: nobody knows what it is doing
+                self._end(clean=False)  # cancelled or failed during a call: the state of the jail is unknown
                 raise
 
-    async def _lost_between(self) -> Outcome | None:
-        """What a call is told instead of being made, where what an earlier one had left behind took its interpreter."""
+    async def _check_leftovers(self) -> Outcome | None:
+        """Return the outcome of a call that cannot run because leftovers of an earlier one ended its interpreter."""
         try:
-            await self._cleared()
-        except _WorldLost as lost:
-            outcome = await self._crashed(lost)
-            return outcome if self.persistent else None  # nothing was to last
-        if not self._lost:
+            await self._wait_for_cleanup()
+        except _JailLost as lost:
+            outcome = await self._crash_outcome(lost)
+            return outcome if self.persistent else None  # nothing was to be kept
+        if not self._lost_error:
             return None
-        outcome, self._lost = Outcome(Ending.CRASHED, error=self._lost, restarted=True), ""
+        outcome, self._lost_error = Outcome(Ending.CRASHED, error=self._lost_error, restarted=True), ""
         return outcome
 
-    async def _crashed(self, lost: _WorldLost) -> Outcome:
-        """A call that cost the world it was made in.
+    async def _crash_outcome(self, lost: _JailLost) -> Outcome:
+        """Return the outcome of a call that destroyed its jail.
 
         Raises:
-            InfrastructureError: It was not the call that did.
+            InfrastructureError: The call was not the cause.
         """
         jail = self._jail
         if jail is None:
             raise InfrastructureError("the session was closed in the middle of a call")
         out_of_memory = jail.out_of_memory > self._killed_for_memory
-        at_fault = self._lived and not await jail.server_is_gone()
-        printed = self._printed.text()
+        is_at_fault = self._has_run_code and not await jail.has_server_ended()
+        printed = self._captured.text()
         self._end(clean=False)
-        if not at_fault:
+        if not is_at_fault:
             raise InfrastructureError(f"the sandbox {lost}")
         ending = Ending.MEMORY if out_of_memory else Ending.CRASHED
-        return Outcome(ending, output=printed, error=f"the session {lost}: {_ALL_GONE}", restarted=True)
+        return Outcome(ending, output=printed, error=f"the session {lost}: {_LOST_TEXT}", restarted=True)
 
-    async def _answered(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
+    async def _run_call(self, do: str, arguments: dict[str, Any], wall_seconds: float) -> Outcome:
         self._number += 1
-        self._drain()  # what the last call's leftovers have printed is nobody's
-        self._early = [(happened, what) for happened, what in self._early if happened in ("died", "gone", "nonsense")]
-        self._printed = Printed(self.limits.output_characters)
+        self._drain()  # discard output of the last call's leftovers
+        self._queued = [(event, detail) for event, detail in self._queued if event in ("died", "gone", "nonsense")]
+        self._captured = CapturedOutput(self.limits.output_characters)
         assert self._channel is not None
         request = {"do": do, "number": self._number, "cpu_seconds": self.limits.cpu_seconds, **arguments}
-        if self._files_due and self.files:
+        if self._files_missing and self.files:
             request["files"] = {path: base64.b64encode(data).decode() for path, data in self.files.items()}
-        self._files_due = not self.persistent
-        began = time.perf_counter()
-        watching = self._loop.create_task(self._watch()) if self._watched else None
+        self._files_missing = not self.persistent
+        started = time.perf_counter()
+        watcher = self._loop.create_task(self._scan_folder()) if self._is_scanned else None
         try:
             async with asyncio.timeout(wall_seconds):
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death will be told
-                    await self._loop.sock_sendall(self._channel, frame(request))
-                happened, what = await self._next()
-                while happened == "told":  # of what was before
-                    happened, what = await self._next()
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor reports its death
+                    await self._loop.sock_sendall(self._channel, frame_message(request))
+                event, detail = await self._next_event()
+                while event == "told":  # a late reply to an earlier request
+                    event, detail = await self._next_event()
         except TimeoutError:
-            happened, what = "timeout", wall_seconds
+            event, detail = "timeout", wall_seconds
         finally:
-            if watching is not None:
-                watching.cancel()
+            if watcher is not None:
+                watcher.cancel()
         try:
-            outcome = await self._settled(happened, what)
-            self._clear()
-        except _WorldLost as lost:
-            outcome = await self._crashed(lost)
+            outcome = await self._resolve_event(event, detail)
+            self._request_cleanup()
+        except _JailLost as lost:
+            outcome = await self._crash_outcome(lost)
         self._drain()
-        value, most = outcome.value, self.limits.output_characters
+        value, max_characters = outcome.value, self.limits.output_characters
         return replace(
             outcome,
-            output=outcome.output or self._printed.text(),
-            value=value if value is None or do == "read" else shortened(value, most)[0],
-            error=outcome.error and shortened(outcome.error, most)[0],
-            seconds=time.perf_counter() - began,
+            output=outcome.output or self._captured.text(),
+            value=value if value is None or do == "read" else truncate_middle(value, max_characters)[0],
+            error=outcome.error and truncate_middle(outcome.error, max_characters)[0],
+            seconds=time.perf_counter() - started,
         )
 
-    async def _watch(self) -> None:
+    async def _scan_folder(self) -> None:
         assert self._jail is not None
         jail = self._jail
         while True:
-            if await asyncio.to_thread(lambda: jail.too_full):
-                return self._tell("disk", None)
-            await asyncio.sleep(_LOOK_SECONDS)
+            if await asyncio.to_thread(lambda: jail.exceeds_limits):
+                return self._notify("disk", None)
+            await asyncio.sleep(_SCAN_SECONDS)
 
-    async def _settled(self, happened: str, what: Any) -> Outcome:
-        """What an event means; whatever is not an answer costs the interpreter.
+    async def _resolve_event(self, event: str, detail: Any) -> Outcome:
+        """Return the outcome for an event; every event except a reply ends the interpreter.
 
         Raises:
-            _WorldLost: It costs the world, too.
+            _JailLost: The event also ends the jail.
         """
-        if happened == "died" and what == NOT_STARTED:
-            raise _WorldLost("has too many processes to start an interpreter")
-        self._lived = True
-        if happened == "answer":
-            outcome = outcome_of(what)
+        if event == "died" and detail == NOT_STARTED:
+            raise _JailLost("has too many processes to start an interpreter")
+        self._has_run_code = True
+        if event == "answer":
+            outcome = parse_outcome(detail)
             if outcome is not None:
                 return outcome
-            happened = "nonsense"
-        if happened == "gone":
-            raise _WorldLost("ended in the middle of a call")
-        if happened != "died":
-            await self._end_all()
+            event = "nonsense"
+        if event == "gone":
+            raise _JailLost("ended in the middle of a call")
+        if event != "died":
+            await self._end_processes()
         self._drop_interpreter(keep_output=True)
         restarted = "the interpreter was started again and its variables are gone" if self.persistent else ""
-        ending, words = why_it_ended(happened, what, self.limits)
-        if self._jail is not None and (killed := self._jail.out_of_memory) > self._killed_for_memory:
-            self._killed_for_memory = killed
-            if happened == "died":
-                ending, words = Ending.MEMORY, f"it used more than {self.limits.memory_mb} MiB and was ended"
-        return Outcome(ending, error="; ".join(filter(None, (words, restarted))), restarted=True)
+        ending, text = describe_end(event, detail, self.limits)
+        if self._jail is not None and (num_killed := self._jail.out_of_memory) > self._killed_for_memory:
+            self._killed_for_memory = num_killed
+            if event == "died":
+                ending, text = Ending.MEMORY, f"it used more than {self.limits.memory_mb} MiB and was ended"
+        return Outcome(ending, error="; ".join(filter(None, (text, restarted))), restarted=True)
 
-    async def settled(self) -> int:
-        """Wait until what calls left behind is ended; how many processes that were, since the session began."""
-        async with self._one_at_a_time:
-            await self._cleared()
+    async def wait_for_cleanup(self) -> int:
+        """Wait until leftovers of calls are ended.
+
+        Returns their number since the start of the session.
+        """
+        async with self._lock:
+            await self._wait_for_cleanup()
             return self.swept
 
-    def _clear(self) -> None:
-        """Have what a call left behind ended, while the caller thinks about its answer."""
+    def _request_cleanup(self) -> None:
+        """Request the end of a call's leftovers while the caller processes the reply."""
         if self._jail is None:
             return
         if not self.persistent:
-            self._owed = "ended"
+            self._pending_report = "ended"
             try:
                 self._jail.clear()
             except InfrastructureError:
-                raise _WorldLost("is gone") from None
+                raise _JailLost("is gone") from None
         elif self._channel is not None:  # otherwise everything was ended with the interpreter
-            self._owed = "swept"
+            self._pending_report = "swept"
             try:
                 send_packet(self._jail.control, {"do": "sweep"})
             except OSError:
-                raise _WorldLost("is gone") from None
+                raise _JailLost("is gone") from None
 
-    async def _cleared(self) -> None:
-        """Until that is done."""
-        owed, self._owed = self._owed, ""
+    async def _wait_for_cleanup(self) -> None:
+        """Wait for the requested clean-up."""
+        owed, self._pending_report = self._pending_report, ""
         if not owed or self._jail is None:
             return
-        said = await self._told(owed, self._jail.asked if owed == "ended" else None)
+        reply = await self._receive_reply(owed, self._jail.num_cleanups if owed == "ended" else None)
         if owed == "ended":
             self._drop_interpreter()
-            self._jail.used = False
-            if said.get("clean") is not True:
+            self._jail.is_used = False
+            if reply.get("clean") is not True:
                 self._end(clean=False)
             return
-        self.swept += count_of(said["swept"])
-        if said.get("survived") is not True:
+        self.swept += read_count(reply["swept"])
+        if reply.get("survived") is not True:
             self._drop_interpreter()
-            self._lost = (
+            self._lost_error = (
                 "what an earlier call had started could not be ended without the interpreter; it was started again and "
                 "its variables are gone"
             )
 
-    async def _end_all(self) -> None:
+    async def _end_processes(self) -> None:
         assert self._jail is not None
-        with contextlib.suppress(OSError):  # what is gone does not answer, either
+        with contextlib.suppress(OSError):  # the reply below is then missing, too
             send_packet(self._jail.control, {"do": "end", "empty": False, "number": 0})
-        await self._told("ended", 0)
+        await self._receive_reply("ended", 0)
 
-    async def _told(self, answer: str, number: int | None = None) -> dict[str, Any]:
-        """What the supervisor says to a question, of this number; deaths it tells of meanwhile are expected.
+    async def _receive_reply(self, key: str, number: int | None = None) -> dict[str, Any]:
+        """Wait for the supervisor's reply with this key and number; reports of deaths meanwhile are expected.
 
         Raises:
-            _WorldLost: It does not answer.
+            _JailLost: The supervisor does not respond.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 while True:
-                    happened, what = await self._next()
-                    if happened == "gone":
+                    event, detail = await self._next_event()
+                    if event == "gone":
                         break
-                    if happened == "told" and answer in what and number in (None, what[answer]):
-                        return dict(what)
+                    if event == "told" and key in detail and number in (None, detail[key]):
+                        return dict(detail)
         if self._jail is not None:
             self._jail.kill()
-        raise _WorldLost("does not answer")
+        raise _JailLost("does not answer")
 
     # starting
 
-    async def _ready(self) -> None:
+    async def _prepare(self) -> None:
         while self._jail is None:
             jail = self._jail = await self._take(self.limits)
-            self._early, self._killed_for_memory, self._files_due = [], jail.out_of_memory, True
-            self._lived = False
+            self._queued, self._killed_for_memory, self._files_missing = [], jail.out_of_memory, True
+            self._has_run_code = False
             self._loop.add_reader(jail.control, self._on_packet)
-            if jail.used:
-                self._owed = "ended"
+            if jail.is_used:
+                self._pending_report = "ended"
                 try:
-                    await self._cleared()  # if it is not as it was at first, there is none again
-                except _WorldLost:  # by those who lived in it before
+                    await self._wait_for_cleanup()  # a jail that is not clean is discarded
+                except _JailLost:  # an earlier session destroyed it
                     self._end(clean=False)
         if self._channel is None:
             self._start_interpreter()
 
     def _start_interpreter(self) -> None:
-        """It starts while its first request is under way."""
+        """Start the interpreter; its first request is sent before it is ready."""
         assert self._jail is not None
         try:
-            self._channel, theirs = socket.socketpair()
+            self._channel, guest_end = socket.socketpair()
             self._channel.setblocking(False)
-            self._output, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:  # of this process's own
+            self._output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:  # limits of this process
             raise InfrastructureError(f"no interpreter can be started: {error.strerror}") from None
-        os.set_blocking(end, True)
+        os.set_blocking(output_end, True)
         try:
-            with contextlib.suppress(OSError):  # of one that is gone the next that is heard is its end
-                send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [theirs.fileno(), end])
+            with contextlib.suppress(OSError):  # if it has ended, the next event is its end
+                send_packet(self._jail.control, {"do": "start", "seed": self.seed}, [guest_end.fileno(), output_end])
         finally:
-            theirs.close()
-            os.close(end)
+            guest_end.close()
+            os.close(output_end)
         self._frames.clear()
         self._loop.add_reader(self._channel, self._on_frame)
         self._loop.add_reader(self._output, self._on_output)
 
     def _drop_interpreter(self, *, keep_output: bool = False) -> None:
         if self._channel is not None:
-            self._deaf_to(self._channel)
+            self._stop_reading(self._channel)
             self._channel.close()
             self._channel = None
         if self._output >= 0:
             if keep_output:
                 self._drain()
-            self._deaf_to(self._output)
+            self._stop_reading(self._output)
             os.close(self._output)
             self._output = -1
 
-    # what comes from the other side
+    # data from the guest
 
-    async def _next(self) -> _Happened:
-        if self._early:
-            return self._early.pop(0)
+    async def _next_event(self) -> _Event:
+        if self._queued:
+            return self._queued.pop(0)
         self._waiting = self._loop.create_future()
         try:
             return await self._waiting
         finally:
             self._waiting = None
 
-    def _tell(self, happened: str, what: Any) -> None:
+    def _notify(self, event: str, detail: Any) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result((happened, what))
+            self._waiting.set_result((event, detail))
         else:
-            self._early.append((happened, what))
+            self._queued.append((event, detail))
 
     def _on_packet(self) -> None:
         assert self._jail is not None
@@ -418,17 +424,17 @@ class Session:
         except OSError:
             data = b""
         if not data:
-            self._deaf_to(self._jail.control)
-            self._tell("gone", None)
+            self._stop_reading(self._jail.control)
+            self._notify("gone", None)
             return
-        message = object_of(data)
-        if message is None or len(self._early) > _MOST_EARLY:
-            self._deaf_to(self._jail.control)  # whoever says such things is not to be asked any more
-            self._tell("gone", None)
+        message = parse_guest_object(data)
+        if message is None or len(self._queued) > _MAX_QUEUED:
+            self._stop_reading(self._jail.control)  # a supervisor that sends malformed packets is not used any more
+            self._notify("gone", None)
         elif "died" in message:
-            self._tell("died", message["died"])
+            self._notify("died", message["died"])
         else:
-            self._tell("told", message)
+            self._notify("told", message)
 
     def _on_frame(self) -> None:
         assert self._channel is not None
@@ -439,55 +445,55 @@ class Session:
         except OSError:
             data = b""
         if not data:
-            self._deaf_to(self._channel)  # the supervisor says what became of it
+            self._stop_reading(self._channel)  # the supervisor reports the cause
             return
         self._frames += data
         while len(self._frames) >= LENGTH.size:
             size = LENGTH.unpack_from(self._frames)[0]
-            if size > _MOST_FRAME_BYTES:
-                self._deaf_to(self._channel)
-                self._tell("nonsense", None)
+            if size > _MAX_FRAME_BYTES:
+                self._stop_reading(self._channel)
+                self._notify("nonsense", None)
                 return
             if len(self._frames) < LENGTH.size + size:
                 return
             body = bytes(self._frames[LENGTH.size : LENGTH.size + size])
             del self._frames[: LENGTH.size + size]
-            self._hear(body)
+            self._on_reply(body)
 
-    def _hear(self, body: bytes) -> None:
-        answer = object_of(body)
-        if answer is not None and answer.get("number") == self._number and self._waiting is not None:
-            self._tell("answer", answer)
-        elif self._channel is not None:  # an answer to a question nobody asked: only foreign code can have sent it
-            self._deaf_to(self._channel)
+    def _on_reply(self, body: bytes) -> None:
+        reply = parse_guest_object(body)
+        if reply is not None and reply.get("number") == self._number and self._waiting is not None:
+            self._notify("answer", reply)
+        elif self._channel is not None:  # a reply without a request: only untrusted code can have sent it
+            self._stop_reading(self._channel)
             self._frames.clear()
-            self._tell("nonsense", None)
+            self._notify("nonsense", None)
 
     def _on_output(self) -> None:
-        if self._take_output() == 0:
-            self._deaf_to(self._output)
-        elif self._printed.bytes > self.limits.output_bytes:
-            self._deaf_to(self._output)
-            self._tell("output", None)
+        if self._read_output() == 0:
+            self._stop_reading(self._output)
+        elif self._captured.bytes > self.limits.output_bytes:
+            self._stop_reading(self._output)
+            self._notify("output", None)
 
-    def _deaf_to(self, source: socket.socket | int) -> None:
-        """Listen no more, where there is still a loop to listen with."""
+    def _stop_reading(self, source: socket.socket | int) -> None:
+        """Stop reading a source if the event loop still runs."""
         if not self._loop.is_closed():
             self._loop.remove_reader(source)
 
     def _drain(self) -> None:
-        """What was printed before the answer is in the pipe by now."""
-        while self._output >= 0 and (self._take_output() or 0) > 0:
-            if self._printed.bytes > 2 * self.limits.output_bytes:
+        """Read all output that was printed before the reply."""
+        while self._output >= 0 and (self._read_output() or 0) > 0:
+            if self._captured.bytes > 2 * self.limits.output_bytes:
                 return
 
-    def _take_output(self) -> int | None:
-        """How many bytes came; 0 at the end, None where there are none yet."""
+    def _read_output(self) -> int | None:
+        """Read available output; return the number of bytes, 0 at the end, None if there is none yet."""
         try:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
             return None
         except OSError:
             return 0
-        self._printed.add(data)
+        self._captured.add(data)
         return len(data)

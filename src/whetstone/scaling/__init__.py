@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.scaling.plan import Balance, Plan, best_plan, own_balance
-    from whetstone.scaling.plan_rates import Rates, read_rates
+    from whetstone.scaling.placement_plan import (
+        Balance as Balance,
+        Plan as Plan,
+        best_plan as best_plan,
+        own_balance as own_balance,
+    )
+    from whetstone.scaling.plan_rates import Rates as Rates, read_rates as read_rates
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = ["Balance", "Plan", "Rates", "best_plan", "own_balance", "read_rates"]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,7 +1,8 @@
-"""What runs in the process of an engine replica? The recipe's engine, which draws for nobody before it has its weights.
+"""Engine replica: the recipe's engine in another process, which serves requests once it has received weights.
 
-Easy to get wrong: what is kept for an episode is worth a prompt's computing, so episodes are told apart by whoever
-asks. A replica that began again has forgotten all of it, and computes prompts afresh.
+Note:
+    The KV cache of an episode saves only the computation of its prompt. Callers name the episode of each request. A
+    replica that restarted has lost its KV cache and computes prompts again.
 """
 
 from __future__ import annotations
@@ -14,91 +15,91 @@ from typing import Any
 
 import torch
 
-from whetstone.assembly.instantiate import part_of
+from whetstone.assembly.instantiate import build_component
+from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.contracts import fulfils
 from whetstone.errors import InfrastructureError
-from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, merges
-from whetstone.inference.protocol import GenerateRequest, InFlight, ReadsText, Scores, Sleeps
-from whetstone.policies import Policy, clone_trainable, find_device, placed
+from whetstone.inference import ENGINES, Engine, LocalEngine, RestartingEngine, uses_merged_weights
+from whetstone.inference.protocol import GenerateRequest, HasTokenizer, InFlight, Scores, SupportsSleep
+from whetstone.policies import Policy, clone_trainable, find_device, move_policy
 from whetstone.recipe import Part, Resolved
-from whetstone.scaling.protocol import Drawn, Gone, Parcel, ReplicaStatus
-from whetstone.scaling.published import Shelf, unpacked
+from whetstone.scaling.protocol import ActorUnavailable, GenerationResult, ReplicaStatus, WeightUpdate
+from whetstone.scaling.weight_broadcast import SharedBuffer, unpack_weights
 from whetstone.tokens import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaMaking:
-    """All it takes to make a replica, wherever that is."""
+class ReplicaSpec:
+    """Arguments to create a replica in any process."""
 
     resolved: Resolved
     engine: Part
-    """The recipe's, with an address of its own where replicas have some."""
+    """The recipe's engine, with an individual address if replicas have addresses."""
     on_gpu: bool
     threads: int
-    """PyTorch may compute with."""
+    """Number of threads for PyTorch."""
     version: int
-    """Of the weights the policy comes with."""
+    """Version of the weights in the policy."""
     folders: tuple[str, ...] = ()
-    """In which modules of the recipe are looked for."""
+    """Folders that are searched for modules of the recipe."""
 
 
 class EngineReplica:
     """The engine of one process.
 
     Args:
-        policy: With the weights it begins with; a critic is not needed.
-        fetched: Fetches a shelf by its reference.
-        node: Where this is.
+        policy: Policy with the initial weights; a critic is not needed.
+        fetched: Fetches a buffer by its reference.
+        node: Node of this process.
     """
 
     def __init__(
-        self, making: ReplicaMaking, policy: Policy, *, fetched: Callable[[Any], Awaitable[Shelf]], node: str
+        self, making: ReplicaSpec, policy: Policy, *, fetched: Callable[[Any], Awaitable[SharedBuffer]], node: str
     ) -> None:
         torch.set_num_threads(making.threads)
         self._fetched, self._node = fetched, node
-        policy = placed(policy, find_device("auto")) if making.on_gpu else policy
-        if not merges(policy) and any(p.dtype != policy.dtype for p in policy.model.parameters()):
+        policy = move_policy(policy, find_device("auto")) if making.on_gpu else policy
+        if not uses_merged_weights(policy) and any(p.dtype != policy.dtype for p in policy.model.parameters()):
             policy = _with_model(policy, clone_trainable(policy.model, dtype=policy.dtype))
         recipe = making.resolved.recipe
-        given = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight, "heard": lambda line: None}
+        options = {"policy": policy, "max_sequences": recipe.rollout.max_in_flight, "heard": lambda line: None}
 
-        def made(version: int) -> Engine:
-            engine: Engine = part_of(
+        def create_engine(version: int) -> Engine:
+            new_engine: Engine = build_component(
                 making.resolved,
                 "engine",
                 "engine",
                 making.engine,
                 ENGINES,
-                {**given, "version": version},
+                {**options, "version": version},
                 protocol=Engine,
             )
-            return engine
+            return new_engine
 
-        first = made(making.version)
+        first = create_engine(making.version)
         self._policy, self._in_place = policy, isinstance(first, LocalEngine)
         self._kept: dict[str, torch.Tensor] = {}
-        """What was handed over since, where the engine does not write it into the policy's own parameters."""
-        self._engine = first if isinstance(first, RestartingEngine) else RestartingEngine(made, first=first)
+        """Weights received since, if the engine does not write them into the policy's own parameters."""
+        self._engine = first if isinstance(first, RestartingEngine) else RestartingEngine(create_engine, first=first)
         self._ready = self._fell = False
-        self._asked = 0
+        self._num_requests = 0
 
     @property
     def alive(self) -> bool:
-        """Whether its engine can answer, now or after it was restarted."""
+        """Whether its engine can respond, now or after a restart."""
         return self._engine.alive
 
-    async def generate(self, request: GenerateRequest) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> GenerationResult:
         """See `Replica.generate`."""
         self._check_ready()
-        self._asked += 1
+        self._num_requests += 1
         try:
             generation = await self._engine.generate(request)
         except InfrastructureError as failure:
-            raise self._gone(failure) from None
+            raise self._convert_failure(failure) from None
         finally:
-            self._asked -= 1
-        return Drawn(generation, self._asked)
+            self._num_requests -= 1
+        return GenerationResult(generation, self._num_requests)
 
     async def score(self, tokens: TokenSequence, *, start: int) -> Scores:
         """See `Replica.score`."""
@@ -106,23 +107,23 @@ class EngineReplica:
         try:
             return await self._engine.score(tokens, start=start)
         except InfrastructureError as failure:
-            raise self._gone(failure) from None
+            raise self._convert_failure(failure) from None
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """See `Replica.tokenize`."""
-        return await self._engine.tokenize(text) if fulfils(self._engine, ReadsText) else None
+        return await self._engine.tokenize(text) if implements_protocol(self._engine, HasTokenizer) else None
 
-    async def load(self, parcel: Parcel, in_flight: InFlight) -> float:
+    async def load(self, update: WeightUpdate, in_flight: InFlight) -> float:
         """See `Replica.load`."""
-        if parcel.since is not None and not (self._ready and self._engine.version == parcel.since):
-            raise Gone(f"it is not at version {parcel.since}, which the parcel changes")
+        if update.base_version is not None and not (self._ready and self._engine.version == update.base_version):
+            raise ActorUnavailable(f"it is not at version {update.base_version}, which the weight update changes")
         began = time.perf_counter()
-        shelves = [await self._fetched(reference) for reference in parcel.shelves]
-        weights = await run_in_compute_thread(unpacked, parcel, shelves)
+        buffers = [await self._fetched(reference) for reference in update.buffers]
+        weights = await run_in_compute_thread(unpack_weights, update, buffers)
         took = time.perf_counter() - began
-        if weights or self._fell or parcel.version != self._engine.version:
-            whole = {**dict(self._policy.model.named_parameters()), **self._kept, **weights}
-            await self._engine.load_weights(whole, parcel.version, in_flight=in_flight)
+        if weights or self._fell or update.version != self._engine.version:
+            full_weights = {**dict(self._policy.model.named_parameters()), **self._kept, **weights}
+            await self._engine.load_weights(full_weights, update.version, in_flight=in_flight)
         if not self._in_place:
             self._kept.update({name: tensor.clone() for name, tensor in weights.items()})
         self._ready, self._fell = True, False
@@ -130,7 +131,7 @@ class EngineReplica:
 
     async def sleep(self) -> None:
         """See `Replica.sleep`."""
-        if fulfils(self._engine, Sleeps):
+        if implements_protocol(self._engine, SupportsSleep):
             await self._engine.sleep()
 
     async def status(self) -> ReplicaStatus:
@@ -140,8 +141,8 @@ class EngineReplica:
             ready=self._ready and engine.alive,
             version=engine.version,
             statistics=engine.statistics,
-            abilities=engine.abilities,
-            asked=self._asked,
+            capabilities=engine.capabilities,
+            num_requests=self._num_requests,
             node=self._node,
             process=os.getpid(),
         )
@@ -155,20 +156,23 @@ class EngineReplica:
         self._engine.forget(episode)
 
     async def close(self) -> None:
-        """Let go of the engine, and of a server it started."""
+        """Close the engine, and a server that it started."""
         await self._engine.close()
 
     def _check_ready(self) -> None:
         if not self._ready:
-            raise Gone("it began again and was given no weights yet")
+            raise ActorUnavailable("it restarted and has received no weights yet")
 
-    def _gone(self, failure: InfrastructureError) -> Exception:
-        """What a failure comes to for who asked: with its engine or server dead, a replica draws for nobody before
-        another took its place and was given the weights of now."""
-        if self._engine.stands:
+    def _convert_failure(self, failure: InfrastructureError) -> Exception:
+        """Return the error that the caller receives for a failure.
+
+        If its engine or server died, the replica serves no requests until it was restarted and received the current
+        weights.
+        """
+        if self._engine.is_engine_alive:
             return failure
         self._ready, self._fell = False, True
-        return Gone(str(failure))
+        return ActorUnavailable(str(failure))
 
 
 def _with_model(policy: Policy, model: torch.nn.Module) -> Policy:

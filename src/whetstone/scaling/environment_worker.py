@@ -1,10 +1,10 @@
-"""What runs in the process of an environment worker? The recipe's environments, tools, chat and method, and the
-collector that plays episodes anywhere; only its engine is elsewhere.
+"""Environment worker: plays groups with the recipe's environments, tools, chat and method; its engine is remote.
 
-    work → a group, its episodes many at once → turns as they come about, and the group → who asked
+    work → a group, many episodes at once → turns as they finish, then the group → the caller
 
-Easy to get wrong: the record of a run has one owner, who is not here. A worker begins behind the turns it is sent and
-tells of each new one; where it dies, another goes on behind what was told.
+Note:
+    The record of a run is in another process. A worker continues after the turns that it receives and reports each new
+    one. If it dies, another worker continues after the reported turns.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
 from whetstone.rewards import Reward
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout import Collector
-from whetstone.scaling.protocol import Dropped, Event, Finished, PlaceFree, TurnOver, Work, WorkerStatus
+from whetstone.scaling.protocol import EpisodeReset, Event, Finished, SlotFree, TurnFinished, Work, WorkerStatus
 from whetstone.scaling.replicated_engine import ReplicatedEngine
 from whetstone.trajectory import Turn
 from whetstone.user_code import describe_exception
@@ -32,50 +32,50 @@ _WAITS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """Where the episodes of one group begin, and whom they tell of their turns."""
+class _GroupReports:
+    """First turns of the episodes of one group, and the queue for their events."""
 
     played: Mapping[str, Sequence[Turn]]
     events: asyncio.Queue[Event]
 
 
-_OF_THIS_GROUP: ContextVar[_Told] = ContextVar("_OF_THIS_GROUP")
-"""Set where a group begins; its episodes are tasks below that."""
+_GROUP_REPORTS: ContextVar[_GroupReports] = ContextVar("_OF_THIS_GROUP")
+"""Set when a group starts; its episodes are child tasks."""
 
 
-class _RecordElsewhere:
-    """See `EpisodeRecord`."""
+class _RemoteRecord:
+    """Record in another process; see `EpisodeRecord`."""
 
     def played(self, episode: str) -> tuple[Turn, ...]:
-        """Those that came with the group."""
-        return tuple(_OF_THIS_GROUP.get().played.get(episode, ()))
+        """Return the turns that were sent with the group."""
+        return tuple(_GROUP_REPORTS.get().played.get(episode, ()))
 
     def add(self, episode: str, turn: Turn) -> None:
-        """Tell of it."""
-        _OF_THIS_GROUP.get().events.put_nowait(TurnOver(episode, turn))
+        """Report a turn."""
+        _GROUP_REPORTS.get().events.put_nowait(TurnFinished(episode, turn))
 
     def drop(self, episode: str) -> None:
-        """Tell of it."""
-        _OF_THIS_GROUP.get().events.put_nowait(Dropped(episode))
+        """Report that the turns of an episode are void."""
+        _GROUP_REPORTS.get().events.put_nowait(EpisodeReset(episode))
 
 
 def _tell_of_a_place() -> None:
-    _OF_THIS_GROUP.get().events.put_nowait(PlaceFree())
+    _GROUP_REPORTS.get().events.put_nowait(SlotFree())
 
 
 class EnvironmentWorker:
     """Plays the groups of a recipe.
 
     Args:
-        assembly: Its parts; of the policy only the tokenizer and the shape are read.
-        engine: Draws from the replicas.
-        reward: Judges in the place of the recipe's own; None: that one.
-        places: Episodes running at once.
-        node: Where this is.
+        assembly: Components of the recipe; of the policy only the tokenizer and the shape are read.
+        engine: Samples from the replicas.
+        reward: Reward instead of the recipe's; None: the recipe's.
+        places: Maximum number of concurrent episodes.
+        node: Node of this process.
     """
 
     def __init__(
-        self, assembly: Assembly, engine: ReplicatedEngine, *, reward: Reward | None, places: int, node: str
+        self, assembly: RunComponents, engine: ReplicatedEngine, *, reward: Reward | None, places: int, node: str
     ) -> None:
         self.assembly = assembly if reward is None else assembly.with_components(reward=reward)
         self.engine, self.places, self.node = engine, places, node
@@ -88,15 +88,15 @@ class EnvironmentWorker:
         if work.memory is not None and work.memory != self._memory:
             self._memory = work.memory
             self.assembly.method.load_state(pickle.loads(work.memory))  # from the run's own process
-        told = _Told(work.played, asyncio.Queue())
-        playing = asyncio.ensure_future(self._played(work, told))
+        reports = _GroupReports(work.played, asyncio.Queue())
+        playing = asyncio.ensure_future(self._played(work, reports))
         try:
-            over = False
-            while not over:
-                events = [await told.events.get()]
-                while not told.events.empty():
-                    events.append(told.events.get_nowait())
-                over = isinstance(events[-1], Finished)
+            is_finished = False
+            while not is_finished:
+                events = [await reports.events.get()]
+                while not reports.events.empty():
+                    events.append(reports.events.get_nowait())
+                is_finished = isinstance(events[-1], Finished)
                 yield events
         finally:
             playing.cancel()
@@ -122,14 +122,14 @@ class EnvironmentWorker:
             process=os.getpid(),
         )
 
-    async def _played(self, work: Work, told: _Told) -> None:
-        _OF_THIS_GROUP.set(told)
+    async def _played(self, work: Work, reports: _GroupReports) -> None:
+        _GROUP_REPORTS.set(reports)
         try:
             strategy = work.strategy if work.strategy is not None else self.assembly.strategy
             group = await self._collector(work).group(work.plan, strategy)
-            told.events.put_nowait(Finished(group))
-        except Exception as failure:  # a strategy is foreign code; whoever asked decides what a failure means
-            told.events.put_nowait(Finished(None, carried(failure)))
+            reports.events.put_nowait(Finished(group))
+        except Exception as failure:  # a strategy is third-party code; the caller decides about its failures
+            reports.events.put_nowait(Finished(None, picklable_error(failure)))
 
     def _collector(self, work: Work) -> Collector:
         key = (work.temperature, work.at_evaluation, work.recorded)
@@ -137,17 +137,17 @@ class EnvironmentWorker:
             method = self.assembly.method.at_evaluation() if work.at_evaluation else self.assembly.method
             collector = self.assembly.collector(
                 self.assembly.policy_actor(self.engine, temperature=work.temperature),
-                record=_RecordElsewhere() if work.recorded else None,
+                record=_RemoteRecord() if work.recorded else None,
                 method=method,
             )
             self._collectors[key] = replace(collector, max_in_flight=self.places, freed=_tell_of_a_place)
         return self._collectors[key]
 
 
-def carried(failure: Exception) -> Exception:
-    """The failure where it can travel, else one that says what it was."""
+def picklable_error(failure: Exception) -> Exception:
+    """Return the failure if it can be pickled, else an error with its description."""
     try:
-        again: Any = pickle.loads(pickle.dumps(failure))  # our own
+        loaded: Any = pickle.loads(pickle.dumps(failure))  # from this process
     except Exception:
         return RuntimeError(describe_exception(failure))
-    return failure if type(again) is type(failure) else RuntimeError(describe_exception(failure))
+    return failure if type(loaded) is type(failure) else RuntimeError(describe_exception(failure))

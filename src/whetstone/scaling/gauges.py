@@ -1,6 +1,6 @@
-"""What can be seen of a run in Ray's own dashboard? How busy each worker and replica is, as gauges that Ray exports.
+"""Gauges for Ray's dashboard: utilization and queue of each worker and engine replica.
 
-Ray shows them where Prometheus scrapes its nodes; without that nobody reads them, and setting one costs microseconds.
+Ray shows them if Prometheus scrapes its nodes. Otherwise they are not read, and setting one costs microseconds.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SHOWN = {
 
 
 class Gauges(Protocol):
-    """Where the latest numbers are shown."""
+    """Receiver of the latest numbers."""
 
     def show(self, name: str, value: float, who: str = "") -> None:
-        """One of `SHOWN`, of a worker or replica where it is told apart by those."""
+        """Show one of `SHOWN`, with the name of its worker or replica if it has series of those."""
         ...
 
 
 class RayGauges:
-    """See `Gauges`: those of Ray.
+    """Gauges that Ray exports; see `Gauges`.
 
     Args:
-        run: By which runs on one cluster are told apart.
+        run: Name that distinguishes runs on one cluster.
     """
 
     def __init__(self, run: str) -> None:
@@ -43,8 +43,8 @@ class RayGauges:
         self._kinds = {name: kind for name, (kind, _) in SHOWN.items()}
         self._run = run
         self._gauges = {
-            name: Gauge(name, description=said, tag_keys=("run", *([kind] if kind else [])))
-            for name, (kind, said) in SHOWN.items()
+            name: Gauge(name, description=description, tag_keys=("run", *([kind] if kind else [])))
+            for name, (kind, description) in SHOWN.items()
         }
 
     def show(self, name: str, value: float, who: str = "") -> None:
@@ -54,7 +54,7 @@ class RayGauges:
 
 
 class NoGauges:
-    """See `Gauges`: nobody looks."""
+    """Discards all numbers; see `Gauges`."""
 
     def show(self, name: str, value: float, who: str = "") -> None:
         """See `Gauges.show`."""

@@ -1,6 +1,7 @@
-"""What are GPUs and models like, as far as a plan needs it? Numbers of data sheets and of published configurations.
+"""Data of GPUs and models for a plan, from data sheets and published configurations.
 
-Easy to get wrong: a data sheet's largest number of operations is with sparsity. These are dense ones in bfloat16.
+Note:
+    The largest number of operations in a data sheet assumes sparsity. These are dense operations in bfloat16.
 
 Source: the makers' data sheets (A100, H100, H200, B200, L40S, RTX 4090, MI300X); for the shapes the Qwen3 technical
 report, arXiv:2505.09388, table 1, and Llama 3, arXiv:2407.21783, table 3.
@@ -23,13 +24,14 @@ class Gpu:
     name: str
     memory_gib: float
     teraflops: float
-    """Dense, bfloat16, a second."""
+    """Dense bfloat16 TFLOPS."""
     memory_bandwidth: float
-    """GB a second."""
+    """Memory bandwidth in GB per second."""
     link: float
-    """GB a second to others of its node, one way."""
+    """Bandwidth to other GPUs of the node in GB per second, one way."""
     network: float
-    """GB a second to other nodes, one way; one adapter a GPU in servers, one for all in workstations."""
+    """Bandwidth to other nodes in GB per second, one way; one adapter per GPU in servers, one for all in
+    workstations."""
 
 
 GPUS: Mapping[str, Gpu] = {
@@ -55,14 +57,14 @@ MODELS: Mapping[str, ModelSize] = {
     "70b": ModelSize(70_600_000_000, 80, 8192, 28_672, 1024, 128_256, 131_072),
     "405b": ModelSize(405_000_000_000, 126, 16_384, 53_248, 1024, 128_256, 131_072),
 }
-"""Dense models by what they are called; other sizes have the shape of the next smaller one."""
+"""Dense models by size name; other sizes have the shape of the next smaller one."""
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of a name.
+    """Return the GPU of a name.
 
     Raises:
-        RecipeError: None is known by it.
+        RecipeError: The name is unknown.
     """
     gpu = GPUS.get(name.lower())
     if gpu is None:
@@ -71,14 +73,14 @@ def find_gpu(name: str) -> Gpu:
 
 
 def named_model(name: str) -> ModelSize | None:
-    """The model of a size such as `8b`; None where it is not written as one."""
+    """Return the model of a size such as `8b`; None if the name is not a size."""
     low = name.lower()
     if low in MODELS:
         return MODELS[low]
-    said = re.fullmatch(r"(\d+(?:\.\d+)?)b", low)
-    if said is None or float(said[1]) <= 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)b", low)
+    if match is None or float(match[1]) <= 0:
         return None
-    count = round(float(said[1]) * 1e9)
+    count = round(float(match[1]) * 1e9)
     near = max(
         (m for m in MODELS.values() if m.parameters <= count), key=lambda m: m.parameters, default=MODELS["0.6b"]
     )

@@ -1,12 +1,14 @@
-"""What does each GPU hold, of the learner's group and of a replica? And on how few does it fit?
+"""Memory of each GPU of the learner and of a replica, and the smallest number of GPUs that fits.
 
-    learner   4 bytes of weights, 4 of gradients, 8 of optimiser states (2 in eight bits) and 4 of a reference a
+    learner   4 bytes of weights, 4 of gradients, 8 of optimizer states (2 in eight bits) and 4 of a reference per
               parameter, over all GPUs of the group (FSDP2 shards all of it); two layers gathered in 2 bytes; one pass
-    replica   2 bytes of weights a parameter over its GPUs; keys and values in what is left
+    replica   2 bytes of weights per parameter over its GPUs; the KV cache in the remaining memory
 
-What a pass takes is that of `assembly/memory.py`, an upper bound. A tenth of a GPU stays free.
+The memory of a pass is that of `assembly/memory_estimate.py`, an upper bound. A tenth of a GPU stays free.
 
-Easy to get wrong: what is sharded shrinks with the group, a pass does not: more GPUs do not make room for longer ones.
+Note:
+    Sharded memory shrinks with the number of GPUs, the memory of a pass does not: more GPUs do not make room for longer
+    passes.
 
 Source: Zhao et al. 2023, arXiv:2304.11277 (FSDP), section 3; Kwon et al. 2023, arXiv:2309.06180, for keys and values.
 """
@@ -24,57 +26,57 @@ from whetstone.scaling.plan_hardware import Gpu
 _GIB = 2**30
 _USABLE = 0.9
 _FEWEST_SEQUENCES = 16
-"""A replica with room for fewer is spread over more GPUs."""
+"""Minimum number of sequences; a replica with room for fewer is spread over more GPUs."""
 _SPREADS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """Of one GPU of the group."""
+    """Memory of one GPU of the learner."""
 
     gpus: int
     parts: Mapping[str, float]
-    """GiB by what takes them."""
+    """GiB by use."""
 
     @property
     def total(self) -> float:
-        """GiB."""
+        """Sum of the parts in GiB."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
-    """Of one GPU of a replica."""
+    """Memory of one GPU of a replica."""
 
     tensor_parallel: int
     weights: float
-    """GiB."""
+    """Weights in GiB."""
     keys: float
-    """GiB that are left for keys and values."""
+    """Remaining GiB for the KV cache."""
     sequences: int
-    """That fit with all they can come to."""
+    """Number of sequences of maximum length that fit."""
 
 
 def trained_parameters(size: ModelSize, recipe: Recipe) -> int:
-    """Those that have a gradient."""
-    return size.parameters if recipe.policy.lora is None else size.adapters(recipe.policy.lora.rank)
+    """Return the number of parameters that have a gradient."""
+    return size.parameters if recipe.policy.lora is None else size.count_lora_parameters(recipe.policy.lora.rank)
 
 
 def learner_memory(
     size: ModelSize, recipe: Recipe, settings: ReinforcementSettings, gpus: int, together: int = 1
 ) -> LearnerMemory:
-    """What each GPU of a group of so many holds.
+    """Compute the memory of each GPU of a learner with `gpus` GPUs.
 
     Args:
-        together: GPUs that compute each layer together. What they keep of a pass is counted as if each computed all of
-            it, which is more than they do.
+        together: GPUs that compute each layer together. Their memory of a pass is counted as if each computed all of
+            it, which is more than they need.
     """
     lora = recipe.policy.lora is not None
     shard = 1 / (gpus * _GIB)
-    # embeddings, and an output layer where it is another, are whole in each group
-    again = 2 * (together - 1) * size.vocabulary * size.hidden
-    parameters = size.parameters + again
-    trained = trained_parameters(size, recipe) + (0 if lora else again)
+    # embeddings, and an output layer with separate weights, are not sharded within a group
+    replicated = 2 * (together - 1) * size.vocabulary * size.hidden
+    parameters = size.parameters + replicated
+    trained = trained_parameters(size, recipe) + (0 if lora else replicated)
     optimizer = 2 if settings.optimizer == "adamw_8bit" else 8
     parts = {
         "weights": (2 * parameters + 4 * trained if lora else 4 * trained) * shard,
@@ -92,15 +94,15 @@ def learner_memory(
 
 
 def learner_fits(memory: LearnerMemory, gpu: Gpu) -> bool:
-    """Whether a GPU has so much to use."""
+    """Return whether a GPU has enough usable memory."""
     return memory.total <= gpu.memory_gib * _USABLE
 
 
 def replica_memory(size: ModelSize, gpu: Gpu, tensor_parallel: int, context: float) -> ReplicaMemory:
-    """What each GPU of a replica holds.
+    """Compute the memory of each GPU of a replica.
 
     Args:
-        context: Tokens a sequence may come to.
+        context: Maximum number of tokens of a sequence.
     """
     weights = 2 * size.parameters / tensor_parallel / _GIB
     left = gpu.memory_gib * _USABLE - weights
@@ -109,54 +111,56 @@ def replica_memory(size: ModelSize, gpu: Gpu, tensor_parallel: int, context: flo
 
 
 def smallest_replica(size: ModelSize, gpu: Gpu, gpus: int, context: float) -> ReplicaMemory:
-    """On as few GPUs as hold the model with some sequences.
+    """Return the replica with the fewest GPUs that hold the model and some sequences.
 
     Raises:
-        RecipeError: On none up to a node's.
+        RecipeError: No number of GPUs up to a node's suffices.
     """
     tried = [replica_memory(size, gpu, spread, context) for spread in _SPREADS if spread <= gpus]
-    for found in tried:
-        if found.sequences >= _FEWEST_SEQUENCES:
-            return found
-    for found in tried:
-        if found.sequences >= 1:
-            return found
+    for replica in tried:
+        if replica.sequences >= _FEWEST_SEQUENCES:
+            return replica
+    for replica in tried:
+        if replica.sequences >= 1:
+            return replica
     last = tried[-1]
     raise RecipeError(
         f"{size.parameters / 1e9:.3g} billion parameters fit on no replica: over {last.tensor_parallel} {gpu.name} its "
         f"weights take {last.weights:.3g} GiB of each one's {gpu.memory_gib:g} GiB, and a sequence of {context:,.0f} "
-        "tokens has no room; a smaller model, or GPUs with more memory"
+        "tokens has no room; use a smaller model, or GPUs with more memory"
     )
 
 
 def fitting_learner(
     size: ModelSize, recipe: Recipe, settings: ReinforcementSettings, gpu: Gpu, gpus: int
 ) -> tuple[LearnerMemory, ReinforcementSettings]:
-    """On as few GPUs as it fits on, and the settings it fits with: the recipe's own, or those that keep a pass small.
+    """Return the learner with the fewest GPUs, and the settings with which it fits.
+
+    The settings are the recipe's own, or those that reduce the memory of a pass.
 
     Raises:
-        RecipeError: On none up to `gpus`; the message says what takes how much.
+        RecipeError: It fits on no number of GPUs up to `gpus`; the message lists the memory by use.
     """
     every = list(_smaller(settings))
     for tried in every:
         for count in range(1, gpus + 1):
-            found = learner_memory(size, recipe, tried, count)
-            if learner_fits(found, gpu):
-                return found, tried
+            memory = learner_memory(size, recipe, tried, count)
+            if learner_fits(memory, gpu):
+                return memory, tried
     most = learner_memory(size, recipe, every[-1], gpus)
-    said = ", ".join(f"{name} {gib:.3g}" for name, gib in most.parts.items())
-    mends = ["policy.lora: {rank: 16}"] if recipe.policy.lora is None else []
+    listing = ", ".join(f"{name} {gib:.3g}" for name, gib in most.parts.items())
+    remedies = ["policy.lora: {rank: 16}"] if recipe.policy.lora is None else []
     if not settings.optimizer_offload and recipe.policy.lora is None:
-        mends.append("reinforcement.optimizer_offload: true")
+        remedies.append("reinforcement.optimizer_offload: true")
     raise RecipeError(
         f"{size.parameters / 1e9:.3g} billion parameters cannot be trained on {gpus} {gpu.name}: each would hold "
-        f"{most.total:.3g} GiB ({said}) and has {gpu.memory_gib * _USABLE:.3g} to use; "
-        f"{', '.join([*mends, 'more GPUs'])}"
+        f"{most.total:.3g} GiB ({listing}) and has {gpu.memory_gib * _USABLE:.3g} to use; try "
+        f"{', '.join([*remedies, 'more GPUs'])}"
     )
 
 
 def _smaller(settings: ReinforcementSettings) -> Iterator[ReinforcementSettings]:
-    """The settings, and those whose passes take less, one after the other."""
+    """Yield the settings, then settings with successively smaller passes."""
     yield settings
     settings = settings.model_copy(update={"activation_checkpointing": True})
     yield settings

@@ -1,22 +1,23 @@
-"""How fast is each part of a cluster, by formula or as measured? What a plan hands to the simulator.
+"""Rates of engine and learner for the simulator of a plan, by formula or as measured.
 
-    a decode step       2 N / (T · B · η_b)  + layers · 20 µs where T > 1
-      each sequence     (keys of its context) / (T · B · η_b)  +  2 N / (T · F · η_f)
-    a token read        2 N / (T · F · η_f)
-    a token learned     (6 N + 6 · layers · width · context) · passes / (L · F · MFU), a third more where activations
-                        are computed again; where G GPUs compute a layer together, 7 times its states in 2 bytes
-                        through the network of each as well
-    an update           12 N bytes through the memory of L GPUs, and a second of starting and gathering
-    weights on the way  2 N bytes over min(T, L) adapters of the network, and half a second
+    decode step           2 N / (T · B · η_b)  + layers · 20 µs if T > 1
+      per sequence        (KV cache of its context) / (T · B · η_b)  +  2 N / (T · F · η_f)
+    prefill per token     2 N / (T · F · η_f)
+    training per token    (6 N + 6 · layers · width · context) · passes / (L · F · MFU), a third more with activation
+                          checkpointing; if G GPUs compute a layer together, also 7 times its states in 2 bytes
+                          through the network of each
+    update                12 N bytes through the memory of L GPUs, and one second to start and gather
+    weight transfer       2 N bytes over min(T, L) adapters of the network, and half a second
 
-N parameters, T GPUs a replica, L GPUs of the learner, B bytes a second of memory, F operations a second. `--rates` says
-what was measured instead: the file's numbers stand in the place of these, one by one.
+N parameters, T GPUs per replica, L GPUs of the learner, B bytes per second of memory, F operations per second. A file
+for `--rates` has measured values, each of which replaces one of these.
 
-Easy to get wrong: what a GPU can do is not what it does. η_b 0.7, η_f 0.5 and MFU 0.4 are what servers and trainers
-reach on dense models of this size; measured rates are better than any of them.
+Note:
+    A GPU does not reach its peak. η_b 0.7, η_f 0.5 and MFU 0.4 are usual for servers and trainers with dense models of
+    this size; measured rates are better than any of them.
 
 Source: Pope et al. 2022, arXiv:2211.05102, sections 2 and 3 (decoding and reading); Kaplan et al. 2020,
-arXiv:2001.08361, section 2.1 (operations a token).
+arXiv:2001.08361, section 2.1 (operations per token).
 """
 
 from __future__ import annotations
@@ -30,39 +31,39 @@ from pydantic import Field, ValidationError
 from whetstone.assembly.model_size import ModelSize
 from whetstone.errors import RecipeError
 from whetstone.recipe import Recipe, ReinforcementSettings
-from whetstone.recipe.parts import Settings
-from whetstone.recipe.problems import problem_of
+from whetstone.recipe.error_messages import describe_validation_error
+from whetstone.recipe.settings_base import Settings
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.record import stored_lines
 from whetstone.scaling.plan_hardware import Gpu
-from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, Spread
+from whetstone.scaling.simulation_scenario import EngineRates, EpisodeShape, LearnerRates, LognormalSpread
 
 _ADDED_UP = 7
-"""Sums of a layer's states over GPUs that compute it together: of attention and MLP forward, and backward of what
-queries, keys, values and the two products in front of the units take."""
+"""Number of all-reduces of a layer's states over GPUs that compute it together: of attention and MLP in the forward
+pass; of queries, keys, values and the two products before the activation in the backward pass."""
 _ALL_REDUCE = 20e-6
 _MOST_SEQUENCES = 256
-"""Of a server's batch, unless it is told otherwise."""
+"""Default maximum batch size of a server."""
 
 
 class EpisodeFacts(Settings):
-    """What episodes are like."""
+    """Lengths and latencies of episodes."""
 
     turns: float | None = Field(None, ge=1)
-    """Null: half of `environment.max_turns`, and one."""
+    """Mean number of turns; null: half of `environment.max_turns`, plus one."""
     prompt_tokens: float = Field(512, ge=1)
     turn_tokens: float | None = Field(None, ge=1)
-    """Null: half of `rollout.max_new_tokens`."""
+    """Mean number of sampled tokens per turn; null: half of `rollout.max_new_tokens`."""
     observation_tokens: float = Field(256, ge=0)
     tool_seconds: float = Field(1.0, ge=0)
     reward_seconds: float = Field(0.0, ge=0)
     length_sigma: float = Field(0.6, ge=0)
-    """Of turns and of tokens in a turn, as a log-normal's."""
+    """Log-normal σ of the number of turns and of the tokens per turn."""
     tool_sigma: float = Field(1.0, ge=0)
 
 
 class EngineFacts(Settings):
-    """What one replica was measured to do; null: by the formula."""
+    """Measured rates of one replica; null: by the formula."""
 
     step_seconds: float | None = Field(None, gt=0)
     step_seconds_per_sequence: float | None = Field(None, ge=0)
@@ -73,32 +74,32 @@ class EngineFacts(Settings):
 
 
 class LearnerFacts(Settings):
-    """What the learner was measured to do."""
+    """Measured rates of the learner."""
 
     mfu: float = Field(0.4, gt=0, le=1)
-    """Operations of the model over what its GPUs can do."""
+    """Operations of the model over the peak of its GPUs (MFU)."""
     seconds: float = Field(1.0, ge=0)
-    """Of an update, whatever it learns from."""
+    """Fixed seconds per update."""
     between_seconds: float = Field(0.0, ge=0)
 
 
 class NetworkFacts(Settings):
-    """What lies between learner and samplers."""
+    """Network between learner and samplers."""
 
     gigabytes_per_second: float | None = Field(None, gt=0)
-    """Of one adapter; null: the GPU's."""
+    """GB per second of one adapter; null: that of the GPU."""
 
 
 class FailureFacts(Settings):
-    """What is lost how often."""
+    """Failure rates and restart times."""
 
     gpu_per_hour: float = Field(0.0, ge=0)
-    """Failures of one GPU an hour; 16,384 of them failed 419 times in 54 days while Llama 3 was trained: 2e-5."""
+    """Failures of one GPU per hour; 16,384 GPUs failed 419 times in 54 days in the training of Llama 3: 2e-5."""
     restart_seconds: float = Field(300.0, ge=0)
 
 
 class Rates(Settings):
-    """The keys of a file of rates."""
+    """Keys of a rates file."""
 
     episode: EpisodeFacts = EpisodeFacts()
     engine: EngineFacts = EngineFacts()
@@ -108,10 +109,12 @@ class Rates(Settings):
 
 
 def read_rates(path: Path) -> Rates:
-    """Rates of a YAML or JSON file; of a run's folder, what its episodes were like.
+    """Read rates from a YAML or JSON file, or from a run directory.
+
+    A run directory provides the lengths of its episodes.
 
     Raises:
-        RecipeError: It cannot be read, a key is unknown or a value out of range.
+        RecipeError: It cannot be read, a key is unknown, or a value is out of range.
     """
     if path.is_dir():
         return Rates(episode=_measured(path))
@@ -124,14 +127,14 @@ def read_rates(path: Path) -> Rates:
     try:
         return Rates.model_validate(document)
     except ValidationError as error:
-        raise RecipeError(f"{path}  {problem_of(error, Rates)}") from None
+        raise RecipeError(f"{path}  {describe_validation_error(error, Rates)}") from None
 
 
 def _measured(run_dir: Path) -> EpisodeFacts:
-    """What episodes of a run were like."""
+    """Return the lengths and latencies of a run's episodes."""
     episodes = [line["turns"] for line in stored_lines(run_dir) if line.get("turns")]
     if not episodes:
-        raise RecipeError(f"{run_dir}: no episode on record to take rates from")
+        raise RecipeError(f"{run_dir}: no recorded episode to read rates from")
     turns = [turn for episode in episodes for turn in episode]
     later = [turn for episode in episodes for turn in episode[1:]]
     return EpisodeFacts(
@@ -148,21 +151,24 @@ def _count(turn: dict[str, Any], key: str) -> int:
 
 
 def episode_shape(facts: EpisodeFacts, recipe: Recipe) -> EpisodeShape:
-    """What episodes are like, with what the recipe allows where nothing was measured."""
+    """Return the distribution of episodes.
+
+    Limits of the recipe replace values that were not measured.
+    """
     turns = facts.turns if facts.turns is not None else 1 + recipe.environment.max_turns / 2
-    said = facts.turn_tokens if facts.turn_tokens is not None else max(1, recipe.rollout.max_new_tokens / 2)
+    turn_tokens = facts.turn_tokens if facts.turn_tokens is not None else max(1, recipe.rollout.max_new_tokens / 2)
     return EpisodeShape(
-        turns=Spread(turns, facts.length_sigma if turns > 1 else 0.0),
-        prompt_tokens=Spread(facts.prompt_tokens),
-        turn_tokens=Spread(said, facts.length_sigma),
-        observation_tokens=Spread(facts.observation_tokens),
-        tool_seconds=Spread(facts.tool_seconds, facts.tool_sigma),
-        reward_seconds=Spread(facts.reward_seconds),
+        turns=LognormalSpread(turns, facts.length_sigma if turns > 1 else 0.0),
+        prompt_tokens=LognormalSpread(facts.prompt_tokens),
+        turn_tokens=LognormalSpread(turn_tokens, facts.length_sigma),
+        observation_tokens=LognormalSpread(facts.observation_tokens),
+        tool_seconds=LognormalSpread(facts.tool_seconds, facts.tool_sigma),
+        reward_seconds=LognormalSpread(facts.reward_seconds),
     )
 
 
 def mean_context(shape: EpisodeShape) -> float:
-    """Tokens an episode has in view at its end, in the mean."""
+    """Return the mean number of tokens in the context at the end of an episode."""
     each = shape.turn_tokens.expected + shape.observation_tokens.expected
     return shape.prompt_tokens.expected + shape.turns.expected * each
 
@@ -170,17 +176,17 @@ def mean_context(shape: EpisodeShape) -> float:
 def engine_rates(
     facts: EngineFacts, size: ModelSize, gpu: Gpu, *, tensor_parallel: int, sequences: int, context: float
 ) -> EngineRates:
-    """One replica's rates.
+    """Compute the rates of one replica.
 
     Args:
-        sequences: For which it has room.
-        context: Tokens a sequence has in view at its end.
+        sequences: Number of sequences that fit.
+        context: Tokens in the context of a sequence at its end.
     """
     flops = tensor_parallel * gpu.teraflops * 1e12 * facts.flops_efficiency
     bandwidth = tensor_parallel * gpu.memory_bandwidth * 1e9 * facts.bandwidth_efficiency
     token = 2 * size.parameters / flops
     step = 2 * size.parameters / bandwidth + (size.layers * _ALL_REDUCE if tensor_parallel > 1 else 0.0)
-    keys = 4 * size.layers * size.keys * context / 2  # two bytes each of keys and values; half its end in the mean
+    keys = 4 * size.layers * size.keys * context / 2  # keys and values, two bytes each; half the final length
     return EngineRates(
         step_seconds=facts.step_seconds or step,
         step_seconds_per_sequence=_or(facts.step_seconds_per_sequence, keys / bandwidth + token),
@@ -203,13 +209,13 @@ def learner_rates(
     together: int = 1,
     has_reference: bool = False,
 ) -> LearnerRates:
-    """The learner's rates.
+    """Compute the rates of the learner.
 
     Args:
-        together: GPUs that compute each layer together, and add up their parts of its states.
-        travel: Parameters that replicas are sent.
-        trained: Parameters that have a gradient.
-        context: Tokens a sequence has in view at its end.
+        together: GPUs that compute each layer together, and sum their parts of its states.
+        travel: Number of parameters that are sent to replicas.
+        trained: Number of parameters that have a gradient.
+        context: Tokens in the context of a sequence at its end.
         has_reference: Whether a reference model computes log-probs of each segment.
     """
     passes = settings.epochs + (1 / 3 if has_reference else 0)
@@ -220,7 +226,7 @@ def learner_rates(
     adapters = min(tensor_parallel, learners)
     sent = (
         _ADDED_UP * size.layers * size.hidden * 2 * 2 * (together - 1) / together
-    )  # bytes a token, by each, in a ring
+    )  # bytes per token and GPU, in a ring
     return LearnerRates(
         seconds=fixed,
         seconds_per_token=each / (learners * gpu.teraflops * 1e12 * rates.learner.mfu)

@@ -1,10 +1,11 @@
-"""The seams of the scaling room: what a run asks of processes that are elsewhere, and what it hears from them.
+"""Interfaces of remote processes: engine replicas, environment workers and judges.
 
-A replica samples, a worker plays groups, a judge rewards. Where they are, who starts them and how calls travel, those
-who ask do not know; `Gone` is all they hear of it.
+A replica samples, a worker plays groups, a judge computes rewards. Callers do not depend on where these run, how they
+start and how calls are sent. A call that fails for such a reason raises `ActorUnavailable`.
 
-Easy to get wrong: a call that ended in `Gone` may have been carried out all the same. What is asked here may be asked
-again: a draw depends on its seed and place alone, and a group on its plan.
+Note:
+    A call that raised `ActorUnavailable` may have been executed nevertheless. Every call here can be repeated: a sample
+    depends only on its seed and position, and a group only on its plan.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from whetstone.inference.protocol import (
-        EngineAbilities,
+        EngineCapabilities,
         EngineStatistics,
         GenerateRequest,
         Generation,
@@ -27,65 +28,65 @@ if TYPE_CHECKING:
     from whetstone.trajectory import Group, Score, Task, Trajectory, Turn
 
 
-class Gone(Exception):
-    """A process that was asked died, cannot be reached, or has only begun again and is not ready."""
+class ActorUnavailable(Exception):
+    """The called process died, is unreachable, or restarted and is not ready yet."""
 
 
-class Restarting(Gone):
-    """It died, and is on its way back."""
+class ActorRestarting(ActorUnavailable):
+    """The called process died and is restarting."""
 
 
 # ------------------------------------------------------------ engines
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A generation, and how its engine stands."""
+class GenerationResult:
+    """A generation with the load of its replica."""
 
     generation: Generation
-    asked: int
-    """Requests in the replica, of everyone, when it answered."""
+    num_requests: int
+    """Number of requests in the replica, of all callers, when it responded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """Weights on their way: those that changed since the version before, or all of them."""
+class WeightUpdate:
+    """Weight update: the weights that changed since the previous version, or all of them."""
 
     version: int
-    since: int | None
-    """The version it changes; None: it is whole, over the weights a replica was made with."""
-    shelves: tuple[Any, ...]
-    """Where the numbers lie, each a reference to a mapping of name → (array, the numbers' type)."""
+    base_version: int | None
+    """Version that the update changes; None: it is complete, relative to a replica's initial weights."""
+    buffers: tuple[Any, ...]
+    """References to mappings of name → (array, dtype) in shared memory."""
     names: Mapping[str, tuple[int, int]]
-    """Name → (which shelf it is on, its checksum)."""
+    """Name → (index of its buffer, checksum)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """An engine replica at one moment."""
+    """Current status of an engine replica."""
 
     ready: bool
-    """Whether it was given weights since it began; before that it draws for nobody."""
+    """Whether it received weights since it started; until then it serves no requests."""
     version: int
     statistics: EngineStatistics
-    abilities: EngineAbilities
-    asked: int
-    """Requests in it."""
+    capabilities: EngineCapabilities
+    num_requests: int
+    """Number of requests in it."""
     node: str
-    """Where it is, by Ray's name of the node."""
+    """Ray's id of its node."""
     process: int
-    """Its process id there."""
+    """Process id on its node."""
 
 
 class Replica(Protocol):
-    """One of several engines that draw from the same weights. All calls raise `Gone` where it cannot be asked."""
+    """One of several engines with the same weights. All calls raise `ActorUnavailable` if it is unreachable."""
 
     @property
     def name(self) -> str:
-        """For a person: `replica 0`."""
+        """Display name, such as `replica 0`."""
         ...
 
-    async def generate(self, request: GenerateRequest) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> GenerationResult:
         """See `Engine.generate`."""
         ...
 
@@ -94,32 +95,35 @@ class Replica(Protocol):
         ...
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """See `ReadsText.tokenize`; None where its engine reads no text."""
+        """See `HasTokenizer.tokenize`; None if its engine does not accept text."""
         ...
 
-    async def load(self, parcel: Parcel, *, in_flight: InFlight) -> float:
-        """Draw from these weights from now on. Seconds until all of them were there and had been checked.
+    async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
+        """Load weights.
+
+        Returns:
+            Seconds until all of them were received and checked.
 
         Raises:
-            Gone: It is not at the version the parcel changes, as where it began again.
-            EngineError: A checksum is another than was sent.
+            ActorUnavailable: It is not at the version that the update changes, for example after a restart.
+            EngineError: A checksum differs.
         """
         ...
 
     async def sleep(self) -> None:
-        """See `Sleeps.sleep`; nothing where its engine cannot."""
+        """See `SupportsSleep.sleep`; no effect if its engine does not support it."""
         ...
 
     async def status(self) -> ReplicaStatus:
-        """How it stands."""
+        """Return its current status."""
         ...
 
     def abort(self, episode: str) -> None:
-        """See `Engine.abort`. Not waited for."""
+        """See `Engine.abort`. Does not wait."""
         ...
 
     def forget(self, episode: str) -> None:
-        """See `Engine.forget`. Not waited for."""
+        """See `Engine.forget`. Does not wait."""
         ...
 
 
@@ -128,75 +132,75 @@ class Replica(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A group that a worker is to play."""
+    """A group for a worker to play."""
 
     plan: Plan
     strategy: Strategy | None
-    """None: the recipe's own."""
+    """Rollout strategy; None: the recipe's own."""
     temperature: float
     at_evaluation: bool
-    """Whether it is played as in an evaluation, rather than in training."""
+    """Whether it is played as in an evaluation instead of in training."""
     recorded: bool
-    """Whether turns are to be told as they come about."""
+    """Whether turns are reported as they finish."""
     played: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
-    """By episode, the turns on record of it."""
+    """Recorded turns by episode."""
     memory: bytes | None = None
-    """What parts of the method remember, packed; None: what they did before."""
+    """Pickled state of components of the method; None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOver:
-    """One more turn of an episode is over."""
+class TurnFinished:
+    """A turn of an episode has finished."""
 
     episode: str
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """What was told of an episode does not count: it is played again from its start."""
+class EpisodeReset:
+    """The reported turns of an episode are void: the episode restarts."""
 
     episode: str
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFree:
-    """An episode of the group is over; the others go on."""
+class SlotFree:
+    """An episode of the group has finished; others continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a group came to."""
+    """Result of a group."""
 
     group: Group | None
     failure: Exception | None = None
-    """What ended it instead."""
+    """Error instead of a result."""
 
 
-Event = TurnOver | Dropped | PlaceFree | Finished
+Event = TurnFinished | EpisodeReset | SlotFree | Finished
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker at one moment."""
+    """Current status of a worker."""
 
     running: int
-    """Episodes under way."""
+    """Number of running episodes."""
     queued: int
-    """Episodes that wait for a place in it."""
+    """Number of episodes that wait for a slot."""
     on_tools: float
-    """Share of the running ones that wait for their environment."""
+    """Fraction of the running episodes that wait for their environment."""
     retried: int
     moved: int
     """See `Collector.moved`."""
     waits: tuple[tuple[str, str, float], ...]
-    """The longest of them, as of `Collector.waits`."""
+    """The longest waits; see `Collector.waits`."""
     rerouted: int
-    """Requests that were asked of another replica because one was gone."""
+    """Number of requests that were sent to another replica because one was gone."""
     judged: Mapping[str, float]
-    """What its reward's judges were used for so far, as of `judge_metrics`."""
+    """Usage of its reward's judges so far; see `judge_metrics`."""
     busy_seconds: float
-    """Of processor time it used so far."""
+    """Processor time used so far, in seconds."""
     node: str
     process: int
 
@@ -206,22 +210,22 @@ class Worker(Protocol):
 
     @property
     def name(self) -> str:
-        """For a person: `worker 0`."""
+        """Display name, such as `worker 0`."""
         ...
 
     def play(self, work: Work) -> AsyncGenerator[Sequence[Event], None]:
-        """What becomes of a group, as it does; the last event is `Finished`.
+        """Yield the events of a group as they happen; the last event is `Finished`.
 
         Raises:
-            Gone: It cannot be asked any more; nothing of it plays the group.
+            ActorUnavailable: It is unreachable, and has stopped playing the group.
         """
         ...
 
     async def status(self) -> WorkerStatus:
-        """How it stands.
+        """Return its current status.
 
         Raises:
-            Gone: It cannot be asked.
+            ActorUnavailable: It is unreachable.
         """
         ...
 
@@ -230,11 +234,11 @@ class Worker(Protocol):
 
 
 class Judge(Protocol):
-    """Rewards elsewhere. All calls raise `Gone` where it cannot be asked."""
+    """A remote reward. All calls raise `ActorUnavailable` if it is unreachable."""
 
     @property
     def name(self) -> str:
-        """For a person: `judge 0`."""
+        """Display name, such as `judge 0`."""
         ...
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
@@ -242,12 +246,12 @@ class Judge(Protocol):
         ...
 
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
-        """See `Compares`."""
+        """See `GroupReward`."""
         ...
 
     async def status(self) -> Mapping[str, float]:
-        """What its judges were used for so far, as of `judge_metrics`, and its `process`."""
+        """Return the usage of its judges so far (see `judge_metrics`), and its `process`."""
         ...
 
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]

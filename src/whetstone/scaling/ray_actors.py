@@ -1,8 +1,9 @@
-"""What does Ray place? Each actor holds one thing of ours and hands calls on; each handle turns what Ray raises into
-what we raise.
+"""Ray actors of replicas, workers and judges, and their handles, which convert Ray's errors.
 
-Easy to get wrong: an error that comes through Ray carries a traceback as its text. What was raised there is raised
-here, as it was.
+Each actor contains one object and forwards calls to it.
+
+Note:
+    An error that Ray forwards has a traceback as its text. The handles raise the original error.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ import ray
 import torch
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, TaskCancelledError
 
-from whetstone.assembly.assembly import Assembly, assemble, judged_parts
+from whetstone.assembly.assembly import RunComponents, assemble, scoring_components
 from whetstone.errors import EngineError
-from whetstone.inference.protocol import EngineAbilities, GenerateRequest, InFlight, Scores
-from whetstone.plugins import search_also
+from whetstone.inference.protocol import EngineCapabilities, GenerateRequest, InFlight, Scores
+from whetstone.plugins import add_search_path
 from whetstone.policies import Policy
 from whetstone.recipe import Resolved
-from whetstone.rewards import Compares
+from whetstone.rewards import GroupReward
 from whetstone.rewards.judge_usage import judge_metrics
 from whetstone.rollout.protocol import Stateful
-from whetstone.sandbox.isolation import Isolation, hold_to
-from whetstone.scaling.engine_replica import EngineReplica, ReplicaMaking
-from whetstone.scaling.environment_worker import EnvironmentWorker, carried
-from whetstone.scaling.policy_shape import with_room
+from whetstone.sandbox.isolation import Isolation, require_isolation
+from whetstone.scaling.distributed_reward import DistributedGroupReward, DistributedReward
+from whetstone.scaling.engine_replica import EngineReplica, ReplicaSpec
+from whetstone.scaling.environment_worker import EnvironmentWorker, picklable_error
+from whetstone.scaling.meta_model import allocate_parameters
 from whetstone.scaling.protocol import (
-    Drawn,
+    ActorRestarting,
+    ActorUnavailable,
     Event,
     Finished,
-    Gone,
-    Parcel,
+    GenerationResult,
     ReplicaStatus,
-    Restarting,
+    WeightUpdate,
     Work,
     WorkerStatus,
 )
-from whetstone.scaling.published import Shelf
 from whetstone.scaling.replicated_engine import ReplicatedEngine, Routing
-from whetstone.scaling.spread_reward import ComparingSpreadReward, SpreadReward
+from whetstone.scaling.weight_broadcast import SharedBuffer
 from whetstone.tokens import TokenSequence
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -54,11 +55,11 @@ T = TypeVar("T")
 
 
 async def _answer(reference: Awaitable[T]) -> T:
-    """What a call came to.
+    """Await a call to an actor.
 
     Raises:
-        Gone: Its actor died, or cannot be reached; `Restarting` where Ray is beginning it again.
-        Exception: What the call raised there.
+        ActorUnavailable: The actor died or is unreachable; `ActorRestarting` if Ray restarts it.
+        Exception: Error that the call raised.
     """
     try:
         return await reference
@@ -66,31 +67,31 @@ async def _answer(reference: Awaitable[T]) -> T:
         cause = error.cause
         raise (cause if isinstance(cause, Exception) else RuntimeError(str(cause))) from None
     except TaskCancelledError:
-        raise Gone("the call was cancelled") from None
+        raise ActorUnavailable("the call was cancelled") from None
     except ActorUnavailableError as error:
-        raise Restarting(_last_line(error)) from None
+        raise ActorRestarting(_last_line(error)) from None
     except RayError as error:
-        raise Gone(_last_line(error)) from None
+        raise ActorUnavailable(_last_line(error)) from None
 
 
 def _last_line(error: RayError) -> str:
-    """What an error of Ray's is about; it begins with a traceback where an actor's own beginning failed."""
+    """Return the message of a Ray error, which starts with a traceback if the actor's constructor failed."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
-async def _fetched(reference: Any) -> Shelf:
-    """What lies in shared memory; it is not copied."""
+async def _fetched(reference: Any) -> SharedBuffer:
+    """Fetch a buffer from shared memory, without a copy."""
     try:
-        shelf: Shelf = await reference
-        return shelf
+        buffer: SharedBuffer = await reference
+        return buffer
     except RayError as error:
-        raise EngineError(f"weights did not come: {type(error).__name__}") from None
+        raise EngineError(f"weights could not be fetched: {type(error).__name__}") from None
 
 
 def _search(folders: Sequence[str]) -> None:
     for folder in folders:
-        search_also(Path(folder))
+        add_search_path(Path(folder))
 
 
 def _node() -> str:
@@ -101,13 +102,13 @@ def _node() -> str:
 
 
 class ReplicaActor:
-    """An `EngineReplica` where Ray put it."""
+    """An `EngineReplica` in a Ray actor."""
 
-    def __init__(self, making: ReplicaMaking, policy: Policy) -> None:
+    def __init__(self, making: ReplicaSpec, policy: Policy) -> None:
         _search(making.folders)
         self.replica = EngineReplica(making, policy, fetched=_fetched, node=_node())
 
-    async def generate(self, request: GenerateRequest) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> GenerationResult:
         """See `Replica`."""
         return await self.replica.generate(request)
 
@@ -119,16 +120,19 @@ class ReplicaActor:
         """See `Replica`."""
         return await self.replica.tokenize(text)
 
-    async def load(self, parcel: Parcel, in_flight: InFlight) -> float:
+    async def load(self, update: WeightUpdate, in_flight: InFlight) -> float:
         """See `Replica`."""
-        return await self.replica.load(parcel, in_flight)
+        return await self.replica.load(update, in_flight)
 
     async def sleep(self) -> None:
         """See `Replica`."""
         await self.replica.sleep()
 
     async def status(self) -> ReplicaStatus:
-        """See `Replica`. Where its engine has given up, the process ends, and Ray begins another."""
+        """See `Replica`.
+
+        If its engine has given up, the process exits, and Ray starts another.
+        """
         if not self.replica.alive:
             os._exit(1)
         return await self.replica.status()
@@ -142,37 +146,37 @@ class ReplicaActor:
         self.replica.forget(episode)
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Close the engine."""
         await self.replica.close()
 
 
 @functools.cache
 def _actor_named(name: str) -> Any:
-    """One that is there; a failure is not remembered."""
+    """Return an actor that exists; a failure is not cached."""
     try:
         return ray.get_actor(name)
     except ValueError:
-        raise Gone("it was not placed yet") from None
+        raise ActorUnavailable("it was not placed yet") from None
 
 
 @dataclass(frozen=True, slots=True)
 class RayReplica:
-    """See `Replica`. It can be sent to whoever is to ask, before it is placed where it has a name in Ray."""
+    """See `Replica`. If it has a name in Ray, it can be sent to callers before it is placed."""
 
     placed: Any
-    """The actor, or the name Ray knows it by."""
+    """The actor, or its name in Ray."""
     name: str
 
     @property
     def actor(self) -> Any:
-        """To be called.
+        """The actor to call.
 
         Raises:
-            Gone: It was not placed yet.
+            ActorUnavailable: It is not placed yet.
         """
         return _actor_named(self.placed) if isinstance(self.placed, str) else self.placed
 
-    async def generate(self, request: GenerateRequest) -> Drawn:
+    async def generate(self, request: GenerateRequest) -> GenerationResult:
         """See `Replica`. Cancelling the call abandons the generation."""
         reference = self.actor.generate.remote(request)
         try:
@@ -190,9 +194,9 @@ class RayReplica:
         """See `Replica`."""
         return await _answer(self.actor.tokenize.remote(text))
 
-    async def load(self, parcel: Parcel, *, in_flight: InFlight) -> float:
+    async def load(self, update: WeightUpdate, *, in_flight: InFlight) -> float:
         """See `Replica`."""
-        return await _answer(self.actor.load.remote(parcel, in_flight))
+        return await _answer(self.actor.load.remote(update, in_flight))
 
     async def sleep(self) -> None:
         """See `Replica`."""
@@ -204,16 +208,16 @@ class RayReplica:
 
     def abort(self, episode: str) -> None:
         """See `Replica`."""
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(ActorUnavailable):
             self.actor.abort.remote(episode)
 
     def forget(self, episode: str) -> None:
         """See `Replica`."""
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(ActorUnavailable):
             self.actor.forget.remote(episode)
 
     async def close(self) -> None:
-        """Let go of its engine, and of a server that it started."""
+        """Close its engine, and a server that it started."""
         await _answer(self.actor.close.remote())
 
 
@@ -221,36 +225,36 @@ class RayReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMaking:
-    """All it takes to make a worker, wherever that is."""
+class WorkerSpec:
+    """Arguments to create a worker in any process."""
 
     resolved: Resolved
     replicas: tuple[RayReplica, ...]
     late: tuple[RayReplica, ...]
-    """Those that may begin later."""
+    """Replicas that may start later."""
     judges: tuple[RayJudge, ...]
-    abilities: EngineAbilities
+    capabilities: EngineCapabilities
     places: int
     patience_seconds: float
     routing: Routing
     folders: tuple[str, ...]
-    """In which modules of the recipe are looked for."""
+    """Folders that are searched for modules of the recipe."""
     isolation: Isolation | None
-    """What foreign code is kept in where the run's own process is, and must be kept in everywhere."""
+    """Isolation of third-party code in the run's own process, which all processes must provide."""
 
 
 class WorkerActor:
-    """An `EnvironmentWorker` where Ray put it."""
+    """An `EnvironmentWorker` in a Ray actor."""
 
-    def __init__(self, making: WorkerMaking, policy: Policy) -> None:
+    def __init__(self, making: WorkerSpec, policy: Policy) -> None:
         torch.set_num_threads(1)  # nothing is computed here
         _search(making.folders)
-        hold_to(making.isolation)
-        assembly = assemble(making.resolved, with_room(policy))
+        require_isolation(making.isolation)
+        assembly = assemble(making.resolved, allocate_parameters(policy))
         engine = ReplicatedEngine(
             making.replicas,
             late=making.late,
-            abilities=making.abilities,
+            capabilities=making.capabilities,
             patience_seconds=making.patience_seconds,
             routing=making.routing,
         )
@@ -268,9 +272,9 @@ class WorkerActor:
         return await self.worker.status()
 
 
-def _judged_elsewhere(assembly: Assembly, making: WorkerMaking) -> SpreadReward:
+def _judged_elsewhere(assembly: RunComponents, making: WorkerSpec) -> DistributedReward:
     own = assembly.reward
-    kind = ComparingSpreadReward if isinstance(own, Compares) else SpreadReward
+    kind = DistributedGroupReward if isinstance(own, GroupReward) else DistributedReward
 
     def memory() -> bytes | None:
         return pickle.dumps(own.state()) if isinstance(own, Stateful) else None
@@ -295,15 +299,15 @@ class RayWorker:
                 except StopAsyncIteration:
                     return
                 except RayError as error:
-                    raise Gone(_last_line(error)) from None
+                    raise ActorUnavailable(_last_line(error)) from None
                 events = await _answer(reference)
                 over = isinstance(events[-1], Finished)
                 yield events
-        except Gone:
+        except ActorUnavailable:
             over = True
             raise
         finally:
-            if not over:  # nobody waits for it any more
+            if not over:  # the caller no longer waits for it
                 ray.cancel(stream)
 
     async def status(self) -> WorkerStatus:
@@ -315,13 +319,13 @@ class RayWorker:
 
 
 class JudgeActor:
-    """The recipe's reward where Ray put it."""
+    """The recipe's reward in a Ray actor."""
 
     def __init__(self, resolved: Resolved, folders: Sequence[str], isolation: Isolation | None) -> None:
         torch.set_num_threads(1)
         _search(folders)
-        hold_to(isolation)
-        _, _, self.reward = judged_parts(resolved)
+        require_isolation(isolation)
+        _, _, self.reward = scoring_components(resolved)
         self._memory: bytes | None = None
 
     async def judge(self, trajectory: Trajectory, task: Task, memory: bytes | None) -> Score:
@@ -332,7 +336,7 @@ class JudgeActor:
     async def compare(self, trajectories: Sequence[Trajectory], task: Task, memory: bytes | None) -> Sequence[Score]:
         """See `Judge`."""
         self._remember(memory)
-        assert isinstance(self.reward, Compares)
+        assert isinstance(self.reward, GroupReward)
         return await _carried(self.reward.compared(trajectories, task))
 
     async def status(self) -> dict[str, float]:
@@ -346,11 +350,13 @@ class JudgeActor:
 
 
 async def _carried(judging: Awaitable[T]) -> T:
-    """What it says; what it raises in a form that can travel."""
+    """Await a result; errors are raised in a form that can be pickled."""
     try:
         return await judging
     except (Exception, SystemExit) as failure:
-        raise carried(failure if isinstance(failure, Exception) else RuntimeError(f"SystemExit: {failure}")) from None
+        raise picklable_error(
+            failure if isinstance(failure, Exception) else RuntimeError(f"SystemExit: {failure}")
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""How does a run come to be spread? Replicas first, tried before anything relies on them; then who judges, then who
-plays.
+"""Start of a run on Ray: engine replicas, which are checked first, then judges, then environment workers.
 
-Easy to get wrong: what Ray starts outlives a mistake in the middle. Whatever was placed is let go where a later part
-does not begin.
+Note:
+    Actors of Ray outlive an error during the start. If a later component does not start, all placed actors are killed.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ from typing import Any
 
 import ray
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import EngineError, RecipeError
-from whetstone.inference.abilities import require
-from whetstone.plugins import searched
+from whetstone.inference.engine_capabilities import check_capabilities
+from whetstone.plugins import get_search_paths
 from whetstone.policies import on_cpu
 from whetstone.rollout import Collector, PolicyActor
-from whetstone.sandbox.isolation import strongest
-from whetstone.scaling.engine_replica import ReplicaMaking
+from whetstone.sandbox.isolation import strongest_layer
+from whetstone.scaling.distributed_collector import DistributedCollector
+from whetstone.scaling.engine_replica import ReplicaSpec
 from whetstone.scaling.gauges import RayGauges
-from whetstone.scaling.policy_shape import shape_of
-from whetstone.scaling.protocol import Gone, ReplicaStatus, Restarting, Say
-from whetstone.scaling.published import Published
-from whetstone.scaling.publishing_engine import PublishingEngine
+from whetstone.scaling.meta_model import to_meta_policy
+from whetstone.scaling.protocol import ActorRestarting, ActorUnavailable, Notify, ReplicaStatus
 from whetstone.scaling.ray_actors import (
     JudgeActor,
     RayJudge,
@@ -39,37 +37,38 @@ from whetstone.scaling.ray_actors import (
     RayWorker,
     ReplicaActor,
     WorkerActor,
-    WorkerMaking,
+    WorkerSpec,
 )
 from whetstone.scaling.ray_start import Demand, RunningRay, start_ray
 from whetstone.scaling.replica_check import check_replica
-from whetstone.scaling.replica_engine import engine_of
+from whetstone.scaling.replica_engine import get_engine_settings
 from whetstone.scaling.scale_metrics import ScaleMetrics
-from whetstone.scaling.spread_collector import SpreadCollector
+from whetstone.scaling.weight_broadcast import SharedWeights
+from whetstone.scaling.weight_sync_engine import WeightSyncEngine
 from whetstone.scaling.worker_pool import WorkerPool
 
 _OVERHEAD = 64
-"""Calls an actor answers beside one for each episode: statuses, weights."""
+"""Concurrent calls of an actor in addition to one per episode: statuses, weights."""
 _FOR_EVER = -1
 _CLOSING_SECONDS = 10.0
 _RESTARTING_SECONDS = 0.25
-"""Between two looks at what is on its way back."""
+"""Interval between two status requests to a process that restarts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An actor, and what it was made from: Ray makes it from that again."""
+    """An actor, and the arguments from which Ray recreates it."""
 
     actor: Any
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
 
 @dataclass(slots=True)
 class RayCluster:
-    """See `Cluster`."""
+    """Cluster on Ray; see `Cluster`."""
 
-    assembly: Assembly
-    engine: PublishingEngine
+    assembly: RunComponents
+    engine: WeightSyncEngine
     pool: WorkerPool
     judges: Sequence[RayJudge]
     placed: Sequence[_Placed]
@@ -80,13 +79,13 @@ class RayCluster:
         gauges = RayGauges(self.assembly.resolved.name)
         self.measured = ScaleMetrics(self.engine, self.pool, self.judges, gauges)
 
-    def spread(self, collector: Collector) -> Collector:
-        """See `Cluster.spread`."""
+    def distribute_collector(self, collector: Collector) -> Collector:
+        """See `Cluster.distribute_collector`."""
         actor = collector.actor
         if not isinstance(actor, PolicyActor) or actor.engine is not self.engine:
             return collector
-        return SpreadCollector(
-            **{name: getattr(collector, name) for name in _given(Collector)},
+        return DistributedCollector(
+            **{name: getattr(collector, name) for name in _init_fields(Collector)},
             pool=self.pool,
             recipe_strategy=self.assembly.strategy,
             temperature=actor.sampling.temperature,
@@ -95,43 +94,45 @@ class RayCluster:
 
     def metrics(self) -> dict[str, float]:
         """See `Cluster.metrics`."""
-        return self.measured.taken()
+        return self.measured.collect()
 
     async def close(self) -> None:
         """See `Cluster.close`."""
         await self.measured.close()
         await self.pool.close()
         await self.engine.close()
-        seen = [seat.replica for seat in self.engine.seats if seat.status is not None]  # others were never placed
-        closing = [_let_go(replica) for replica in seen if isinstance(replica, RayReplica)]
+        seen = [
+            handle.replica for handle in self.engine.handles if handle.status is not None
+        ]  # others were never placed
+        closing = [_close_replica(replica) for replica in seen if isinstance(replica, RayReplica)]
         await asyncio.gather(*closing)
         _end(self.placed)
         await asyncio.to_thread(self.running.close)
 
 
-async def _let_go(replica: RayReplica) -> None:
-    """End its engine, if it can still be asked."""
-    with contextlib.suppress(Gone, TimeoutError):
+async def _close_replica(replica: RayReplica) -> None:
+    """Close the engine of a replica, if it is reachable."""
+    with contextlib.suppress(ActorUnavailable, TimeoutError):
         async with asyncio.timeout(_CLOSING_SECONDS):
             await replica.close()
 
 
-async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayCluster:
-    """Everything the recipe's `scale` asks for, begun and tried.
+async def start_ray_cluster(assembly: RunComponents, *, version: int, notify: Notify) -> RayCluster:
+    """Start and check everything that the recipe's `scale` specifies.
 
     Args:
-        version: Of the policy's weights.
-        say: Told what is placed, and later what dies and comes back.
+        version: Version of the policy's weights.
+        notify: Receives a line when processes are placed, and later when one dies or returns.
 
     Raises:
-        WhetstoneError: It does not fit, does not begin, or is not what the run relies on.
+        WhetstoneError: The cluster does not fit, does not start, or does not meet the requirements of the run.
     """
     resolved, scale = assembly.resolved, assembly.resolved.recipe.scale
     if scale.colocated and assembly.policy.device.type == "cpu":
         raise resolved.error("scale.colocated", "the policy is computed on the CPU: there is no GPU to share")
     began = time.perf_counter()
-    async with contextlib.AsyncExitStack() as undone:  # where a later part does not begin
-        running = await asyncio.to_thread(start_ray, resolved, demand_of(assembly))
+    async with contextlib.AsyncExitStack() as undone:  # if a later component does not start
+        running = await asyncio.to_thread(start_ray, resolved, get_demand(assembly))
         undone.push_async_callback(asyncio.to_thread, running.close)
         placed: list[_Placed] = []
         undone.callback(_end, placed)
@@ -139,49 +140,53 @@ async def begin_cluster(assembly: Assembly, *, version: int, say: Say) -> RayClu
         replicas, statuses = await making.begun()
         judges = [
             RayJudge(
-                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(resolved, searched(), strongest()),
+                _kind(placed, JudgeActor, scale.worker_cpus, 0.0, assembly).remote(
+                    resolved, get_search_paths(), strongest_layer()
+                ),
                 f"judge {k}",
             )
             for k in range(scale.reward_workers)
         ]
         begin = dict(assembly.policy.model.named_parameters())
-        published = await run_in_compute_thread(lambda: Published(ray.put, begin, version=version))
-        abilities = statuses[0].abilities
-        engine = PublishingEngine(
+        published = await run_in_compute_thread(lambda: SharedWeights(ray.put, begin, version=version))
+        capabilities = statuses[0].capabilities
+        engine = WeightSyncEngine(
             replicas,
             published,
             late=making.late,
-            abilities=abilities,
+            capabilities=capabilities,
             patience_seconds=scale.start_timeout_seconds,
-            say=say,
+            notify=notify,
             routing=scale.routing,
         )
         undone.push_async_callback(engine.close)
         engine.start()
         for replica in replicas:
             await check_replica(replica, assembly, timeout_seconds=scale.start_timeout_seconds)
-        pool = await _workers(assembly, replicas, making.late, judges, statuses[0], placed, say)
+        pool = await _workers(assembly, replicas, making.late, judges, statuses[0], placed, notify)
         for judge in judges:
             await _begun(judge.status, judge.name, assembly)
-        making.place_late_ones()  # now that what has to be there has its room
+        making.place_late_ones()  # after all required actors have their resources
         undone.pop_all()
     pool.start()
-    say(
-        f"on Ray: {_of(len(replicas), 'engine replica')}, {_of(scale.environment_workers, 'environment worker')}, "
-        f"{_of(len(judges), 'reward worker')} on {_of(len(_nodes(statuses, ray.nodes())), 'node')}, after "
-        f"{time.perf_counter() - began:.0f} s"
-    )
+    counts = [
+        _plural(len(replicas), "engine replica"),
+        _plural(scale.environment_workers, "environment worker"),
+        _plural(len(judges), "reward worker"),
+    ]
+    num_nodes, seconds = len(_nodes(statuses, ray.nodes())), time.perf_counter() - began
+    notify(f"on Ray: {', '.join(counts)} on {_plural(num_nodes, 'node')}, after {seconds:.0f} s")
     return RayCluster(assembly, engine, pool, judges, placed, running)
 
 
 def _end(placed: Sequence[_Placed]) -> None:
-    """Let go of what was placed."""
+    """Kill the placed actors."""
     for each in placed:
         ray.kill(each.actor)
 
 
-def demand_of(assembly: Assembly) -> Demand:
-    """What a recipe asks of a cluster."""
+def get_demand(assembly: RunComponents) -> Demand:
+    """Return the resources that a recipe requests from a cluster."""
     scale, model = assembly.resolved.recipe.scale, assembly.policy.model
     workers = scale.environment_workers + scale.reward_workers
     return Demand(
@@ -194,9 +199,9 @@ def demand_of(assembly: Assembly) -> Demand:
 
 
 class _ReplicaPlacing:
-    """Where a run's replicas come from: those it begins with, and those that may join it."""
+    """Places the replicas of a run: initial ones, and late ones that may join."""
 
-    def __init__(self, assembly: Assembly, version: int, placed: list[_Placed]) -> None:
+    def __init__(self, assembly: RunComponents, version: int, placed: list[_Placed]) -> None:
         scale = assembly.resolved.recipe.scale
         self.assembly, self.version, self.placed = assembly, version, placed
         run, first = secrets.token_hex(8), scale.engine_replicas
@@ -204,22 +209,22 @@ class _ReplicaPlacing:
             RayReplica(f"whetstone-{run}-replica-{k}", f"replica {k}")
             for k in range(first, first + scale.late_replicas)
         ]
-        """Known by their names before they are placed."""
+        """Replicas that have a name before they are placed."""
         policy = replace(assembly.policy, model=on_cpu(assembly.policy.model), critic=None)
         self._sent = ray.put(policy)
 
     async def begun(self) -> tuple[list[RayReplica], list[ReplicaStatus]]:
-        """(those it begins with, how they stand), none with weights to draw from yet."""
+        """Start the initial replicas and return them with their statuses; they have no weights yet."""
         assembly = self.assembly
         count = assembly.resolved.recipe.scale.engine_replicas
         replicas = [RayReplica(self._placed(k), f"replica {k}") for k in range(count)]
         statuses = await asyncio.gather(*(_begun(replica.status, replica.name, assembly) for replica in replicas))
         for status in statuses:
-            _check_abilities(assembly, status)
+            _check_capabilities(assembly, status)
         return replicas, list(statuses)
 
     def place_late_ones(self) -> None:
-        """Have Ray begin those that may join as soon as it has room for them."""
+        """Have Ray start the late replicas as soon as it has room for them."""
         first = self.assembly.resolved.recipe.scale.engine_replicas
         for k, replica in enumerate(self.late, start=first):
             self._placed(k, name=replica.placed)
@@ -227,13 +232,13 @@ class _ReplicaPlacing:
     def _placed(self, number: int, **more: Any) -> Any:
         assembly = self.assembly
         scale = assembly.resolved.recipe.scale
-        making = ReplicaMaking(
+        making = ReplicaSpec(
             assembly.resolved,
-            engine_of(assembly, number),
+            get_engine_settings(assembly, number),
             on_gpu=scale.replica_gpus > 0 or scale.colocated,
             threads=max(1, int(scale.replica_cpus)),
             version=self.version,
-            folders=tuple(searched()),
+            folders=tuple(get_search_paths()),
         )
         gpus = scale.replica_gpus * scale.tensor_parallel
         kind = _kind(self.placed, ReplicaActor, scale.replica_cpus, gpus, assembly, **more)
@@ -241,32 +246,32 @@ class _ReplicaPlacing:
 
 
 async def _workers(
-    assembly: Assembly,
+    assembly: RunComponents,
     replicas: Sequence[RayReplica],
     late: Sequence[RayReplica],
     judges: Sequence[RayJudge],
     status: ReplicaStatus,
     placed: list[_Placed],
-    say: Say,
+    notify: Notify,
 ) -> WorkerPool:
-    """The pool of workers: all begun that it begins with; those that may join are placed when there is room."""
+    """Start the initial workers and return the pool; late workers are placed when there is room."""
     recipe = assembly.resolved.recipe
     scale, places = recipe.scale, math.ceil(recipe.rollout.max_in_flight / recipe.scale.environment_workers)
-    # a worker computes nothing, and may be where there is no device of the policy's
+    # a worker computes nothing, and its node may lack the policy's device
     resolved = assembly.resolved.with_changes({"policy.device": "cpu", "policy.dtype": "float32"})
-    making = WorkerMaking(
+    making = WorkerSpec(
         resolved,
         tuple(replicas),
         tuple(late),
         tuple(judges),
-        status.abilities,
+        status.capabilities,
         places,
         patience_seconds=scale.start_timeout_seconds,
         routing=scale.routing,
-        folders=tuple(searched()),
-        isolation=strongest(),
+        folders=tuple(get_search_paths()),
+        isolation=strongest_layer(),
     )
-    sent = await asyncio.to_thread(ray.put, shape_of(assembly.policy))
+    sent = await asyncio.to_thread(ray.put, to_meta_policy(assembly.policy))
 
     def worker(k: int) -> RayWorker:
         return RayWorker(
@@ -282,12 +287,12 @@ async def _workers(
         places=places,
         total=recipe.rollout.max_in_flight if scale.late_workers else None,
         patience_seconds=scale.start_timeout_seconds,
-        say=say,
+        notify=notify,
     )
 
 
-def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: Assembly, **more: Any) -> Any:
-    """An actor class with what it takes, that Ray begins again as often as it dies, on another node where it must."""
+def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly: RunComponents, **more: Any) -> Any:
+    """Return an actor class with its resources, which Ray restarts whenever it dies, if necessary on another node."""
     options = {
         "num_cpus": cpus,
         "num_gpus": gpus,
@@ -296,28 +301,30 @@ def _kind(placed: list[_Placed], kind: type, cpus: float, gpus: float, assembly:
         "scheduling_strategy": "SPREAD",
         **more,
     }
-    return _Kept(ray.remote(kind).options(**options), placed)
+    return _RecordingActorClass(ray.remote(kind).options(**options), placed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Remembers what was placed."""
+class _RecordingActorClass:
+    """Actor class that stores which actors were placed."""
 
     kind: Any
     placed: list[_Placed]
 
-    def remote(self, *given: Any) -> Any:
-        """Place one."""
-        actor = self.kind.remote(*given)
-        self.placed.append(_Placed(actor, given))
+    def remote(self, *arguments: Any) -> Any:
+        """Place an actor."""
+        actor = self.kind.remote(*arguments)
+        self.placed.append(_Placed(actor, arguments))
         return actor
 
 
-async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: Assembly) -> Any:
-    """How something stands that has just been placed; where it is killed meanwhile, that which Ray begins in its place.
+async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: RunComponents) -> Any:
+    """Wait until a process that was just placed responds, and return its status.
+
+    If it is killed meanwhile, waits for its replacement by Ray.
 
     Raises:
-        EngineError: It does not begin, or not in time.
+        EngineError: It does not start, or not in time.
     """
     seconds = assembly.resolved.recipe.scale.start_timeout_seconds
     try:
@@ -325,24 +332,26 @@ async def _begun(status: Callable[[], Awaitable[Any]], name: str, assembly: Asse
             while True:
                 try:
                     return await status()
-                except Restarting:
+                except ActorRestarting:
                     await asyncio.sleep(_RESTARTING_SECONDS)
     except TimeoutError:
         limit = f"{seconds:g} s (scale.start_timeout_seconds)"
         raise EngineError(f"scale: {name} did not start within {limit}: Ray may lack resources to place it") from None
-    except Gone as gone:
-        raise EngineError(f"scale: {name} died as it began: {gone}") from None
+    except ActorUnavailable as gone:
+        raise EngineError(f"scale: {name} died during its start: {gone}") from None
 
 
-def _check_abilities(assembly: Assembly, status: ReplicaStatus) -> None:
+def _check_capabilities(assembly: RunComponents, status: ReplicaStatus) -> None:
     try:
-        require(status.abilities, assembly.needed_abilities(), engine=assembly.resolved.recipe.engine.name)
+        check_capabilities(
+            status.capabilities, assembly.required_capabilities(), engine=assembly.resolved.recipe.engine.name
+        )
     except RecipeError as error:
         raise assembly.resolved.error("engine", str(error)) from None
 
 
-def _given(kind: type) -> list[str]:
-    """What a dataclass is made from."""
+def _init_fields(kind: type) -> list[str]:
+    """Return the constructor arguments of a dataclass."""
     return [each.name for each in kind.__dataclass_fields__.values() if each.init]  # type: ignore[attr-defined]
 
 
@@ -350,5 +359,5 @@ def _nodes(statuses: Sequence[ReplicaStatus], nodes: Sequence[Any]) -> set[str]:
     return {status.node for status in statuses} | {node["NodeID"] for node in nodes if node["Alive"]}
 
 
-def _of(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,9 +1,10 @@
-"""Where is Ray? One of its own is started on this machine, or a cluster is joined; and does what is asked for fit?
+"""Start of a local Ray instance, or connection to a cluster, with a check of the requested resources.
 
-Everything a Ray of our own says and hears stays on the loopback address, behind a token that only its processes know,
-and its files lie in a folder that goes with it.
+A local instance communicates only over the loopback address, with a token that only its processes have. Its files are
+in a folder that is deleted with it.
 
-Easy to get wrong: Ray waits for ever for resources that no machine has. So they are counted before anything is placed.
+Note:
+    Ray waits forever for resources that no machine has. They are counted before anything is placed.
 """
 
 from __future__ import annotations
@@ -26,46 +27,46 @@ from whetstone.recipe import Resolved, ScaleSettings
 _MIB = 2**20
 _LEAST_STORE = 96 * _MIB
 _LONGEST_PATH = 32
-"""Of the folder its sockets lie under: the system allows a socket's whole path 107 characters."""
-_OF_ITS_OWN = {
+"""Maximum length of the path of the socket folder: the system allows 107 characters for the whole path of a socket."""
+_LOCAL_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # what this flag says on other systems: nodes of one machine find each other by the loopback address
+    # default on other systems: nodes of one machine use the loopback address
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # an actor without a GPU of its own sees what the driver sees
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors of deaths that are mended would stand between a run's own lines
-    "RAY_worker_niceness": "0",  # the run waits for them; at 15, as Ray has it, they starve beside other work
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # an actor without a dedicated GPU sees those of the driver
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors of processes that restart would appear between a run's own lines
+    "RAY_worker_niceness": "0",  # the run waits for them; at 15, Ray's default, they starve next to other work
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run asks of a cluster."""
+    """Resources that a run requests from a cluster."""
 
     cpus: float
     gpus: float
     model_bytes: int
-    """Of all weights."""
+    """Bytes of all weights."""
     trained_bytes: int
-    """Of those that are published."""
+    """Bytes of the weights that are sent to replicas."""
     replicas: int
 
     @property
     def store_bytes(self) -> int:
-        """Shared memory: the policy as it is sent, two versions of what is trained, and groups on their way."""
+        """Bytes of shared memory: the policy, two versions of the trained weights, and groups in transfer."""
         return self.model_bytes + 2 * self.trained_bytes + _LEAST_STORE
 
 
 @dataclass(slots=True)
 class RunningRay:
-    """A Ray that a run uses."""
+    """Ray instance of a run."""
 
-    ours: bool
+    is_owned: bool
     """Whether it ends with the run."""
     folder: Path | None = None
 
     def close(self) -> None:
-        """End it, where it is ours."""
-        if self.ours:
+        """End it, if it belongs to the run."""
+        if self.is_owned:
             import ray
 
             ray.shutdown()
@@ -74,17 +75,17 @@ class RunningRay:
 
 
 @contextlib.contextmanager
-def environment_of(scale: ScaleSettings) -> Iterator[None]:
-    """Variables that a Ray of our own and what it starts read, for as long as the block lasts. Ray reads some where it
-    is imported.
+def set_ray_environment(scale: ScaleSettings) -> Iterator[None]:
+    """Set the environment variables of a local Ray instance while the block runs.
 
-    Those that are set already stay. Modules that a recipe names are found there where they are found here.
+    Ray reads some of them at its import. Variables that are set already are unchanged. `PYTHONPATH` lets its processes
+    find the modules that a recipe names.
     """
     if scale.backend != "local-ray":
         yield
         return
-    given = {**_OF_ITS_OWN, "RAY_AUTH_TOKEN": _token()}
-    new = {name: value for name, value in given.items() if name not in os.environ}
+    variables = {**_LOCAL_VARIABLES, "RAY_AUTH_TOKEN": _token()}
+    new = {name: value for name, value in variables.items() if name not in os.environ}
     new["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     before = {name: os.environ.get(name) for name in new}
     os.environ.update(new)
@@ -99,25 +100,25 @@ def environment_of(scale: ScaleSettings) -> Iterator[None]:
 
 @functools.cache
 def _token() -> str:
-    """Ray keeps the first it is given for as long as the process lasts, also for a cluster that is begun later."""
+    """Return the token of Ray, which keeps the first one for the lifetime of the process, also for later clusters."""
     return secrets.token_hex(32)
 
 
 def start_ray(resolved: Resolved, demand: Demand) -> RunningRay:
-    """A Ray with room for what is asked.
+    """Start or join a Ray instance with the requested resources.
 
     Raises:
-        RecipeError: It has less than is asked for; the message has the numbers.
-        EngineError: It does not start, or cannot be reached.
+        RecipeError: It has fewer resources than requested; the message has the numbers.
+        EngineError: It does not start, or is unreachable.
     """
     import ray
 
     scale = resolved.recipe.scale
     if scale.backend == "local-ray":
         _check_store(resolved, demand, scale.object_store_mib)
-    running = RunningRay(ours=not ray.is_initialized())
+    running = RunningRay(is_owned=not ray.is_initialized())
     try:
-        if running.ours:
+        if running.is_owned:
             running.folder = _begun(scale, demand)
         _check_room(resolved, demand)
     except BaseException:
@@ -134,8 +135,8 @@ def _begun(scale: ScaleSettings, demand: Demand) -> Path | None:
         try:
             ray.init(address=scale.address, **quiet)
         except Exception as error:  # of many kinds
-            said = " ".join(str(error).split())[:300]
-            raise EngineError(f"scale.address: no Ray can be joined at {scale.address}: {said}") from None
+            detail = " ".join(str(error).split())[:300]
+            raise EngineError(f"scale.address: cannot connect to Ray at {scale.address}: {detail}") from None
         return None
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     if len(str(folder)) > _LONGEST_PATH:
@@ -162,47 +163,47 @@ def _check_store(resolved: Resolved, demand: Demand, mib: int | None) -> None:
         raise resolved.error(
             "scale.object_store_mib",
             f"{mib} MiB are less than {_mib(demand.store_bytes)}: the policy ({_mib(demand.model_bytes)}), two "
-            f"versions of what is trained ({_mib(2 * demand.trained_bytes)}) and {_mib(_LEAST_STORE)} for episodes",
+            f"versions of the trained weights ({_mib(2 * demand.trained_bytes)}) and {_mib(_LEAST_STORE)} for episodes",
         )
 
 
 def _check_room(resolved: Resolved, demand: Demand) -> None:
-    """See that the cluster has what is asked for.
+    """Check that the cluster has the requested resources.
 
     Raises:
-        RecipeError: It has not.
+        RecipeError: It has fewer.
     """
     import ray
 
     scale = resolved.recipe.scale
-    there: Mapping[str, float] = ray.cluster_resources()
+    resources: Mapping[str, float] = ray.cluster_resources()
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if demand.gpus > there.get("GPU", 0):
-        said = (
+    if demand.gpus > resources.get("GPU", 0):
+        detail = (
             f"{scale.engine_replicas} replicas × {scale.tensor_parallel} × {scale.replica_gpus:g} GPUs are "
-            f"{demand.gpus:g}, and the cluster has {there.get('GPU', 0):g} ({len(nodes)} nodes)"
+            f"{demand.gpus:g}, and the cluster has {resources.get('GPU', 0):g} ({len(nodes)} nodes)"
         )
-        raise resolved.error("scale.replica_gpus", said)
-    if demand.cpus > there.get("CPU", 0):
-        said = (
+        raise resolved.error("scale.replica_gpus", detail)
+    if demand.cpus > resources.get("CPU", 0):
+        detail = (
             f"{scale.environment_workers} environment and {scale.reward_workers} reward workers × "
             f"{scale.worker_cpus:g} CPUs and {scale.engine_replicas} replicas × {scale.replica_cpus:g} are "
-            f"{demand.cpus:g}, and the cluster has {there.get('CPU', 0):g} ({len(nodes)} nodes)"
+            f"{demand.cpus:g}, and the cluster has {resources.get('CPU', 0):g} ({len(nodes)} nodes)"
         )
-        raise resolved.error("scale.environment_workers", said)
-    memory = there.get("memory", 0)
+        raise resolved.error("scale.environment_workers", detail)
+    memory = resources.get("memory", 0)
     if scale.replica_gpus == 0 and memory and demand.replicas * demand.model_bytes > memory:
-        said = (
+        detail = (
             f"{demand.replicas} × {_mib(demand.model_bytes)} of weights do not fit into {_mib(int(memory))} of memory"
         )
-        raise resolved.error("scale.engine_replicas", said)
+        raise resolved.error("scale.engine_replicas", detail)
     stores = [node["Resources"].get("object_store_memory", 0) for node in nodes]
     if stores and min(stores) < demand.store_bytes:
-        said = (
+        detail = (
             f"a node's object store has {_mib(int(min(stores)))}, and weights and episodes take "
             f"{_mib(demand.store_bytes)} (ray start --object-store-memory)"
         )
-        raise resolved.error("scale", said)
+        raise resolved.error("scale", detail)
 
 
 def _mib(count: int) -> str:

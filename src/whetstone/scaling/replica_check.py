@@ -1,7 +1,8 @@
-"""Is a replica what a run will rely on? It is asked to read and to draw before anything is learned from it.
+"""Check of engine replicas before training: their tokenizer and log-probs must match the policy's.
 
-Easy to get wrong: a server of another model answers as fluently. Only numbers tell: the ids of known texts, and what
-the tokens it draws are worth to the policy itself.
+Note:
+    A server of another model responds as fluently. Only numbers reveal it: the token ids of known texts, and the
+    policy's own log-probs of sampled tokens.
 """
 
 from __future__ import annotations
@@ -10,52 +11,55 @@ import asyncio
 import math
 import time
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
 from whetstone.errors import EngineError, InfrastructureError
-from whetstone.inference.engine_check import TEXTS, probe_prompt, worth
+from whetstone.inference.engine_check import TEXTS, policy_logprobs, probe_prompt
 from whetstone.inference.protocol import GenerateRequest, Sampling
-from whetstone.scaling.protocol import Drawn, Gone, Replica, Restarting
+from whetstone.scaling.protocol import ActorRestarting, ActorUnavailable, GenerationResult, Replica
 from whetstone.tokens import TokenSequence
 
 BOUND = 0.05
-"""Nats in the mean; equal precision stays below 0.001, bfloat16 against float32 is about 0.02."""
+"""Maximum mean difference in nats; equal precision stays below 0.001, bfloat16 against float32 is about 0.02."""
 _DRAWN = 16
 
 
-async def check_replica(replica: Replica, assembly: Assembly, *, timeout_seconds: float) -> None:
-    """See that a replica reads and draws as the policy does.
+async def check_replica(replica: Replica, assembly: RunComponents, *, timeout_seconds: float) -> None:
+    """Check that a replica tokenizes and samples as the policy does.
 
     Raises:
         EngineError: It does not; the message has the numbers.
     """
     policy = assembly.policy
     for text in TEXTS:
-        theirs = await _tokenized(replica, text, timeout_seconds)
-        ours = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-        if theirs is not None and theirs != ours:
-            place = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), len(ours))
+        replica_ids = await _tokenized(replica, text, timeout_seconds)
+        policy_ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+        if replica_ids is not None and replica_ids != policy_ids:
+            place = next(
+                (i for i, (a, b) in enumerate(zip(replica_ids, policy_ids, strict=False)) if a != b), len(policy_ids)
+            )
             raise EngineError(
-                f"scale: {replica.name} has another tokenizer: it reads {text[:24]!r} as {list(theirs[:6])}, the "
-                f"policy's as {list(ours[:6])}; they part at token {place}"
+                f"scale: {replica.name} has another tokenizer: it reads {text[:24]!r} as {list(replica_ids[:6])}, the "
+                f"policy's as {list(policy_ids[:6])}; they differ from token {place} on"
             )
     prompt = probe_prompt(policy)
-    answer = (await _first_drawn(replica, prompt, timeout_seconds)).generation
-    if len(answer.logprobs) != len(answer.tokens) or not all(map(math.isfinite, answer.logprobs)):
+    generation = (await _first_drawn(replica, prompt, timeout_seconds)).generation
+    if len(generation.logprobs) != len(generation.tokens) or not all(map(math.isfinite, generation.logprobs)):
         raise EngineError(
-            f"scale: {replica.name} gives no log-probs of {len(answer.tokens)} tokens it drew, without which nothing "
-            "can be learned"
+            f"scale: {replica.name} returned no log-probs of {len(generation.tokens)} sampled tokens; training "
+            "requires them"
         )
     known = int(policy.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-    if max(answer.tokens) >= known:
+    if max(generation.tokens) >= known:
         raise EngineError(
-            f"scale: {replica.name} drew token {max(answer.tokens)}, and the policy knows {known}: it is another model"
+            f"scale: {replica.name} sampled token {max(generation.tokens)}, and the policy's vocabulary has "
+            f"{known}: it is another model"
         )
-    own = await worth(policy, (*prompt.ids, *answer.tokens), len(prompt))
-    apart = sum(abs(a - b) for a, b in zip(answer.logprobs, own, strict=True)) / len(own)
-    if not apart <= BOUND:
+    expected = await policy_logprobs(policy, (*prompt.ids, *generation.tokens), len(prompt))
+    difference = sum(abs(a - b) for a, b in zip(generation.logprobs, expected, strict=True)) / len(expected)
+    if not difference <= BOUND:
         raise EngineError(
-            f"scale: {replica.name} has other weights: log-probs of {len(own)} tokens it drew lie {apart:.3g} nats "
-            f"from the policy's own in the mean, more than {BOUND:g}"
+            f"scale: {replica.name} has other weights: log-probs of {len(expected)} sampled tokens differ "
+            f"by {difference:.3g} nats on average from the policy's own, more than {BOUND:g}"
         )
 
 
@@ -64,20 +68,20 @@ async def _tokenized(replica: Replica, text: str, timeout_seconds: float) -> tup
     while True:
         try:
             return await replica.tokenize(text)
-        except (Gone, InfrastructureError) as failure:
+        except (ActorUnavailable, InfrastructureError) as failure:
             late = time.perf_counter() - began > timeout_seconds
-            if late or not isinstance(failure, Restarting):
-                raise EngineError(f"scale: {replica.name} cannot be asked: {failure}") from None
+            if late or not isinstance(failure, ActorRestarting):
+                raise EngineError(f"scale: {replica.name} is unreachable: {failure}") from None
             await asyncio.sleep(0.1)
 
 
-async def _first_drawn(replica: Replica, prompt: TokenSequence, timeout_seconds: float) -> Drawn:
-    """What it draws, once it was given its weights."""
+async def _first_drawn(replica: Replica, prompt: TokenSequence, timeout_seconds: float) -> GenerationResult:
+    """Sample from a replica, once it has received its weights."""
     began = time.perf_counter()
     while True:
         try:
             return await replica.generate(GenerateRequest(prompt, Sampling(_DRAWN), "probe"))
-        except (Gone, InfrastructureError) as failure:
+        except (ActorUnavailable, InfrastructureError) as failure:
             if time.perf_counter() - began > timeout_seconds:
-                raise EngineError(f"scale: {replica.name} draws nothing: {failure}") from None
+                raise EngineError(f"scale: {replica.name} samples nothing: {failure}") from None
             await asyncio.sleep(0.1)

@@ -1,16 +1,15 @@
-"""Which engine is in a replica? The recipe's, at an address of its own where replicas have some, over as many GPUs as
-`scale` says."""
+"""Engine settings of a replica: the recipe's engine, with an individual address and the tensor parallel size."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
 from whetstone.recipe import Part
 
 
-def engine_of(assembly: Assembly, number: int) -> Part:
-    """That of the replica of this number."""
+def get_engine_settings(assembly: RunComponents, number: int) -> Part:
+    """Return the engine settings of the replica with this index."""
     recipe = assembly.resolved.recipe
     options: dict[str, Any] = dict(recipe.engine.options)
     if recipe.scale.engine_addresses:

@@ -1,13 +1,14 @@
-"""How do several engines look like one? An episode stays where its keys are; a new one goes where least is to be done.
+"""Engine of several replicas: routes requests by cached prefix and load, and repeats those of replicas that died.
 
-    generate → the episode's replica, or the one with least to do for it → answer
-             → gone → another replica, from the same tokens → answer
+    generate → the episode's replica, or the one with the lowest cost → response
+             → gone → another replica, from the same tokens → response
 
-A replica that dies takes nobody with it: what was asked of it is asked of another, which computes the prompt afresh and
-draws the same tokens, for a draw depends on its seed and its place alone. It comes back when it is ready again.
+The requests of a replica that dies go to another one, which computes the prompt again and samples the same tokens: a
+sample depends only on its seed and position. The replica receives requests again when it is ready.
 
-Easy to get wrong: a replica that began again has the weights it was made with. Until it was given those of now it draws
-for nobody; it says so itself (`ready`), and is asked before it is trusted.
+Note:
+    A replica that restarted has its initial weights. It serves no requests until it received the current ones. Its
+    status (`ready`) is checked before it receives requests.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from whetstone.errors import InfrastructureError
-from whetstone.inference.abilities import check_media
+from whetstone.inference.engine_capabilities import check_media
 from whetstone.inference.protocol import (
-    EngineAbilities,
+    EngineCapabilities,
     EngineStatistics,
     GenerateRequest,
     Generation,
@@ -29,72 +30,72 @@ from whetstone.inference.protocol import (
     Scores,
     Weights,
 )
-from whetstone.scaling.protocol import Gone, Replica, ReplicaStatus
-from whetstone.scaling.routing import Sent, chain_of, cost
+from whetstone.scaling.protocol import ActorUnavailable, Replica, ReplicaStatus
+from whetstone.scaling.routing import SentPrefixes, hash_prefixes, routing_cost
 from whetstone.tokens import TokenSequence
 
 T = TypeVar("T")
 Routing = Literal["prefix", "load"]
-"""By what a replica is chosen: `prefix`, what it has of the prompt and how much is asked of it, and an episode stays;
-`load`, how much is asked of it alone, request by request."""
+"""Criterion to choose a replica. `prefix`: its cached prefix of the prompt and its load; an episode stays with its
+replica. `load`: only its load, request by request."""
 
 LOOK_SECONDS = 0.5
-"""Between two looks at a replica."""
-HEARD_SECONDS = 2.0
-"""For how long what a replica said of others' requests is taken to hold."""
+"""Interval between two status requests to a replica."""
+REPORT_SECONDS = 2.0
+"""Seconds for which the reported load by other callers is used."""
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """A replica, as one who asks it knows it."""
+class ReplicaHandle:
+    """State of a replica in one calling process."""
 
     replica: Replica
     up: bool = False
-    """Whether it can be asked."""
-    mine: int = 0
-    """Requests of this process in it."""
-    others: int = 0
-    """Requests of others in it, when it last answered."""
-    heard: float = 0.0
-    """When that was."""
+    """Whether it can receive requests."""
+    own_requests: int = 0
+    """Number of its requests from this process."""
+    other_requests: int = 0
+    """Number of its requests from other callers, when it last responded."""
+    reported_at: float = 0.0
+    """Time of that response."""
     episodes: set[str] = field(default_factory=set)
-    """Those that it may hold keys of."""
-    sent: Sent = field(default_factory=Sent)
-    """Beginnings of prompts that it was sent lately."""
+    """Episodes whose KV cache it may hold."""
+    sent: SentPrefixes = field(default_factory=SentPrefixes)
+    """Prefixes of prompts that were sent to it lately."""
     status: ReplicaStatus | None = None
-    """When it was last looked at."""
-    before: EngineStatistics = field(default_factory=EngineStatistics)
-    """What was done by those it took the place of."""
+    """Last status."""
+    earlier_statistics: EngineStatistics = field(default_factory=EngineStatistics)
+    """Statistics of the processes that it replaced."""
     died: int = 0
 
     @property
     def load(self) -> tuple[int, int]:
-        """How much is asked of it, and how many may ask it next."""
-        known = time.perf_counter() - self.heard < HEARD_SECONDS
-        return self.mine + (self.others if known else 0), len(self.episodes)
+        """(number of its requests, number of episodes that may send it the next one)."""
+        known = time.perf_counter() - self.reported_at < REPORT_SECONDS
+        return self.own_requests + (self.other_requests if known else 0), len(self.episodes)
 
-    def hear(self, asked: int) -> None:
-        """It said how many requests are in it, of everyone."""
-        self.others, self.heard = max(0, asked - self.mine), time.perf_counter()
+    def update_load(self, num_requests: int) -> None:
+        """Store the number of requests in it, of all callers."""
+        self.other_requests, self.reported_at = max(0, num_requests - self.own_requests), time.perf_counter()
 
-    def see(self, status: ReplicaStatus) -> None:
-        """It was looked at."""
+    def update_status(self, status: ReplicaStatus) -> None:
+        """Store its status."""
         if self.status is not None and (self.status.process, self.status.node) != (status.process, status.node):
-            self.before = summed(self.before, self.status.statistics)
+            self.earlier_statistics = add_statistics(self.earlier_statistics, self.status.statistics)
             self.died += 1
         self.status = status
-        self.hear(status.asked)
+        self.update_load(status.num_requests)
 
 
 class ReplicatedEngine:
-    """An engine of several replicas, as a process sees it that only asks: whoever gives them weights is elsewhere.
+    """Engine of several replicas, for a process that does not send weights to them.
 
     Args:
-        replicas: One or more, which have begun.
-        late: Others, which are asked from when they are ready.
-        abilities: What all of them give.
-        patience_seconds: For which a request waits where all are gone.
-        routing: By what a replica is chosen.
+        replicas: One or more replicas, which have started.
+        late: Replicas that receive requests once they are ready.
+        capabilities: Abilities of all of them.
+        patience_seconds: Maximum seconds that a request waits if all replicas are gone.
+        routing: Criterion to choose a replica.
     """
 
     def __init__(
@@ -102,35 +103,37 @@ class ReplicatedEngine:
         replicas: Sequence[Replica],
         *,
         late: Sequence[Replica] = (),
-        abilities: EngineAbilities,
+        capabilities: EngineCapabilities,
         patience_seconds: float,
         version: int = 0,
         routing: Routing = "prefix",
     ) -> None:
-        self.abilities, self.patience_seconds, self.routing = abilities, patience_seconds, routing
+        self.capabilities, self.patience_seconds, self.routing = capabilities, patience_seconds, routing
         self.version = version
         """See `Engine.version`."""
         self.rerouted = 0
-        """Requests that were asked of another replica because one was gone."""
-        self.seats = [Seat(replica, up=True) for replica in replicas] + [Seat(replica) for replica in late]
-        self._at: dict[str, Seat] = {}
+        """Number of requests that were sent to another replica because one was gone."""
+        self.handles = [ReplicaHandle(replica, up=True) for replica in replicas] + [
+            ReplicaHandle(replica) for replica in late
+        ]
+        self._at: dict[str, ReplicaHandle] = {}
         self._changed = asyncio.Event()
-        self._looking: dict[Seat, asyncio.Task[None]] = {}
+        self._looking: dict[ReplicaHandle, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
     def alive(self) -> bool:
-        """Whether it can answer."""
+        """Whether it accepts requests."""
         return not self._closed
 
     @property
     def statistics(self) -> EngineStatistics:
-        """What all replicas did, as far as was heard."""
+        """Sum of the statistics of all replicas, as far as they are known."""
         total = EngineStatistics()
-        for seat in self.seats:
-            total = summed(total, seat.before)
-            if seat.status is not None:
-                total = summed(total, seat.status.statistics)
+        for handle in self.handles:
+            total = add_statistics(total, handle.earlier_statistics)
+            if handle.status is not None:
+                total = add_statistics(total, handle.status.statistics)
         return total
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -141,44 +144,44 @@ class ReplicatedEngine:
         """
         if request.on_tokens is not None:
             raise ValueError("on_tokens: an engine of replicas returns whole generations; leave it out")
-        check_media(request.prompt, self.abilities, engine="of replicas")
+        check_media(request.prompt, self.capabilities, engine="of replicas")
 
-        async def ask(seat: Seat) -> Generation:
-            answer = await seat.replica.generate(request)
-            seat.hear(answer.asked)
+        async def ask(handle: ReplicaHandle) -> Generation:
+            answer = await handle.replica.generate(request)
+            handle.update_load(answer.num_requests)
             return answer.generation
 
-        return await self._asked(ask, request.prompt.keys, request.episode)
+        return await self._request(ask, request.prompt.keys, request.episode)
 
     async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
         """See `Engine.score`."""
-        check_media(tokens, self.abilities, engine="of replicas")
-        return await self._asked(lambda seat: seat.replica.score(tokens, start=start), (), None)
+        check_media(tokens, self.capabilities, engine="of replicas")
+        return await self._request(lambda handle: handle.replica.score(tokens, start=start), (), None)
 
     def abort(self, episode: str) -> None:
         """See `Engine.abort`."""
-        for seat in self.seats:
-            if episode in seat.episodes:
-                seat.replica.abort(episode)
+        for handle in self.handles:
+            if episode in handle.episodes:
+                handle.replica.abort(episode)
 
     def forget(self, episode: str) -> None:
         """See `Engine.forget`."""
         self._at.pop(episode, None)
-        for seat in self.seats:
-            if episode in seat.episodes:
-                seat.episodes.discard(episode)
-                seat.replica.forget(episode)
+        for handle in self.handles:
+            if episode in handle.episodes:
+                handle.episodes.discard(episode)
+                handle.replica.forget(episode)
 
     async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
-        """Not here: the process that learns gives replicas their weights.
+        """Raise an error: the learner's process sends weights to replicas.
 
         Raises:
             InfrastructureError: Always.
         """
-        raise InfrastructureError("weights are given to replicas by the process that learns")
+        raise InfrastructureError("weights are sent to replicas by the learner's process")
 
     async def close(self) -> None:
-        """Ask no more; the replicas stay."""
+        """Stop sending requests; the replicas continue to run."""
         self._closed = True
         self._changed.set()
         for task in self._looking.values():
@@ -187,44 +190,49 @@ class ReplicatedEngine:
 
     @property
     def count(self) -> int:
-        """Replicas that can be asked."""
-        return sum(seat.up for seat in self.seats)
+        """Number of replicas that can receive requests."""
+        return sum(handle.up for handle in self.handles)
 
     def look_for_late_ones(self) -> None:
-        """Begin to look whether those that are not up are ready. Where an event loop runs."""
-        for seat in self.seats:
-            if not seat.up:
-                self._lose(seat)
+        """Start to check whether replicas that are not up are ready.
 
-    async def _asked(self, ask: Callable[[Seat], Awaitable[T]], keys: Sequence[int], episode: str | None) -> T:
+        Requires a running event loop.
+        """
+        for handle in self.handles:
+            if not handle.up:
+                self._lose(handle)
+
+    async def _request(
+        self, ask: Callable[[ReplicaHandle], Awaitable[T]], keys: Sequence[int], episode: str | None
+    ) -> T:
         while True:
-            seat = await self._seat(keys, episode)
-            seat.mine += 1
+            handle = await self._select_handle(keys, episode)
+            handle.own_requests += 1
             try:
-                return await ask(seat)
-            except Gone:
+                return await ask(handle)
+            except ActorUnavailable:
                 self.rerouted += 1
-                self._lose(seat)
+                self._lose(handle)
             finally:
-                seat.mine -= 1
+                handle.own_requests -= 1
 
-    async def _seat(self, keys: Sequence[int], episode: str | None) -> Seat:
-        """Where an episode stays, or where least is to be done for it.
+    async def _select_handle(self, keys: Sequence[int], episode: str | None) -> ReplicaHandle:
+        """Return the replica of an episode, or the one with the lowest cost.
 
         Raises:
-            InfrastructureError: None can be asked, and none came back in time.
+            InfrastructureError: No replica is up, and none returned in time.
         """
-        seat = self._at.get(episode) if episode is not None else None
-        if seat is not None and seat.up and self.routing == "prefix":
-            if len(self.seats) > 1:  # others may begin behind it
-                seat.sent.note(chain_of(keys))
-            return seat
+        handle = self._at.get(episode) if episode is not None else None
+        if handle is not None and handle.up and self.routing == "prefix":
+            if len(self.handles) > 1:  # other prompts may start with this one
+                handle.sent.note(hash_prefixes(keys))
+            return handle
         began = time.perf_counter()
-        while not (up := [seat for seat in self.seats if seat.up]):
+        while not (up := [handle for handle in self.handles if handle.up]):
             left = self.patience_seconds - (time.perf_counter() - began)
             if self._closed or left <= 0:
                 raise InfrastructureError(
-                    f"none of {len(self.seats)} engine replicas can be asked, for {self.patience_seconds:g} s "
+                    f"none of {len(self.handles)} engine replicas was available within {self.patience_seconds:g} s "
                     "(scale.start_timeout_seconds)"
                 )
             self._changed.clear()
@@ -235,49 +243,49 @@ class ReplicatedEngine:
                 continue
         best = self._best(up, keys)
         if episode is not None:
-            if seat is not None and not seat.up:
-                seat.episodes.discard(episode)
+            if handle is not None and not handle.up:
+                handle.episodes.discard(episode)
             self._at[episode] = best
             best.episodes.add(episode)
         return best
 
-    def _best(self, up: Sequence[Seat], keys: Sequence[int]) -> Seat:
-        """Of those that can be asked, the one with least to do for a prompt."""
+    def _best(self, up: Sequence[ReplicaHandle], keys: Sequence[int]) -> ReplicaHandle:
+        """Return the replica with the lowest cost for a prompt, of those that are up."""
         if self.routing == "load" or len(up) == 1 or not keys:
-            return min(up, key=lambda seat: seat.load)
-        chain, fewest = chain_of(keys), min(len(seat.episodes) for seat in up)
+            return min(up, key=lambda handle: handle.load)
+        chain, fewest = hash_prefixes(keys), min(len(handle.episodes) for handle in up)
 
-        def done_soonest(seat: Seat) -> tuple[int, int]:
-            asked, episodes = seat.load
-            matched = seat.sent.matched(chain)
-            return cost(len(keys), matched, asked=asked, more=episodes - fewest), episodes
+        def done_soonest(handle: ReplicaHandle) -> tuple[int, int]:
+            num_requests, episodes = handle.load
+            matched = handle.sent.count_matched_tokens(chain)
+            return routing_cost(len(keys), matched, num_requests=num_requests, more=episodes - fewest), episodes
 
         best = min(up, key=done_soonest)
         best.sent.note(chain)
         return best
 
-    def _lose(self, seat: Seat) -> None:
-        """It is not asked again before it says that it is ready, and has none of its keys then."""
-        seat.up = False
-        seat.sent.forget()
-        if seat not in self._looking and not self._closed:
-            looking = self._looking[seat] = asyncio.ensure_future(self._back(seat))
-            looking.add_done_callback(lambda _: self._looking.pop(seat, None))
+    def _lose(self, handle: ReplicaHandle) -> None:
+        """Mark a replica as gone until it reports that it is ready; its KV cache is lost."""
+        handle.up = False
+        handle.sent.forget()
+        if handle not in self._looking and not self._closed:
+            looking = self._looking[handle] = asyncio.ensure_future(self._back(handle))
+            looking.add_done_callback(lambda _: self._looking.pop(handle, None))
 
-    async def _back(self, seat: Seat) -> None:
-        """Look until it is ready."""
-        while not seat.up:
+    async def _back(self, handle: ReplicaHandle) -> None:
+        """Wait until a replica is ready."""
+        while not handle.up:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                status = await seat.replica.status()
-            except Gone:
+                status = await handle.replica.status()
+            except ActorUnavailable:
                 continue
             if status.ready:
-                seat.see(status)
-                seat.up = True
+                handle.update_status(status)
+                handle.up = True
                 self._changed.set()
 
 
-def summed(one: EngineStatistics, other: EngineStatistics) -> EngineStatistics:
-    """What two engines did together."""
+def add_statistics(one: EngineStatistics, other: EngineStatistics) -> EngineStatistics:
+    """Add the statistics of two engines."""
     return replace(one, **{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(one)})

@@ -1,16 +1,18 @@
-"""Which replica is asked next? The one that has least to do for it: tokens of the prompt it lacks, and who waits there.
+"""Cost of a request to a replica, for routing: prompt tokens without a cached prefix, and the replica's load.
 
-    cost = tokens of the prompt whose keys it lacks
-         + REQUEST_TOKENS × the larger of: requests in it; episodes that stay with it, above the fewest of any
+    cost = tokens of the prompt that are not in its KV cache
+         + REQUEST_TOKENS × the larger of: requests in it; episodes that stay with it, above the minimum of all replicas
 
-Siblings of a group begin alike, and turns of an episode go on from one another; a replica that has those keys computes
-them no more. Where its queue is longer than that is worth, another is asked. Episodes that wait for a tool count as
-well: without them, who begins with a long prompt that all share would never leave the first replica that has it.
+Siblings of a group share a prefix, and each turn of an episode extends the previous one; a replica with that prefix in
+its KV cache does not compute it again. If its queue costs more than this saves, another replica is chosen. Episodes
+that wait for a tool count too. Otherwise all episodes with a long shared prompt would stay with the first replica that
+has it.
 
-Easy to get wrong: what a replica has is only guessed here, from what was sent to it lately. A wrong guess costs a
-prompt's computing and nothing else, for a draw depends on its seed and its place alone.
+Note:
+    The content of a replica's KV cache is estimated from recent requests. A wrong estimate costs only the computation
+    of a prompt, because a sample depends only on its seed and position.
 
-Source: AgentMath, arXiv:2512.20745 (balancing by prefixes); the weight is ours.
+Source: AgentMath, arXiv:2512.20745 (balancing by prefixes); the weight is Whetstone's.
 """
 
 from __future__ import annotations
@@ -19,25 +21,25 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 BLOCK = 32
-"""Beginnings are told apart by so many tokens at a time."""
+"""Number of tokens per block of a prefix."""
 REQUEST_TOKENS = 64
-"""Tokens of a prompt that take as long to compute as one more request makes a replica slower: a row of a decode step
-costs about two tokens of a prompt, over the steps of a turn, some 38 (`benchmarks/simulated.py`)."""
-REMEMBERED = 16384
-"""Blocks, of what was sent to a replica lately."""
+"""Prompt tokens whose computation takes as long as one more request slows down a replica: one more sequence in a decode
+step costs about two tokens of a prompt; over the steps of a turn, about 38 (`benchmarks/scale/simulated.py`)."""
+MAX_BLOCKS = 16384
+"""Maximum number of blocks stored per replica."""
 
 
-class Sent:
-    """What beginnings a replica was sent lately."""
+class SentPrefixes:
+    """Prefixes that were sent to a replica lately."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def matched(self, chain: Sequence[int]) -> int:
-        """Tokens of a prompt that it has, as whole blocks.
+    def count_matched_tokens(self, chain: Sequence[int]) -> int:
+        """Return the number of prompt tokens that it has, as whole blocks.
 
         Args:
-            chain: See `chain_of`.
+            chain: See `hash_prefixes`.
         """
         count = 0
         for block in chain:
@@ -47,19 +49,19 @@ class Sent:
         return count * BLOCK
 
     def note(self, chain: Sequence[int]) -> None:
-        """It was sent this prompt."""
+        """Store a prompt that was sent to it."""
         for block in chain:
             self._blocks[block] = None
             self._blocks.move_to_end(block)
-        while len(self._blocks) > REMEMBERED:
+        while len(self._blocks) > MAX_BLOCKS:
             self._blocks.popitem(last=False)
 
     def forget(self) -> None:
-        """It began again: it has nothing."""
+        """Clear all prefixes after a restart."""
         self._blocks.clear()
 
 
-def chain_of(keys: Sequence[int]) -> list[int]:
+def hash_prefixes(keys: Sequence[int]) -> list[int]:
     """Return a chained hash per whole block of a prompt: of the block and all before it.
 
     Args:
@@ -75,13 +77,13 @@ def chain_of(keys: Sequence[int]) -> list[int]:
     return list(blocks())
 
 
-def cost(prompt: int, matched: int, *, asked: int, more: int) -> int:
-    """Of asking a replica, in tokens of a prompt.
+def routing_cost(prompt: int, matched: int, *, num_requests: int, more: int) -> int:
+    """Return the cost of a request to a replica, in tokens of a prompt.
 
     Args:
-        prompt: Its tokens.
-        matched: Those the replica has.
-        asked: Requests in it.
-        more: Episodes that stay with it, above the fewest of any.
+        prompt: Number of prompt tokens.
+        matched: Number of prompt tokens that the replica has.
+        num_requests: Number of requests in it.
+        more: Number of episodes that stay with it, above the minimum of all replicas.
     """
-    return prompt - matched + REQUEST_TOKENS * max(asked, more)
+    return prompt - matched + REQUEST_TOKENS * max(num_requests, more)

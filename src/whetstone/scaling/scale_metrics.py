@@ -1,6 +1,7 @@
-"""What did the parts of a cluster do since the last step? Shares of their time, queues, transfers, losses.
+"""Metrics of a cluster since the last step: utilization, queues, weight transfers, failures.
 
-Easy to get wrong: counters begin at nothing where a process begins again. Differences are taken within one life of it.
+Note:
+    Counters start at 0 when a process restarts. Differences are computed within one process.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whetstone.scaling.gauges import Gauges, NoGauges
-from whetstone.scaling.protocol import Gone, Judge, ReplicaStatus, WorkerStatus
-from whetstone.scaling.publishing_engine import PublishingEngine
-from whetstone.scaling.replicated_engine import Seat
+from whetstone.scaling.protocol import ActorUnavailable, Judge, ReplicaStatus, WorkerStatus
+from whetstone.scaling.replicated_engine import ReplicaHandle
+from whetstone.scaling.weight_sync_engine import WeightSyncEngine
 from whetstone.scaling.worker_pool import WorkerPool
 
 _LOOK_SECONDS = 0.25
@@ -25,11 +26,11 @@ class _Mean:
     total: float = 0.0
     count: int = 0
 
-    def see(self, value: float) -> None:
+    def add(self, value: float) -> None:
         self.total += value
         self.count += 1
 
-    def taken(self) -> float:
+    def collect(self) -> float:
         value = self.total / self.count if self.count else 0.0
         self.total, self.count = 0.0, 0
         return value
@@ -37,38 +38,38 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Counters:
-    """Numbers that only grow, of processes that may begin again: what they came to over all lives."""
+    """Sums of counters over processes that may restart."""
 
     lives: dict[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
 
-    def see(self, who: str, life: int, counts: Mapping[str, float]) -> None:
+    def add(self, who: str, life: int, counts: Mapping[str, float]) -> None:
         self.lives[who, life] = dict(counts)
 
     def total(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for counts in self.lives.values():
             for name, count in counts.items():
-                found[name] = found.get(name, 0.0) + count
-        return found
+                totals[name] = totals.get(name, 0.0) + count
+        return totals
 
 
 class ScaleMetrics:
-    """Looks at a cluster a few times a second.
+    """Reads the status of a cluster several times per second.
 
     Args:
-        engine: Its replicas.
-        pool: Its environment workers.
-        judges: Its reward workers.
-        gauges: Where it is shown how each of them stands.
+        engine: Engine with the replicas.
+        pool: Pool of the environment workers.
+        judges: Reward workers.
+        gauges: Receiver of the current numbers of each.
     """
 
     def __init__(
-        self, engine: PublishingEngine, pool: WorkerPool, judges: Sequence[Judge], gauges: Gauges | None = None
+        self, engine: WeightSyncEngine, pool: WorkerPool, judges: Sequence[Judge], gauges: Gauges | None = None
     ) -> None:
         self.engine, self.pool, self.judges = engine, pool, judges
         self._gauges = gauges or NoGauges()
         self._shown: dict[str, tuple[float, ReplicaStatus]] = {}
-        """When a replica was last shown, and how it stood."""
+        """Time and status at which a replica was last shown."""
         self._places, self._on_tools, self._waiting, self._asked = _Mean(), _Mean(), _Mean(), _Mean()
         self._used = _Counters()
         self._judged = _Counters()
@@ -77,12 +78,12 @@ class ScaleMetrics:
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
 
-    def taken(self) -> dict[str, float]:
-        """The numbers of the time since they were last taken; `judge/…` of the whole run."""
+    def collect(self) -> dict[str, float]:
+        """Return the metrics since the last call; `judge/…` cover the whole run."""
         now = time.perf_counter()
         seconds, self._since = max(1e-9, now - self._since), now
         replicas = max(1, self.engine.count)
@@ -91,10 +92,10 @@ class ScaleMetrics:
             "engine": done.busy_seconds,
             "cached": done.cached_tokens,
             "computed": done.prefill_tokens,
-            "rerouted": self.engine.rerouted + sum(status.rerouted for status in self.pool.seen()),
-            "replicas_died": sum(seat.died for seat in self.engine.seats),
+            "rerouted": self.engine.rerouted + sum(status.rerouted for status in self.pool.last_statuses()),
+            "replicas_died": sum(handle.died for handle in self.engine.handles),
             "workers_died": sum(post.died for post in self.pool.posts),
-            "taken_back": self.pool.taken_back,
+            "taken_back": self.pool.num_reassigned,
             "cpu": self._used.total().get("busy_seconds", 0.0),
         }
         new = {name: max(0.0, value - self._before.get(name, 0.0)) for name, value in counts.items()}
@@ -106,12 +107,12 @@ class ScaleMetrics:
             "scale/workers": self.pool.count,
             "scale/replicas": self.engine.count,
             "scale/nodes": len(self._nodes()),
-            "scale/worker_utilization": self._places.taken(),
+            "scale/worker_utilization": self._places.collect(),
             "scale/worker_cpu_seconds": new["cpu"],
-            "scale/tool_wait_fraction": self._on_tools.taken(),
-            "scale/worker_queue": self._waiting.taken(),
+            "scale/tool_wait_fraction": self._on_tools.collect(),
+            "scale/worker_queue": self._waiting.collect(),
             "scale/replica_utilization": min(1.0, new["engine"] / (replicas * seconds)),
-            "scale/replica_queue": self._asked.taken(),
+            "scale/replica_queue": self._asked.collect(),
             "scale/prefix_cache_hit_rate": new["cached"] / max(1.0, new["cached"] + new["computed"]),
             "scale/transfer_seconds": sum(took for took, _ in transfers),
             "scale/transfer_mib": sum(count for _, count in transfers) / 2**20,
@@ -123,9 +124,9 @@ class ScaleMetrics:
         }
 
     def _nodes(self) -> set[str]:
-        """Where those are that can be asked, as they said when they were last looked at."""
-        replicas = [seat.status for seat in self.engine.seats if seat.up]
-        return {status.node for status in (*self.pool.seen(), *replicas) if status is not None}
+        """Return the nodes of processes that are up, by their last status."""
+        replicas = [handle.status for handle in self.engine.handles if handle.up]
+        return {status.node for status in (*self.pool.last_statuses(), *replicas) if status is not None}
 
     async def _look(self) -> None:
         while True:
@@ -133,21 +134,21 @@ class ScaleMetrics:
                 self._show_worker(post.worker.name, post.status, post.places)
                 if post.status is None:
                     continue
-                self._places.see(min(1.0, post.status.running / post.places))
-                self._on_tools.see(post.status.on_tools)
-                self._waiting.see(post.status.queued)
-                self._used.see(post.worker.name, post.status.process, {"busy_seconds": post.status.busy_seconds})
-                self._judged.see(post.worker.name, post.status.process, post.status.judged)
-            for seat in self.engine.seats:
-                self._show_replica(seat)
-                if seat.up:
-                    self._asked.see(seat.status.asked if seat.status is not None else 0)
+                self._places.add(min(1.0, post.status.running / post.places))
+                self._on_tools.add(post.status.on_tools)
+                self._waiting.add(post.status.queued)
+                self._used.add(post.worker.name, post.status.process, {"busy_seconds": post.status.busy_seconds})
+                self._judged.add(post.worker.name, post.status.process, post.status.judged)
+            for handle in self.engine.handles:
+                self._show_replica(handle)
+                if handle.up:
+                    self._asked.add(handle.status.num_requests if handle.status is not None else 0)
             for judge in self.judges:
-                with contextlib.suppress(Gone):
+                with contextlib.suppress(ActorUnavailable):
                     counts = await judge.status()
                     life = int(counts.get("process", 0))
                     used = {name: value for name, value in counts.items() if name.startswith("judge/")}
-                    self._judged.see(judge.name, life, used)
+                    self._judged.add(judge.name, life, used)
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _show_worker(self, name: str, status: WorkerStatus | None, places: int) -> None:
@@ -156,18 +157,18 @@ class ScaleMetrics:
         self._gauges.show("whetstone_worker_on_tools", on_tools, name)
         self._gauges.show("whetstone_worker_queue", queued, name)
 
-    def _show_replica(self, seat: Seat) -> None:
-        name, status, now = seat.replica.name, seat.status if seat.up else None, time.perf_counter()
+    def _show_replica(self, handle: ReplicaHandle) -> None:
+        name, status, now = handle.replica.name, handle.status if handle.up else None, time.perf_counter()
         if status is None:  # it is gone
             self._shown.pop(name, None)
             self._gauges.show("whetstone_replica_utilization", 0.0, name)
             self._gauges.show("whetstone_replica_queue", 0, name)
             return
         since, before = self._shown.get(name, (now, status))
-        if status is before and name in self._shown:  # it was not asked again
+        if status is before and name in self._shown:  # there is no newer status
             return
         self._shown[name] = now, status
-        self._gauges.show("whetstone_replica_queue", status.asked, name)
+        self._gauges.show("whetstone_replica_queue", status.num_requests, name)
         if now > since:
             worked = status.statistics.busy_seconds - before.statistics.busy_seconds
             self._gauges.show("whetstone_replica_utilization", min(1.0, max(0.0, worked / (now - since))), name)

@@ -1,13 +1,14 @@
-"""How fast would a run be, and what would it wait for? The whole loop, event by event, without computing anything.
+"""Discrete-event simulation of a run: its speed, waits and staleness, from rates only.
 
-    admission → places → reset → (engine → tool) × turns → reward → the deadline rule → update → transfer → admission
+    admission → slots → reset → (engine → tool) × turns → reward → the deadline rule → update → transfer → admission
 
-Admission and the choice of an update's groups are those of the real loop (`rollout/batch_scheduling.py`); engines,
-tools, rewards and the learner are their rates alone. The same scenario gives the same run, whatever else is computed:
-lengths and latencies of a group come from the scenario's seed and the group's number.
+Admission and the choice of an update's groups use the code of the real loop (`rollout/batch_scheduling.py`). Engines,
+tools, rewards and the learner are represented only by their rates. A scenario always gives the same run: lengths and
+latencies of a group are sampled with the scenario's seed and the group's number.
 
-Easy to get wrong: an event that was foreseen may be void by the time it comes. Whoever changes what an event rests on
-raises the count it was foreseen under.
+Note:
+    A scheduled event can be void when its time is reached. Code that changes a condition of an event increments the
+    counter that the event was scheduled with.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from whetstone.scaling.simulation_replica import Replica, Request
 from whetstone.scaling.simulation_scenario import Scenario, Summary
 
 _FEW = 0.1
-"""Of an update's episodes: fewer under way are stragglers."""
+"""Fraction of an update's episodes: fewer running episodes are stragglers."""
 _HOUR = 3600.0
 
 
-def simulate(scenario: Scenario) -> Summary:
-    """What a run of this scenario comes to."""
+def simulate_run(scenario: Scenario) -> Summary:
+    """Simulate a run of a scenario."""
     return _Run(scenario).summary()
 
 
@@ -47,37 +48,37 @@ class _Run:
         self.orphans: list[Request] = []
         self.tools, self.rewards = Workers(scenario.environment_workers), Workers(scenario.reward_workers)
         self.episodes: dict[int, SimulatedEpisode] = {}
-        """Those under way or in line for a place."""
+        """Episodes that run or wait for a slot."""
         self.queued: deque[SimulatedEpisode] = deque()
         self.placed = 0
         self.version = self.next_group = self.next_episode = 0
         self.live: dict[int, int] = {}
         self.left: dict[int, int] = {}
-        """Episodes of a group that are not over."""
+        """Number of unfinished episodes of a group."""
         self.drawn: dict[int, list[tuple[float, float]]] = {}
-        """(tokens, tokens times version) of the episodes of a group that are over."""
+        """(tokens, tokens times version) of the finished episodes of a group."""
         self.read: dict[int, float] = {}
         """Tokens of a group that the learner computes."""
         self.finished: set[int] = set()
         self.consumed: list[int] = []
         self.phase: Literal["waiting", "learning", "between", "transfer", "down"] = "waiting"
         self.learning = 0
-        """Raised when the update under way is void."""
+        """Incremented when the running update is void."""
         self.settling = False
         self.taking: set[int] = set()
-        """Replicas that have not taken the new weights."""
+        """Replicas that have not loaded the new weights."""
         self.few = int(_FEW * scenario.groups_per_update * scenario.group_size)
         self.measures = Measures(scenario)
         self.luck = np.random.default_rng([scenario.seed, 1])
         self.counts: Counter[str] = Counter()
 
     def summary(self) -> Summary:
-        """Run it to its end."""
+        """Simulate the run to its end."""
         self._expect_failures()
         self._fill()
         while self.version < self.of.updates:
             if not self.events:
-                raise RuntimeError("a simulated run came to a standstill")
+                raise RuntimeError("the simulated run is blocked: no event is scheduled")
             when, _, act, about = heapq.heappop(self.events)
             self._pass_to(when)
             act(*about)
@@ -99,7 +100,7 @@ class _Run:
     # ------------------------------------------------------------ groups and places
 
     def _fill(self) -> None:
-        """Let in groups as far as the version allows and places are free."""
+        """Admit groups as far as the version allows and slots are free."""
         of = self.of
         while True:
             while self.queued and self.placed < of.max_in_flight:
@@ -140,7 +141,7 @@ class _Run:
             self.queued.append(episode)
 
     def _begin(self, episode: SimulatedEpisode) -> None:
-        """It has its place."""
+        """Start an episode in its slot."""
         self.placed += 1
         self._reset(episode)
 
@@ -157,25 +158,25 @@ class _Run:
     # ------------------------------------------------------------ an episode
 
     def _draw(self, episode: SimulatedEpisode, epoch: int, read: float) -> None:
-        """Its turn goes to an engine, which has to read so much first."""
+        """Send a turn to an engine, which has to prefill `read` tokens first."""
         if epoch != episode.epoch:
             return
         episode.context += read
-        request = Request(episode.number, float(episode.said[episode.turn]), read, episode.context)
+        request = Request(episode.number, float(episode.sampled_tokens[episode.turn]), read, episode.context)
         self._become(episode, "engine")
         self._send(request, episode)
 
     def _send(self, request: Request, episode: SimulatedEpisode) -> None:
         number = episode.replica
         if number < 0 or not self.replicas[number].alive:
-            found = self._least_loaded()
-            if found is None:
+            least_loaded = self._least_loaded()
+            if least_loaded is None:
                 self._become(episode, "failures")
                 self.orphans.append(request)
                 return
             if number >= 0:
-                self.replicas[number].held -= 1  # it is on no list: it is dead
-            number, episode.keys = found, -1
+                self.replicas[number].num_assigned -= 1  # it is in no list: it is dead
+            number, episode.keys = least_loaded, -1
             episode.replica = number
             self._hold(number, +1)
         replica = self.replicas[number]
@@ -187,8 +188,8 @@ class _Run:
 
     def _least_loaded(self) -> int | None:
         while self.least:
-            held, number = self.least[0]
-            if self.replicas[number].alive and self.replicas[number].held == held:
+            assigned, number = self.least[0]
+            if self.replicas[number].alive and self.replicas[number].num_assigned == assigned:
                 return number
             heapq.heappop(self.least)
         return None
@@ -196,33 +197,33 @@ class _Run:
     def _hold(self, number: int, more: int) -> None:
         replica = self.replicas[number]
         replica.catch_up(self.now)
-        replica.held += more
-        heapq.heappush(self.least, (replica.held, number))
+        replica.num_assigned += more
+        heapq.heappush(self.least, (replica.num_assigned, number))
         if self.of.engine.step_seconds_per_row:  # it is quicker or slower from here on
             self._expect(number)
 
     def _expect(self, number: int) -> None:
-        """Foresee who is done next."""
+        """Schedule the next change of a replica."""
         replica = self.replicas[number]
         replica.scheduled += 1
         end = replica.next_change()
         if end is not None:
-            self._in(max(0.0, end - self.now), self._drawn, number, replica.scheduled)
+            self._in(max(0.0, end - self.now), self._finish_requests, number, replica.scheduled)
 
-    def _drawn(self, number: int, scheduled: int) -> None:
+    def _finish_requests(self, number: int, scheduled: int) -> None:
         replica = self.replicas[number]
         if scheduled != replica.scheduled:
             return
         replica.catch_up(self.now)
         for request in replica.finished():
-            self._said(self.episodes[request.episode])
+            self._finish_turn(self.episodes[request.episode])
         if replica.draining and not replica.running:
             self._take(number)
         self._expect(number)
 
-    def _said(self, episode: SimulatedEpisode) -> None:
-        """A turn is over."""
-        tokens = float(episode.said[episode.turn])
+    def _finish_turn(self, episode: SimulatedEpisode) -> None:
+        """End the sampling of a turn."""
+        tokens = float(episode.sampled_tokens[episode.turn])
         episode.context += tokens
         episode.versions += tokens * self.version
         seconds = float(episode.tool_seconds[episode.turn])
@@ -249,10 +250,10 @@ class _Run:
         if episode.turn == episode.turns:
             self._leave(episode)
         else:
-            self._draw(episode, epoch, float(episode.answers[episode.turn - 1]))
+            self._draw(episode, epoch, float(episode.observation_tokens[episode.turn - 1]))
 
     def _leave(self, episode: SimulatedEpisode) -> None:
-        """Its place is free, and it is judged."""
+        """Free the slot of an episode, and compute its reward."""
         self.placed -= 1
         self._hold(episode.replica, -1)
         if self.rewards.take(episode):
@@ -272,7 +273,7 @@ class _Run:
         self.measures.count("rewards", -1)
         del self.episodes[episode.number]
         group = episode.group
-        self.drawn[group].append((float(episode.said.sum()), episode.versions))
+        self.drawn[group].append((float(episode.sampled_tokens.sum()), episode.versions))
         self.read[group] += episode.context
         self.left[group] -= 1
         if self.left[group] == 0:
@@ -283,7 +284,7 @@ class _Run:
     # ------------------------------------------------------------ the learner
 
     def _look(self) -> None:
-        """Is there an update, or is the run settled?"""
+        """Start an update, or the transfer after one, if its groups have finished."""
         if self.phase == "waiting" and self.settling:
             self._settle()
         elif self.phase == "waiting" and len(self.finished) >= self.of.groups_per_update:
@@ -327,7 +328,7 @@ class _Run:
         self._in(self.of.learner.between_seconds, self._publish)
 
     def _publish(self) -> None:
-        """New weights, unless groups have to be over first."""
+        """Send new weights, unless groups have to finish first."""
         self.phase, self.settling = "waiting", True
         self._settle()
 
@@ -352,7 +353,7 @@ class _Run:
             self._in(0.0, self._advance)
 
     def _take(self, number: int) -> None:
-        """The replica takes the weights, and draws nothing meanwhile."""
+        """Load the new weights into a replica, which samples nothing meanwhile."""
         replica = self.replicas[number]
         replica.draining = False
         self._pause([number], +1)
@@ -402,11 +403,11 @@ class _Run:
             (failures.node_per_hour * failures.nodes, self._node_dies),
         ):
             if rate > 0:
-                self._in(self.luck.exponential(_HOUR / rate), self._again, rate, act)
+                self._in(self.luck.exponential(_HOUR / rate), self._repeat_failure, rate, act)
 
-    def _again(self, rate: float, act: Callable[[], None]) -> None:
+    def _repeat_failure(self, rate: float, act: Callable[[], None]) -> None:
         act()
-        self._in(self.luck.exponential(_HOUR / rate), self._again, rate, act)
+        self._in(self.luck.exponential(_HOUR / rate), self._repeat_failure, rate, act)
 
     def _replica_dies(self) -> None:
         number = int(self.luck.integers(len(self.replicas)))
@@ -426,7 +427,7 @@ class _Run:
         self._in(self.of.failures.restart_seconds, self._replica_is_back, number)
 
     def _send_again(self, request: Request) -> None:
-        """To another, which reads all of it."""
+        """Send a turn to another replica, which prefills all of it."""
         episode = self.episodes[request.episode]
         self._become(episode, "engine")
         self._send(request, episode)
@@ -448,12 +449,12 @@ class _Run:
         self.learning += 1
         if self.phase == "learning" and self.of.take_turns:
             self._pause(range(len(self.replicas)), -1)
-        again, self.phase = self.phase == "learning", "down"
-        self._in(self.of.failures.restart_seconds, self._learner_is_back, again)
+        was_learning, self.phase = self.phase == "learning", "down"
+        self._in(self.of.failures.restart_seconds, self._learner_is_back, was_learning)
 
-    def _learner_is_back(self, again: bool) -> None:
+    def _learner_is_back(self, was_learning: bool) -> None:
         self.phase = "waiting"
-        if again:
+        if was_learning:
             self._learn()
         else:
             self._look()

@@ -1,7 +1,8 @@
-"""What is an episode in a simulated run, and who does its calls?
+"""Episodes of a simulated run, and the workers that execute their calls.
 
-Easy to get wrong: an episode that begins again leaves events behind that were foreseen of its first life. They carry
-the life they are of.
+Note:
+    Events that were scheduled for an episode before it restarted remain in the queue. They carry the epoch that they
+    belong to.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ State = Literal["engine", "tools", "tool_workers", "rewards", "reward_workers", 
 
 @dataclass(slots=True)
 class SimulatedEpisode:
-    """One episode, with everything that was drawn for it."""
+    """One episode with its sampled lengths and latencies."""
 
     number: int
     group: int
     turns: int
     prompt: float
-    said: Any  # [turns] tokens sampled
-    answers: Any  # [turns] tokens of observations
+    sampled_tokens: Any  # [turns] tokens sampled
+    observation_tokens: Any  # [turns] tokens of observations
     tool_seconds: Any  # [turns]
     reset_seconds: float
     reward_seconds: float
@@ -30,25 +31,25 @@ class SimulatedEpisode:
     turn: int = 0
     context: float = 0.0
     versions: float = 0.0
-    """Tokens times the version that drew them."""
+    """Sum of tokens times the version that sampled them."""
     replica: int = -1
     keys: int = -1
-    """Of which state of its replica it has keys there."""
+    """State of its replica's KV cache that contains its prefix."""
     node: int = 0
     epoch: int = 0
-    """Raised when it begins again: what was foreseen is void."""
+    """Incremented when it restarts, which voids scheduled events."""
 
 
 @dataclass(slots=True)
 class Workers:
-    """A number of workers, or any; who finds none waits in line."""
+    """A number of workers, or unlimited, with a queue."""
 
     count: int | None
     busy: int = 0
     line: deque[tuple[SimulatedEpisode, int]] = field(default_factory=deque)
 
     def take(self, episode: SimulatedEpisode) -> bool:
-        """Whether one is free, who is the episode's now; else it is in line."""
+        """Assign a free worker to the episode and return True, or queue the episode."""
         if self.count is not None and self.busy >= self.count:
             self.line.append((episode, episode.epoch))
             return False
@@ -56,7 +57,7 @@ class Workers:
         return True
 
     def give_back(self) -> SimulatedEpisode | None:
-        """The next in line, who has the worker now."""
+        """Free a worker and return the next queued episode, which is assigned to it."""
         self.busy -= 1
         while self.line:
             episode, epoch = self.line.popleft()

@@ -1,6 +1,7 @@
-"""What is counted while a simulated run goes by? Times in which something was so, and what each update was made of.
+"""Statistics of a simulated run: time in each state, and the composition of each update.
 
-Easy to get wrong: updates in front of `skip` fill the pipeline. Everything is counted from there, engines too.
+Note:
+    The first `skip` updates fill the pipeline. All counts start after them, including those of engines.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from whetstone.scaling.simulation_scenario import Scenario, Shares, Summary
 
 _WAITS = ("engine", "tools", "tool_workers", "rewards", "reward_workers", "places", "failures")
 _IDLE = 0.1
-"""Of the time: a learner that waits longer beside sampling is not what holds it up."""
+"""Fraction of the time: a learner that waits longer, concurrently with sampling, is not the bottleneck."""
 
 
 class Measures:
-    """The counts of a run."""
+    """Counts of a run."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.of = scenario
@@ -33,15 +34,15 @@ class Measures:
         self._since = self._busy = self._batched = 0.0
 
     def count(self, state: str, more: int) -> None:
-        """An episode enters or leaves a state."""
+        """Count an episode that enters or leaves a state."""
         self.states[state] += more
 
     def calls(self, more: int) -> None:
-        """A tool call begins or ends."""
+        """Count a tool call that starts or ends."""
         self.at_work += more
 
     def pass_by(self, span: float, phase: str, placed: int, *, few: bool) -> None:
-        """So long nothing changed."""
+        """Count a time span in which nothing changed."""
         self.phases[phase] += span
         self.placed += span * placed
         self.called += span * self.at_work
@@ -55,20 +56,20 @@ class Measures:
             if self.states[state]:
                 self.waits[state] += span * self.states[state] / total
 
-    def consume(self, version: int, began: int, episodes: Sequence[tuple[float, float]]) -> None:
-        """A group is learned from.
+    def consume(self, version: int, start_version: int, episodes: Sequence[tuple[float, float]]) -> None:
+        """Count a group that is trained on.
 
         Args:
-            began: The version it was let in at.
-            episodes: (tokens, tokens times the version that drew them).
+            start_version: Version at its admission.
+            episodes: (tokens, tokens times the version that sampled them).
         """
-        self.ages[version - began] += 1
+        self.ages[version - start_version] += 1
         for tokens, by_version in episodes:
             self.tokens += tokens
             self.aged += tokens * version - by_version
 
     def advance(self, now: float, replicas: Sequence[Replica]) -> None:
-        """An update is over and its weights are there."""
+        """Count an update whose weights were transferred."""
         self.made += 1
         if self.made > self.of.skip:
             self.steps.append(now - self._since)
@@ -76,13 +77,13 @@ class Measures:
         if self.made == self.of.skip:
             self.phases, self.waits, self.ages = defaultdict(float), defaultdict(float), Counter()
             self.placed = self.called = self.tokens = self.aged = 0.0
-            self._busy, self._batched = _work_of(replicas, now)
+            self._busy, self._batched = _sum_work(replicas, now)
         elif self.made == self.of.updates:
-            busy, batched = _work_of(replicas, now)
+            busy, batched = _sum_work(replicas, now)
             self._busy, self._batched = busy - self._busy, batched - self._batched
 
     def summary(self, *, started: int, consumed: int, alive: int, counts: Mapping[str, int]) -> Summary:
-        """All of it."""
+        """Return all statistics."""
         of, seconds, updates = self.of, sum(self.steps), len(self.steps)
         waiting = {name: self.waits[name] / seconds for name in (*_WAITS, "stragglers") if self.waits[name]}
         lines = of.environment_workers or of.max_in_flight
@@ -117,20 +118,23 @@ class Measures:
         )
 
     def _bottleneck(self, shares: Shares, waiting: Mapping[str, float], seconds: float) -> str:
-        """What a step waits for most. Where sampling and learning go on beside each other the learner is it only
-        while it hardly waits; where they take turns, whichever is longer."""
+        """Return the longest wait of a step.
+
+        If sampling and learning are concurrent, the learner is the bottleneck only if it hardly waits. If they take
+        turns, it is the longer of the two.
+        """
         down = self.phases["down"] / seconds
         waits = {**waiting, "failures": waiting.get("failures", 0.0) + down}
-        beside = not self.of.by_recipe and not self.of.take_turns
-        if beside and sum(waits.values()) > _IDLE:
+        is_concurrent = not self.of.by_recipe and not self.of.take_turns
+        if is_concurrent and sum(waits.values()) > _IDLE:
             return max(waits, key=lambda name: waits[name])
         own = {"learner": shares.learner, "transfer": shares.transfer, "between": self.phases["between"] / seconds}
         every = {**own, **waits}
         return max(every, key=lambda name: every[name])
 
 
-def _work_of(replicas: Sequence[Replica], now: float) -> tuple[float, float]:
-    """(seconds at work, sequences times those seconds) of all replicas so far."""
+def _sum_work(replicas: Sequence[Replica], now: float) -> tuple[float, float]:
+    """Return (busy seconds, sequences times busy seconds) of all replicas so far."""
     for replica in replicas:
         replica.catch_up(now)
     return sum(replica.busy for replica in replicas), sum(replica.batched for replica in replicas)

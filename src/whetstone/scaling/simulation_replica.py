@@ -1,10 +1,11 @@
-"""How quickly does one engine replica answer those who share its batch? Continuous batching, as a clock.
+"""Simulated engine replica with continuous batching, as a clock of tokens.
 
-Everyone in the batch gets a token a step, so all of them see one clock of tokens, which runs the slower the more they
-are; who joins at clock `v` and wants `n` tokens leaves at `v + n`. What has to be read first stops the clock. Nothing
-has to be simulated between two who leave.
+Every sequence in the batch gets one token per step, so all share one clock of tokens, which runs slower with more
+sequences. A sequence that enters at clock `v` and wants `n` tokens leaves at `v + n`. Prefill stops the clock. Nothing
+has to be simulated between two departures.
 
-Easy to get wrong: the clock must be brought up to now *before* who is in the batch changes.
+Note:
+    The clock must be advanced to the current time *before* the batch changes.
 """
 
 from __future__ import annotations
@@ -19,78 +20,78 @@ from whetstone.scaling.simulation_scenario import EngineRates
 
 @dataclass(slots=True)
 class Request:
-    """One turn that is drawn."""
+    """One turn to sample."""
 
     episode: int
     tokens: float
     read: float
-    """Tokens that have to be read before the first is drawn."""
+    """Tokens to prefill before the first one is sampled."""
     context: float
-    """Tokens that have to be read again where its keys are lost."""
-    asked: float = 0.0
-    """When."""
+    """Tokens to prefill again if its KV cache is lost."""
+    requested_at: float = 0.0
+    """Time of the request."""
 
 
 _MOST_ROWS = 3
-"""Rows that are gone through, of each who draws, at most."""
+"""Maximum number of KV slots that are read per sampled sequence."""
 _LONGEST_WAIT = 8
-"""Passes that somebody waits for company at most."""
+"""Maximum number of passes for which a request waits for others to join."""
 _LOOKED_AT = 64
-"""Those who are asked how long they have waited."""
+"""Maximum number of requests whose waiting times are added."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """One engine."""
+    """One engine replica."""
 
     rates: EngineRates
     now: float = 0.0
     clock: float = 0.0
     reading: float = 0.0
-    """Seconds of reading that are still to be done."""
+    """Remaining seconds of prefill."""
     paused: int = 0
-    """How many want it to stand still; it moves at 0."""
+    """Number of components that pause it; it runs at 0."""
     alive: bool = True
     draining: bool = False
-    """Whether nobody may enter until it is empty."""
+    """Whether no request may enter until the batch is empty."""
     busy: float = 0.0
-    """Seconds in which it had something to do and did it."""
+    """Seconds in which it worked."""
     batched: float = 0.0
-    """Sequences times seconds of those."""
+    """Sequences times those seconds."""
     scheduled: int = 0
-    """Raised whenever what was expected of it is void."""
-    held: int = 0
-    """Episodes that come to it with their next turn."""
+    """Incremented whenever its scheduled event is void."""
+    num_assigned: int = 0
+    """Number of episodes whose next turn it will sample."""
     keys: int = 0
-    """Raised when all keys it has are void: of older weights, or lost."""
+    """Incremented when its whole KV cache is void: of older weights, or lost."""
     _running: list[tuple[float, int, Request]] = field(default_factory=list)
     _waiting: deque[Request] = field(default_factory=deque)
     _serial: int = 0
 
     @property
     def running(self) -> int:
-        """Sequences in the batch."""
+        """Number of sequences in the batch."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place in it."""
+        """Number of requests that wait for a slot in the batch."""
         return len(self._waiting)
 
     @property
     def step(self) -> float:
-        """Seconds of a step."""
+        """Seconds of a decode step."""
         rates, drawing = self.rates, len(self._running)
         seconds = rates.step_seconds + rates.step_seconds_per_sequence * drawing
         if rates.step_seconds_per_row == 0:
             return seconds
-        # of so many among all who have a row, wherever they lie: from the first to the last, in the mean
-        among = max(drawing, self.held)
+        # expected distance from the first to the last sampled sequence among all occupied KV slots
+        among = max(drawing, self.num_assigned)
         rows = 1 + (drawing - 1) * (among + 1) / (drawing + 1) if drawing else 0.0
         return seconds + rates.step_seconds_per_row * min(rows, _MOST_ROWS * drawing)
 
     def catch_up(self, now: float) -> None:
-        """Bring its clock to `now`."""
+        """Advance its clock to `now`."""
         spent, self.now = now - self.now, now
         if self.paused or not self.alive or not (self._running or self.reading):
             return
@@ -102,14 +103,17 @@ class Replica:
             self.clock += (spent - read) / self.step
 
     def ask(self, request: Request) -> None:
-        """Take a turn in; `catch_up` comes first. Those who ask at one moment enter by one pass (`next_change`)."""
-        request.asked = self.now
+        """Add a request, after `catch_up`.
+
+        Simultaneous requests enter in one pass (`next_change`).
+        """
+        request.requested_at = self.now
         self._waiting.append(request)
         if self.rates.pass_seconds == 0:
             self.let_in()
 
     def next_change(self) -> float | None:
-        """When the next one is done or enters, if nothing changes; None: never."""
+        """Return the time of the next departure or entry if nothing changes; None: never."""
         if self.paused or not self.alive:
             return None
         ends = []
@@ -121,26 +125,32 @@ class Replica:
 
     @property
     def _has_room(self) -> bool:
-        """Whether somebody waits who may enter."""
+        """Whether a waiting request may enter."""
         return bool(self._waiting) and not self.draining and len(self._running) < self.rates.max_sequences
 
     @property
     def _enters_at(self) -> float:
-        """When those who wait have waited long enough for company."""
-        took, asked = self.rates.pass_seconds, [request.asked for request in islice(self._waiting, _LOOKED_AT)]
-        together = (took * len(self._running) + sum(asked)) / len(asked)
-        return max(self.now, min(together, asked[0] + _LONGEST_WAIT * took))
+        """Time at which the waiting requests have waited long enough for others to join."""
+        took, request_times = (
+            self.rates.pass_seconds,
+            [request.requested_at for request in islice(self._waiting, _LOOKED_AT)],
+        )
+        together = (took * len(self._running) + sum(request_times)) / len(request_times)
+        return max(self.now, min(together, request_times[0] + _LONGEST_WAIT * took))
 
     def finished(self) -> list[Request]:
-        """Those that are done by now, who leave; others enter in their place."""
-        found = []
+        """Remove finished requests and return them; waiting ones enter."""
+        finished = []
         while self._running and self.reading < 1e-9 and self._running[0][0] <= self.clock + 1e-6:
-            found.append(heapq.heappop(self._running)[2])
+            finished.append(heapq.heappop(self._running)[2])
         self.let_in()
-        return found
+        return finished
 
     def let_in(self) -> None:
-        """Those who wait enter as far as there are places, once they have waited long enough."""
+        """Admit waiting requests while there is room.
+
+        They enter once they have waited long enough for others.
+        """
         if self.paused or not self._has_room or self._enters_at > self.now + 1e-9:
             return
         self.reading += self.rates.pass_seconds
@@ -148,22 +158,25 @@ class Replica:
             self._enter(self._waiting.popleft())
 
     def read_again(self) -> list[Request]:
-        """The keys of all are void: those that run are read again now, the others when they enter."""
-        found, waiting = [request for _, _, request in self._running], list(self._waiting)
-        self.reading += self.rates.prefill_seconds_per_token * sum(request.context for request in found)
-        self.reading += self.rates.pass_seconds if found else 0.0
+        """Void the KV cache and return all requests.
+
+        Running requests are prefilled again now, others when they enter.
+        """
+        running, waiting = [request for _, _, request in self._running], list(self._waiting)
+        self.reading += self.rates.prefill_seconds_per_token * sum(request.context for request in running)
+        self.reading += self.rates.pass_seconds if running else 0.0
         for request in waiting:
             request.read = request.context
-        return [*found, *waiting]
+        return [*running, *waiting]
 
     def drop_all(self) -> list[Request]:
-        """Everyone leaves undone: it died."""
-        found = [request for _, _, request in self._running] + list(self._waiting)
+        """Remove all requests after a failure and return them."""
+        dropped = [request for _, _, request in self._running] + list(self._waiting)
         self._running, self._waiting, self.reading = [], deque(), 0.0
-        return found
+        return dropped
 
     def remove(self, episodes: set[int]) -> None:
-        """These leave undone."""
+        """Remove the requests of some episodes."""
         self._running = [each for each in self._running if each[2].episode not in episodes]
         heapq.heapify(self._running)
         self._waiting = deque(each for each in self._waiting if each.episode not in episodes)

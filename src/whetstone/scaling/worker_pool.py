@@ -1,7 +1,8 @@
-"""Which worker plays the next group? The one with the most room; one that died none, before it answers again.
+"""Pool of environment workers: assigns groups to the worker with the most free slots, and detects failures.
 
-Easy to get wrong: a worker that dies while nobody asks it is not missed. All of them are looked at now and then, which
-is also how their load is known.
+Note:
+    A worker that dies without a pending call goes unnoticed. All workers are polled at intervals, which also yields
+    their load.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from whetstone.errors import InfrastructureError
-from whetstone.scaling.protocol import Gone, Say, Worker, WorkerStatus
+from whetstone.scaling.protocol import ActorUnavailable, Notify, Worker, WorkerStatus
 
 LOOK_SECONDS = 0.5
-"""Between two looks at a worker."""
+"""Interval between two status requests to a worker."""
 
 
 @dataclass(slots=True, eq=False)
-class _Post:
-    """A worker, as the pool knows it."""
+class _WorkerHandle:
+    """State of a worker in the pool."""
 
     worker: Worker
     places: int
     up: bool = True
     joined: bool = True
-    """Whether it has ever been up."""
+    """Whether it was ever up."""
     used: int = 0
-    """Places of the groups it plays, but of episodes that are over."""
+    """Slots of the groups that it plays, except those of finished episodes."""
     life: int = 0
-    """Raised each time it died."""
+    """Incremented each time it dies."""
     status: WorkerStatus | None = None
     died: int = 0
 
@@ -39,14 +40,14 @@ class _Post:
 class Place:
     """Room for a group in a worker."""
 
-    post: _Post
+    post: _WorkerHandle
     size: int
-    """Episodes of it that may still be under way."""
+    """Number of its episodes that may still run."""
     life: int
 
     @property
     def worker(self) -> Worker:
-        """Which it is."""
+        """Worker of the group."""
         return self.post.worker
 
 
@@ -54,12 +55,12 @@ class WorkerPool:
     """All workers of a run.
 
     Args:
-        workers: One or more, which have begun.
-        late: Others, which play from when they begin.
-        places: Episodes each plays at once.
-        total: Episodes all of them play at once; None: as many as they have places.
-        patience_seconds: For which a group waits where all are gone.
-        say: Told in a line where one dies, and where it is back.
+        workers: One or more workers, which have started.
+        late: Workers that play groups once they start.
+        places: Maximum number of concurrent episodes of each worker.
+        total: Maximum number of concurrent episodes of all workers; None: the sum of their slots.
+        patience_seconds: Maximum seconds that a group waits if all workers are gone.
+        notify: Receives a line when a worker dies and when it returns.
     """
 
     def __init__(
@@ -70,63 +71,64 @@ class WorkerPool:
         places: int,
         total: int | None = None,
         patience_seconds: float,
-        say: Say,
+        notify: Notify,
     ) -> None:
-        self.total, self.patience_seconds, self.say = total, patience_seconds, say
-        self.posts = [_Post(worker, places) for worker in workers]
-        self.posts += [_Post(worker, places, up=False, joined=False) for worker in late]
-        self.heard: list[Callable[[], None]] = []
-        """Called when there is more room, or less."""
-        self.taken_back = 0
-        """Groups that went to another worker because theirs was gone."""
+        self.total, self.patience_seconds, self.notify = total, patience_seconds, notify
+        self.posts = [_WorkerHandle(worker, places) for worker in workers]
+        self.posts += [_WorkerHandle(worker, places, up=False, joined=False) for worker in late]
+        self.listeners: list[Callable[[], None]] = []
+        """Callbacks for more or less room."""
+        self.num_reassigned = 0
+        """Number of groups that moved to another worker because theirs was gone."""
         self._changed = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look at them."""
+        """Start to poll the workers."""
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
     @property
     def has_room(self) -> bool:
-        """Whether some worker would take a group."""
+        """Whether a worker would accept a group."""
         return not self._full(1) and any(post.up and post.used < post.places for post in self.posts)
 
     @property
     def count(self) -> int:
-        """Workers that are up."""
+        """Number of workers that are up."""
         return sum(post.up for post in self.posts)
 
     def _full(self, size: int) -> bool:
-        """Whether so many more would be above the total; a group that is larger than that plays alone."""
+        """Return whether `size` more episodes exceed the total; a group larger than the total plays when no other
+        does."""
         used = sum(post.used for post in self.posts)
         return self.total is not None and used > 0 and used + size > self.total
 
     @property
     def moved(self) -> int:
         """See `Collector.moved`."""
-        return sum(status.moved for status in self.seen())
+        return sum(status.moved for status in self.last_statuses())
 
-    def seen(self) -> list[WorkerStatus]:
-        """How those stood that are there, when they were last looked at."""
+    def last_statuses(self) -> list[WorkerStatus]:
+        """Return the last status of each worker that is up."""
         return [post.status for post in self.posts if post.up and post.status is not None]
 
     def waits(self) -> list[tuple[str, str, float]]:
         """See `Collector.waits`."""
-        return [wait for status in self.seen() for wait in status.waits]
+        return [wait for status in self.last_statuses() for wait in status.waits]
 
-    async def place(self, size: int) -> Place:
-        """Room for a group of so many episodes.
+    async def reserve_slots(self, size: int) -> Place:
+        """Wait for room for a group of `size` episodes.
 
         Raises:
-            InfrastructureError: All workers are gone, and none came back in time.
+            InfrastructureError: All workers are gone, and none returned in time.
         """
-        gone_since: float | None = None
+        unavailable_since: float | None = None
         while True:
             up = [post for post in self.posts if post.up]
             post = min(up, key=lambda post: post.used / post.places, default=None)
@@ -134,12 +136,14 @@ class WorkerPool:
                 post.used += size
                 self._tell()
                 return Place(post, size, post.life)
-            gone_since = None if up else gone_since or time.perf_counter()
-            left = None if gone_since is None else self.patience_seconds - (time.perf_counter() - gone_since)
+            unavailable_since = None if up else unavailable_since or time.perf_counter()
+            left = (
+                None if unavailable_since is None else self.patience_seconds - (time.perf_counter() - unavailable_since)
+            )
             if left is not None and left <= 0:
                 joined = sum(post.joined for post in self.posts)
                 raise InfrastructureError(
-                    f"none of {joined} environment workers came back within {self.patience_seconds:g} s "
+                    f"none of {joined} environment workers returned within {self.patience_seconds:g} s "
                     "(scale.start_timeout_seconds)"
                 )
             self._changed.clear()
@@ -149,55 +153,58 @@ class WorkerPool:
             except TimeoutError:
                 continue
 
-    def free(self, place: Place) -> None:
-        """An episode of the group is over: another's may begin. The last place stays with the group as long as it is
-        played, since it may play more episodes than were said, one after the other."""
+    def free_slot(self, place: Place) -> None:
+        """Free one slot of a group whose episode finished.
+
+        The last slot stays with the group while it is played, because it may play more episodes than announced, one
+        after the other.
+        """
         if place.size > 1:
             place.size -= 1
             if place.life == place.post.life:
                 place.post.used -= 1
             self._tell()
 
-    def give_back(self, place: Place) -> None:
-        """The group is over, or was never begun."""
+    def release(self, place: Place) -> None:
+        """Free the slots of a group that finished or did not start."""
         if place.life == place.post.life:
             place.post.used -= place.size
         self._tell()
 
-    def lose(self, place: Place) -> None:
-        """Its worker is gone."""
-        self.taken_back += 1
+    def report_lost(self, place: Place) -> None:
+        """Mark the worker of a group as gone."""
+        self.num_reassigned += 1
         if place.life == place.post.life:
             self._down(place.post)
 
-    def _down(self, post: _Post) -> None:
+    def _down(self, post: _WorkerHandle) -> None:
         if post.up:
             post.died += 1
-            self.say(f"{post.worker.name} died; its groups are played by others, behind the turns on record")
+            self.notify(f"{post.worker.name} died; other workers continue its groups after the recorded turns")
         post.up, post.used, post.status = False, 0, None
         post.life += 1
         self._tell()
 
     def _tell(self) -> None:
         self._changed.set()
-        for told in self.heard:
-            told()
+        for listener in self.listeners:
+            listener()
 
     async def _look(self) -> None:
         await asyncio.gather(*(self._look_at(post) for post in self.posts))
 
-    async def _look_at(self, post: _Post) -> None:
+    async def _look_at(self, post: _WorkerHandle) -> None:
         while True:
             life = post.life
             try:
                 status = await post.worker.status()
-            except Gone:
+            except ActorUnavailable:
                 if post.up and post.life == life:
                     self._down(post)
             else:
                 if not post.up:
                     came = "is back" if post.joined else "joined"
-                    self.say(f"{post.worker.name} {came} ({status.node[:8] or 'here'}, process {status.process})")
+                    self.notify(f"{post.worker.name} {came} ({status.node[:8] or 'here'}, process {status.process})")
                     post.up = post.joined = True
                     self._tell()
                 post.status = status

@@ -1,16 +1,14 @@
-"""How do agents that know nothing of Whetstone use a policy? Over the APIs they speak, with every call on record."""
+"""OpenAI- and Anthropic-compatible server for a policy, which records every request as a trajectory."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.chat.api.asked import RefusedError
-    from whetstone.serving.access import Key, Keys, new_key
-    from whetstone.serving.app import Server, application
-    from whetstone.serving.episodes import Episodes
-    from whetstone.serving.speaking import Speaker
+    from whetstone.chat.api.requests import RefusedError as RefusedError
+    from whetstone.serving.api_keys import Key as Key, Keys as Keys, create_key as create_key
+    from whetstone.serving.app import Server as Server, build_serving_app as build_serving_app
+    from whetstone.serving.episodes import Episodes as Episodes
+    from whetstone.serving.generate import CompletionService as CompletionService
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = ["Episodes", "Key", "Keys", "RefusedError", "Server", "Speaker", "application", "new_key"]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,20 +1,20 @@
-"""A model behind the APIs that agents speak, with every call on record.
+"""ASGI application of the server: routes of the OpenAI and Anthropic APIs and of episodes.
 
-    POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or whole
+    POST   /v1/chat/completions · /v1/responses · /v1/completions      OpenAI's APIs, streamed or not
     POST   /v1/messages · /v1/messages/count_tokens                    Anthropic's
     GET    /v1/models · /health · /ready · /metrics · /openapi.json
-    GET, DELETE /v1/responses/{id}               one of the last, kept in memory
-    GET    /v1/episodes · /v1/episodes/{id}      what is under way
-    POST   /v1/episodes                          {"id": …, "task": …}: one begins, before anything is said in it
-    POST   /v1/episodes/{id}/reward · /episodes/{id}/v1/reward    {"reward": 1.0}: it is over and worth that
-    DELETE /v1/episodes/{id}                     forget it
+    GET, DELETE /v1/responses/{id}               a recent response, stored in memory
+    GET    /v1/episodes · /v1/episodes/{id}      open episodes
+    POST   /v1/episodes                          {"id": …, "task": …}: open an episode before its first request
+    POST   /v1/episodes/{id}/reward · /episodes/{id}/v1/reward    {"reward": 1.0}: end an episode with a reward
+    DELETE /v1/episodes/{id}                     delete it
 
-An episode is named by the header `x-whetstone-episode` or by the path `/episodes/{id}/v1/…`, which a client that only
-knows `base_url` can have; where neither is there, by what was said before. `x-whetstone-task` says which task it is of,
-`x-whetstone-seed` that it is drawn as the native loop draws the episode of this seed.
+An episode is named by the header `x-whetstone-episode`, or by the path `/episodes/{id}/v1/…` for clients that only know
+`base_url`. Without a name it is identified by the conversation so far. `x-whetstone-task` names its task.
+`x-whetstone-seed` samples it as the native loop samples the episode of this seed.
 
-Easy to get wrong: who hangs up in the middle of an answer must not leave it being drawn; and whatever goes wrong is
-told in the shape the client's library reads.
+Note:
+    If a client disconnects during an answer, sampling must stop. Errors have the shape that the client's library reads.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from whetstone.chat.api.anthropic_messages import counted_of
-from whetstone.chat.api.asked import Answer, Asked, RefusedError
-from whetstone.chat.api.fields import flag, read_body, receive_body, run_by_size
+from whetstone.chat.api.anthropic_messages import parse_count_request
+from whetstone.chat.api.completion_routes import ROUTES, build_rejection, model_entry, model_list
 from whetstone.chat.api.openai_responses import RESPONSES
 from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.routes import ROUTES, model_listed, models_listed, rejection
+from whetstone.chat.api.request_fields import parse_bool, read_body, receive_body, run_by_size
+from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, RefusedError
 from whetstone.chat.api.stored_responses import StoredResponses
-from whetstone.errors import EngineError, InfrastructureError, RecipeError, explained, innermost
-from whetstone.extras import install_command
+from whetstone.errors import EngineError, InfrastructureError, RecipeError, root_exception, summarize_exception
 from whetstone.inference import GenerateRequest, Sampling
+from whetstone.network.host_header import find_other_site
 from whetstone.network.http_layer import KEY_NAME, Family, Service, http_application, make_family
-from whetstone.network.loopback import find_other_site
-from whetstone.serving.access import Key, Keys
-from whetstone.serving.episodes import Episodes, checked_name, seed_of
-from whetstone.serving.openapi import ERROR, SECURITY, operations_of
-from whetstone.serving.recording import Episode
-from whetstone.serving.speaking import Speaker
-from whetstone.serving.streaming import EventStream, unless_gone
+from whetstone.optional_dependencies import install_command
+from whetstone.serving.api_keys import Key, Keys
+from whetstone.serving.conversation_matching import Episode
+from whetstone.serving.episodes import Episodes, check_name, parse_episode_seed
+from whetstone.serving.generate import CompletionService
+from whetstone.serving.route_descriptions import ERROR, SECURITY, describe_operations
+from whetstone.serving.streaming import EventStream, run_until_disconnect
 from whetstone.tokens import TokenSequence
 
 EPISODE, TASK, SEED = "x-whetstone-episode", "x-whetstone-task", "x-whetstone-seed"
-"""Headers."""
+"""Request headers."""
 
 _T = TypeVar("_T")
-_LEAST_BYTES = 1 << 20
-"""Size of a request that is read however short the context is: schemas and biases are no text."""
+_MIN_BYTES = 1 << 20
+"""Minimum size limit of a request for a short context: schemas and biases are not part of the text."""
 _BYTES_PER_CHARACTER = 12
 """Maximum in JSON: a character outside of the basic plane is written as two escapes."""
 _PROBE_NAME, _PROBE_SECONDS, _READY_SECONDS = "readiness", 1.0, 10.0
@@ -68,43 +68,46 @@ _ENGINE_METRICS = {
 
 
 class Server:
-    """What all routes have in common.
+    """State that all routes share.
 
     Args:
-        name: Of the model, as clients call it; every other is refused.
-        most_bytes: Of a request.
-        body_seconds: How long one may take to come.
+        name: Name of the model in requests; every other name is rejected.
+        max_bytes: Maximum bytes of a request.
+        body_seconds: Maximum time to receive a request.
     """
 
     def __init__(
         self,
-        speaker: Speaker,
+        completions: CompletionService,
         episodes: Episodes,
         *,
         name: str,
         keys: Keys | None = None,
-        most_bytes: int = 16 << 20,
+        max_bytes: int = 16 << 20,
         body_seconds: float = 60.0,
     ) -> None:
-        self.speaker, self.episodes, self.name = speaker, episodes, name
-        self.keys, self.most_bytes, self.body_seconds = keys if keys is not None else Keys(), most_bytes, body_seconds
+        self.completions, self.episodes, self.name = completions, episodes, name
+        self.keys, self.max_bytes, self.body_seconds = keys if keys is not None else Keys(), max_bytes, body_seconds
         self.responses = StoredResponses()
-        self.hold: Callable[[Episode, int, Answer], Awaitable[Answer]] | None = None
-        """Where people look at answers before they go out: (episode, number of the answer, answer) → what goes out."""
+        self.hold: Callable[[Episode, int, CompletionResponse], Awaitable[CompletionResponse]] | None = None
+        """Callback that lets people review an answer before it is sent: (episode, number of the answer, answer) →
+        answer to send."""
         self._probe: asyncio.Future[str] | None = None
         self._probed = 0.0
 
-    def key_of(self, request: Any) -> Key:
-        """Whose request it is.
+    def authenticate_request(self, request: Any) -> Key:
+        """Return the key of a request and count the request.
 
         Raises:
-            RefusedError: Nobody's who may ask.
+            RefusedError: The request has no valid key, or its limit is reached.
         """
         if not len(self.keys) and (reason := find_other_site(request.scope["headers"])):
-            raise RefusedError(f"without keys this server answers only its own machine: {reason}", status=403)
-        key = self.keys.of(request.headers)
+            raise RefusedError(
+                f"without keys this server accepts only requests from this machine: {reason}", status=403
+            )
+        key = self.keys.find(request.headers)
         request.scope[KEY_NAME] = key.name
-        key.ask()
+        key.count_request()
         return key
 
     async def read(
@@ -114,67 +117,68 @@ class Server:
         parse: Callable[[Mapping[str, Any]], _T],
         *,
         is_prompt: bool = False,
-        most: int | None = None,
+        max_bytes: int | None = None,
     ) -> _T:
         """Read the object of a request and parse it; in a thread if it is long.
 
         Args:
-            request: Of Starlette.
-            key: Its key.
+            request: Request of Starlette.
+            key: Key of the request.
             parse: Returns the result; raises `RefusedError`.
             is_prompt: Whether the model reads it, so that the context length limits its size.
-            most: Maximum bytes, if less than that of the server.
+            max_bytes: Maximum bytes, if less than that of the server.
 
         Raises:
-            RefusedError: It holds none, or too much, or is too long in coming.
+            RefusedError: The body is missing, malformed, too large or too slow.
         """
-        most = min(self.most_bytes, key.most_bytes or self.most_bytes, most or self.most_bytes)
+        max_bytes = min(self.max_bytes, key.most_bytes or self.max_bytes, max_bytes or self.max_bytes)
         if is_prompt:
-            most = min(most, max(_LEAST_BYTES, _BYTES_PER_CHARACTER * self.most_characters))
+            max_bytes = min(max_bytes, max(_MIN_BYTES, _BYTES_PER_CHARACTER * self.max_characters))
         length = request.headers.get("content-length", "")
         pieces = request.stream()
-        written = await receive_body(pieces, length=length, max_bytes=most, seconds=self.body_seconds)
+        written = await receive_body(pieces, length=length, max_bytes=max_bytes, seconds=self.body_seconds)
         return await run_by_size(len(written), lambda: parse(read_body(written)))
 
-    async def body_of(self, request: Any, key: Key, *, most: int | None = None) -> Mapping[str, Any]:
-        """The object a request holds.
+    async def read_object(self, request: Any, key: Key, *, max_bytes: int | None = None) -> Mapping[str, Any]:
+        """Return the JSON object of a request.
 
         Args:
-            request: Of Starlette.
-            key: Its key.
-            most: See `read`.
+            request: Request of Starlette.
+            key: Key of the request.
+            max_bytes: See `read`.
 
         Raises:
-            RefusedError: It holds none, or too much, or is too long in coming.
+            RefusedError: The body is missing, malformed, too large or too slow.
         """
-        return await self.read(request, key, dict, most=most)
+        return await self.read(request, key, dict, max_bytes=max_bytes)
 
     @cached_property
     def longest_token(self) -> int:
-        """Number of characters of the longest token."""
-        return max(map(len, self.speaker.chat.tokenizer.get_vocab()))
+        """Return the number of characters of the longest token."""
+        return max(map(len, self.completions.chat.tokenizer.get_vocab()))
 
     @property
-    def most_characters(self) -> int:
-        """Maximum length of a text that can fit the context."""
-        return self.speaker.context_length * self.longest_token
+    def max_characters(self) -> int:
+        """Return the maximum length of a text that can fit the context."""
+        return self.completions.context_length * self.longest_token
 
-    def checked_length(self, asked: Asked) -> Asked:
+    def check_length(self, completion: CompletionRequest) -> CompletionRequest:
         """Return the request if its text can fit the context, whatever its tokens are.
 
         Raises:
             RefusedError: It cannot; it is not tokenized.
         """
-        room = self.speaker.context_length
-        is_ids = isinstance(asked.prompt, tuple)
-        if asked.characters > (room if is_ids else self.most_characters):
+        context_length = self.completions.context_length
+        is_ids = isinstance(completion.prompt, tuple)
+        if completion.characters > (context_length if is_ids else self.max_characters):
             unit = "tokens" if is_ids else f"characters, and no token has more than {self.longest_token}"
             raise RefusedError(
-                f"This model's maximum context length is {room} tokens; the messages have {asked.characters} {unit}.",
-                param="messages" if asked.prompt is None else "prompt",
+                f"This model's maximum context length is {context_length} tokens; "
+                f"the messages have {completion.characters} {unit}.",
+                param="messages" if completion.prompt is None else "prompt",
                 code="context_length_exceeded",
             )
-        return asked
+        return completion
 
     async def find_obstacle(self) -> str:
         """Return why the engine cannot sample now; empty if it can.
@@ -191,100 +195,105 @@ class Server:
             return f"the engine sampled no token in {_READY_SECONDS:g} s"
 
     async def _sample_token(self) -> str:
-        engine, chat = self.speaker.engine, self.speaker.chat
+        engine, chat = self.completions.engine, self.completions.chat
         try:
             await engine.generate(GenerateRequest(TokenSequence(chat.encode("a")[:1]), Sampling(1), _PROBE_NAME))
         except (InfrastructureError, EngineError) as error:
-            return explained(error)
+            return summarize_exception(error)
         finally:
             engine.forget(_PROBE_NAME)
         return ""
 
     def families(self) -> Iterator[Family]:
         """Return metrics of the engine and of episodes."""
-        engine = self.speaker.engine
+        engine = self.completions.engine
         for name, description in _ENGINE_METRICS.items():
             value = getattr(engine.statistics, name)
             yield make_family(f"engine_{name}_total", "counter", description, value)
         yield make_family("policy_version", "gauge", "Version of the weights.", engine.version)
         yield make_family("episodes_open", "gauge", "Open episodes.", len(self.episodes))
-        running = sum(key.under_way for key in self.keys)
+        running = sum(key.num_running for key in self.keys)
         yield make_family("answers_in_flight", "gauge", "Answers that are sampled.", running)
 
-    def episode_of(self, request: Any, key: Key, asked: Asked) -> Episode:
-        """The episode a request belongs to."""
+    def find_episode(self, request: Any, key: Key, completion: CompletionRequest) -> Episode:
+        """Return the episode of a request."""
         name = request.path_params.get("episode") or request.headers.get(EPISODE, "")
         task = request.headers.get(TASK, "")
-        checked_name(EPISODE, name, of_episode=True)
-        seed = seed_of(request.headers.get(SEED), SEED)
-        return self.episodes.of(key, asked, named=name, task=checked_name(TASK, task), seed=seed)
+        check_name(EPISODE, name, of_episode=True)
+        seed = parse_episode_seed(request.headers.get(SEED), SEED)
+        return self.episodes.find_or_open(key, completion, name=name, task=check_name(TASK, task), seed=seed)
 
-    def model_of(self, body: Mapping[str, Any]) -> str:
-        """The model that is asked.
+    def check_model(self, body: Mapping[str, Any]) -> str:
+        """Return the name of the requested model.
 
         Raises:
-            RefusedError: It is not this one.
+            RefusedError: The server has another model.
         """
-        asked = body.get("model")
-        if asked != self.name:
+        name = body.get("model")
+        if name != self.name:
             raise RefusedError(
-                f"The model `{str(asked)[:80]}` does not exist; there is `{self.name}`.",
+                f"The model `{str(name)[:80]}` does not exist; this server has `{self.name}`: send it as `model`, or "
+                f"start the server with --name.",
                 status=404,
                 param="model",
                 code="model_not_found",
             )
         return self.name
 
-    async def answered(
+    async def answer_request(
         self,
         key: Key,
-        asked: Asked,
+        completion: CompletionRequest,
         episode: Episode,
         show: tuple[Callable[[str], None] | None, ...] = (),
-        begun: Callable[[int], None] | None = None,
-    ) -> list[Answer]:
-        """The answers, counted and on record."""
-        # who hangs up before the end could have had all of it
-        room = self.speaker.context_length
-        drawn = asked.count * min(asked.max_tokens or room, room)
-        plain = asked.count == 1 and asked.prompt is None and asked.schema is None
+        on_prompt_tokens: Callable[[int], None] | None = None,
+    ) -> list[CompletionResponse]:
+        """Return the answers to a request, with limits applied, and record them."""
+        # a client that disconnects is charged the maximum length
+        context_length = self.completions.context_length
+        num_tokens = completion.count * min(completion.max_tokens or context_length, context_length)
+        plain = completion.count == 1 and completion.prompt is None and completion.schema is None
         hold = self.hold if plain and episode.hold_seconds > 0 else None
-        key.begin()
+        key.start_answer()
         try:
             try:
-                answers = await self.speaker.answers(asked, episode, show if hold is None else (), begun)
-                number = len(episode.said) - 1
+                answers = await self.completions.sample_answers(
+                    completion, episode, show if hold is None else (), on_prompt_tokens
+                )
+                number = len(episode.answers) - 1
             except Exception as error:
                 # not `except*`: Python 3.11.0 to 3.11.3 wraps an exception raised in it into an ExceptionGroup
-                if not isinstance(cause := innermost(error), RefusedError | InfrastructureError | EngineError):
+                if not isinstance(cause := root_exception(error), RefusedError | InfrastructureError | EngineError):
                     raise
-                drawn = 0
+                num_tokens = 0
                 raise self._refusal(cause) from None
-            drawn = sum(len(answer.ids) for answer in answers)
-            await self.episodes.heard(episode)
+            num_tokens = sum(len(answer.ids) for answer in answers)
+            await self.episodes.register_answer(episode)
             if hold is not None:
                 answers = [await hold(episode, number, answers[0])]
-                for one in show:
-                    if one is not None:
-                        one(answers[0].message.text)
+                for callback in show:
+                    if callback is not None:
+                        callback(answers[0].message.text)
             return answers
         finally:
-            key.end(drawn)
+            key.end_answer(num_tokens)
 
     def _refusal(self, error: Exception) -> RefusedError:
         if isinstance(error, RefusedError):
             return error
         if isinstance(error, InfrastructureError):
-            return RefusedError(explained(error), status=503, code="engine_down")
-        return RefusedError(explained(error))  # it does not draw like that
+            return RefusedError(summarize_exception(error), status=503, code="engine_down")
+        return RefusedError(summarize_exception(error))  # the engine does not support the request
 
 
-def application(server: Server, *, also: Sequence[Any] = (), families: Callable[[], Iterable[Family]] = list) -> Any:
-    """The server, for any ASGI runner.
+def build_serving_app(
+    server: Server, *, extra_routes: Sequence[Any] = (), families: Callable[[], Iterable[Family]] = list
+) -> Any:
+    """Build the ASGI application of a server.
 
     Args:
-        also: More routes of Starlette.
-        families: More metrics.
+        extra_routes: Additional routes of Starlette.
+        families: Additional metrics.
 
     Raises:
         RecipeError: Starlette is not installed.
@@ -297,81 +306,83 @@ def application(server: Server, *, also: Sequence[Any] = (), families: Callable[
         raise RecipeError(f"serving needs starlette and uvicorn: {install_command('serve')}") from None
 
     async def models(request: Request) -> JSONResponse:
-        server.key_of(request)
+        server.authenticate_request(request)
         if "model" in request.path_params:
-            return JSONResponse(model_listed(server.model_of({"model": request.path_params["model"]})))
-        return JSONResponse(models_listed(server.name))
+            return JSONResponse(model_entry(server.check_model({"model": request.path_params["model"]})))
+        return JSONResponse(model_list(server.name))
 
     async def answer(wire: Wire, request: Request) -> Any:
-        key = server.key_of(request)
+        key = server.authenticate_request(request)
 
-        def read(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], Asked]:
-            server.model_of(body)
+        def read(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], CompletionRequest]:
+            server.check_model(body)
             if wire is RESPONSES:
-                body = server.responses.resolved(key.name, body)
-            return body, server.checked_length(wire.asked(body))
+                body = server.responses.resolve_input(key.name, body)
+            return body, server.check_length(wire.parse(body))
 
-        body, asked = await server.read(request, key, read, is_prompt=True)
-        model, is_streamed = server.name, flag(body, "stream")
-        episode = server.episode_of(request, key, asked)
+        body, completion = await server.read(request, key, read, is_prompt=True)
+        model, is_streamed = server.name, parse_bool(body, "stream")
+        episode = server.find_episode(request, key, completion)
         id = f"{wire.id}{uuid.uuid4().hex}"
         headers = {EPISODE: episode.id}
-        tokenizer = server.speaker.chat.tokenizer
+        tokenizer = server.completions.chat.tokenizer
 
-        def told_of(answers: list[Answer]) -> dict[str, Any]:
-            told = wire.whole(id, model, answers, body, tokenizer)
+        def to_content(answers: list[CompletionResponse]) -> dict[str, Any]:
+            content = wire.render(id, model, answers, body, tokenizer)
             if wire is RESPONSES:
-                server.responses.keep(key.name, body, told)
-            return told
+                server.responses.store(key.name, body, content)
+            return content
 
         if is_streamed:
             stream = wire.stream(id, model, body, tokenizer)
-            drawing = partial(server.answered, key, asked, episode)
-            return await EventStream(asked.count, drawing, stream, told_of, headers).begin(request.receive)
-        answers = await unless_gone(request, server.answered(key, asked, episode))
-        return JSONResponse(told_of(answers), headers=headers)
+            sampling = partial(server.answer_request, key, completion, episode)
+            return await EventStream(completion.count, sampling, stream, to_content, headers).begin(request.receive)
+        answers = await run_until_disconnect(request, server.answer_request(key, completion, episode))
+        return JSONResponse(to_content(answers), headers=headers)
 
-    async def counted(request: Request) -> JSONResponse:
+    async def count_tokens(request: Request) -> JSONResponse:
         def count(body: Mapping[str, Any]) -> int:
-            server.model_of(body)
-            return server.speaker.count(server.checked_length(counted_of(body)))
+            server.check_model(body)
+            return server.completions.count_tokens(server.check_length(parse_count_request(body)))
 
-        return JSONResponse({"input_tokens": await server.read(request, server.key_of(request), count, is_prompt=True)})
+        return JSONResponse(
+            {"input_tokens": await server.read(request, server.authenticate_request(request), count, is_prompt=True)}
+        )
 
     async def response(request: Request) -> JSONResponse:
-        key, id = server.key_of(request), request.path_params["id"]
+        key, id = server.authenticate_request(request), request.path_params["id"]
         if request.method == "DELETE":
             server.responses.delete(key.name, id)
             return JSONResponse({"id": id, "object": "response", "deleted": True})
-        return JSONResponse(server.responses.told(key.name, id))
+        return JSONResponse(server.responses.get(key.name, id))
 
-    async def under_way(request: Request) -> JSONResponse:
-        key = server.key_of(request)
+    async def list_episodes(request: Request) -> JSONResponse:
+        key = server.authenticate_request(request)
         if "id" in request.path_params:
-            return JSONResponse(_told(server.episodes.get(key, request.path_params["id"])))
-        own = [_told(each) for each in server.episodes if each.owner == key.name or key.may("admin")]
+            return JSONResponse(_episode_to_json(server.episodes.get(key, request.path_params["id"])))
+        own = [_episode_to_json(each) for each in server.episodes if each.owner == key.name or key.has_role("admin")]
         return JSONResponse({"object": "list", "data": own})
 
-    async def opened(request: Request) -> JSONResponse:
-        key = server.key_of(request)
-        return JSONResponse(_told(server.episodes.opened(key, await server.body_of(request, key))))
+    async def open_episode(request: Request) -> JSONResponse:
+        key = server.authenticate_request(request)
+        return JSONResponse(_episode_to_json(server.episodes.open_episode(key, await server.read_object(request, key))))
 
     async def reward(request: Request) -> JSONResponse:
-        key = server.key_of(request)
-        body = await server.body_of(request, key)
-        return JSONResponse(_told(server.episodes.reward(key, request.path_params["id"], body)))
+        key = server.authenticate_request(request)
+        body = await server.read_object(request, key)
+        return JSONResponse(_episode_to_json(server.episodes.reward(key, request.path_params["id"], body)))
 
     async def delete(request: Request) -> JSONResponse:
-        server.episodes.delete(server.key_of(request), request.path_params["id"])
+        server.episodes.delete(server.authenticate_request(request), request.path_params["id"])
         return JSONResponse({"id": request.path_params["id"], "deleted": True})
 
     def refuse(request: Request, error: Exception) -> JSONResponse:
-        status, body, headers = rejection(request.method, request.url.path, request.headers, error)
+        status, body, headers = build_rejection(request.method, request.url.path, request.headers, error)
         return JSONResponse(body, status, headers)
 
     def check_health(request: Request) -> None:
         if not len(server.keys):
-            server.key_of(request)
+            server.authenticate_request(request)
 
     @asynccontextmanager
     async def lifetime(app: Any) -> AsyncIterator[None]:
@@ -391,15 +402,15 @@ def application(server: Server, *, also: Sequence[Any] = (), families: Callable[
             endpoint = partial(answer, wire)
             routes.append(Route(f"{prefix}/v1/{path}", endpoint, methods=["POST"], include_in_schema=listed))
         routes += [
-            Route(f"{prefix}/v1/messages/count_tokens", counted, methods=["POST"], include_in_schema=listed),
+            Route(f"{prefix}/v1/messages/count_tokens", count_tokens, methods=["POST"], include_in_schema=listed),
             Route(f"{prefix}/v1/responses/{{id}}", response, methods=["GET", "DELETE"], include_in_schema=listed),
             Route(f"{prefix}/v1/models", models, include_in_schema=listed),
             Route(f"{prefix}/v1/models/{{model:path}}", models, include_in_schema=listed),
         ]
     routes += [
-        Route("/v1/episodes", under_way),
-        Route("/v1/episodes", opened, methods=["POST"]),
-        Route("/v1/episodes/{id}", under_way),
+        Route("/v1/episodes", list_episodes),
+        Route("/v1/episodes", open_episode, methods=["POST"]),
+        Route("/v1/episodes/{id}", list_episodes),
         Route("/v1/episodes/{id}/reward", reward, methods=["POST"]),
         Route("/episodes/{id}/v1/reward", reward, methods=["POST"], include_in_schema=False),
         Route("/v1/episodes/{id}", delete, methods=["DELETE"]),
@@ -407,20 +418,20 @@ def application(server: Server, *, also: Sequence[Any] = (), families: Callable[
     service = Service(
         f"Whetstone: {server.name}",
         refuse=refuse,
-        check=server.key_of,
+        check=server.authenticate_request,
         find_obstacle=server.find_obstacle,
         check_health=check_health,
-        health=lambda: {"model": server.name, "policy_version": server.speaker.engine.version},
+        health=lambda: {"model": server.name, "policy_version": server.completions.engine.version},
         families=service_families,
-        operations=operations_of(server.name),
+        operations=describe_operations(server.name),
         error=ERROR,
         security=SECURITY,
     )
-    return http_application([*routes, *also], service, errors=[RefusedError], lifespan=lifetime)
+    return http_application([*routes, *extra_routes], service, errors=[RefusedError], lifespan=lifetime)
 
 
-def _told(episode: Episode) -> dict[str, Any]:
-    """An episode as it is told of."""
-    told = {"id": episode.id, "object": "episode", "task": episode.task, "turns": len(episode.said)}
-    tokens = sum(len(said.action) for said in episode.said)
-    return {**told, "tokens": tokens, "reward": episode.reward, "closed": episode.closed}
+def _episode_to_json(episode: Episode) -> dict[str, Any]:
+    """Return an episode as a JSON object of the API."""
+    summary = {"id": episode.id, "object": "episode", "task": episode.task, "turns": len(episode.answers)}
+    tokens = sum(len(answer.action) for answer in episode.answers)
+    return {**summary, "tokens": tokens, "reward": episode.reward, "closed": episode.closed}

@@ -1,7 +1,8 @@
-"""Which episodes are under way, whose are they, what were they worth, and where do they go when they are over?
+"""Open episodes of a server: their keys, their rewards, and the trajectories that they become.
 
-Easy to get wrong: an episode that was paid is over, and is written once. A reward that comes twice, too late or for
-another's episode is refused and changes nothing.
+Note:
+    An episode with a final reward ends and is written once. A reward that is repeated, late or for another key's
+    episode is rejected and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,191 +14,205 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from whetstone.chat.api.asked import Asked, RefusedError
-from whetstone.chat.api.fields import finite, shortened, whole_number
-from whetstone.serving.access import Key
-from whetstone.serving.recording import Episode, begins_with
+from whetstone.chat.api.request_fields import parse_finite, truncate_value, whole_number
+from whetstone.chat.api.requests import CompletionRequest, RefusedError
+from whetstone.serving.api_keys import Key
+from whetstone.serving.conversation_matching import Episode, conversation_digest
 from whetstone.trajectory import Task, Trajectory
 
 LONGEST_NAME = 200
-"""Signs, of an episode or a task."""
+"""Maximum number of characters of an episode's or a task's name."""
 _NAME = re.compile(rf"[ -~]{{0,{LONGEST_NAME}}}")
-_REMEMBERED = 4096
+_MAX_ENDED = 4096
 """Number of ids of ended episodes that are kept for each key, to report that they ended."""
 
 
 class Watcher(Protocol):
-    """Is told what becomes of episodes, with all that was drawn in them."""
+    """Callbacks for events of episodes and their sampled tokens."""
 
-    async def went_on(self, episode: Episode) -> None:
-        """An answer was added, behind what followed the one before it."""
+    async def on_answer(self, episode: Episode) -> None:
+        """Receive an answer, and the messages after the previous one."""
         ...
 
-    def ended(self, episode: Episode) -> None:
-        """One is over."""
+    def on_end(self, episode: Episode) -> None:
+        """Receive an ended episode."""
         ...
 
-    def taken_over(self, episode: Episode, number: int) -> None:
-        """A person said something in the place of this answer."""
+    def on_intervention(self, episode: Episode, number: int) -> None:
+        """Receive a person's message that replaces this answer."""
         ...
 
-    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
-        """A person says what this answer was worth, and in words what would have helped.
+    def on_rating(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """Receive a person's rating of an answer, with a note about what would have helped.
 
         Raises:
-            RefusedError: Something was made of it already.
+            RefusedError: The answer was used for training already.
         """
         ...
 
     def forget(self, id: str) -> None:
-        """One is to be forgotten.
+        """Delete an episode.
 
         Raises:
-            RefusedError: It cannot be any more.
+            RefusedError: It can no longer be deleted.
         """
         ...
 
 
 class Episodes:
-    """Those of a server.
+    """Episodes of a server.
 
     Args:
-        over: Takes each trajectory when its episode is over.
-        judging: Takes it instead, with its task, where it is an episode and not an answer a person replaced.
-        watcher: Told what becomes of each.
-        most: Episodes under way at once; where there are more, that of the key with the most of them is over in which
-            nobody asked for the longest.
-        idle_seconds: After which one nobody asks is over, without a reward if it had none.
-        reward_range: Smallest and largest reward that is accepted; None: any finite number.
+        on_trajectory: Receives each trajectory when its episode ends.
+        judging: Receives the trajectories of episodes instead, with their tasks. Replaced answers still go to
+            `on_trajectory`.
+        watcher: Receives the events of each episode.
+        max_open: Maximum number of open episodes. Beyond it, the least recently used episode of the key with the most
+            episodes ends.
+        idle_seconds: Time after which an episode without requests ends, without a reward if it had none.
+        reward_range: Smallest and largest accepted reward; None accepts any finite number.
     """
 
     def __init__(
         self,
-        over: Callable[[Trajectory], None] | None = None,
+        on_trajectory: Callable[[Trajectory], None] | None = None,
         *,
-        most: int = 4096,
+        max_open: int = 4096,
         idle_seconds: float = 3600.0,
         watcher: Watcher | None = None,
         judging: Callable[[Trajectory, Task], None] | None = None,
         reward_range: Sequence[float] | None = None,
     ) -> None:
         self.watcher, self.judging = watcher, judging
-        self._over, self._most, self._idle, self.reward_range = over, most, idle_seconds, reward_range
+        self._on_trajectory, self._max_open, self._idle, self.reward_range = (
+            on_trajectory,
+            max_open,
+            idle_seconds,
+            reward_range,
+        )
         self._open: OrderedDict[tuple[str, str], Episode] = OrderedDict()
         """By name of the key and id: two keys can use the same id."""
         self._ended: dict[str, OrderedDict[str, None]] = {}
         """By name of the key, ids of its last ended episodes."""
         self._last: dict[str, list[Episode]] = {}
-        """By the digest of what was said up to an answer, the episodes it was said in."""
+        """By the digest of the conversation up to an answer, the episodes that contain it."""
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Return the number of open episodes."""
         return len(self._open)
 
     def __iter__(self) -> Iterator[Episode]:
-        """Those under way, the one asked last at the end."""
+        """Iterate over open episodes, the most recently used one at the end."""
         return iter(list(self._open.values()))
 
-    def of(self, key: Key, asked: Asked, *, named: str = "", task: str = "", seed: int | None = None) -> Episode:
-        """The episode a request belongs to: the one it names, else one in which its beginning was said, else a new one.
+    def find_or_open(
+        self, key: Key, request: CompletionRequest, *, name: str = "", task: str = "", seed: int | None = None
+    ) -> Episode:
+        """Return the episode of a request.
+
+        This is the named one, else one that contains the prefix of the conversation, else a new one.
 
         Args:
             seed: See `Episode.seed`.
 
         Raises:
-            RefusedError: It names one that is over, or another's.
+            RefusedError: The named episode has ended or belongs to another key.
         """
-        self._reap()
-        if named:
-            episode = self._find(key, named) or self._begun(named, key, task)
+        self._end_idle()
+        if name:
+            episode = self._find(key, name) or self._open_new(name, key, task)
         else:
-            episode = self._known(key, asked) or self._begun(uuid.uuid4().hex, key, task)
-        episode.asked = time.monotonic()
+            episode = self._find_by_prefix(key, request) or self._open_new(uuid.uuid4().hex, key, task)
+        episode.last_request = time.monotonic()
         episode.seed = seed if seed is not None else episode.seed
         self._open.move_to_end((episode.owner, episode.id))
         return episode
 
-    def named(self, key: Key, id: str) -> Episode:
-        """One under way, or a new one of this name.
+    def get_or_open(self, key: Key, id: str) -> Episode:
+        """Return an open episode, or a new one of this name.
 
         Raises:
-            RefusedError: It is over, or another's.
+            RefusedError: It has ended or belongs to another key.
         """
-        return self._find(key, id) or self._begun(id, key, "")
+        return self._find(key, id) or self._open_new(id, key, "")
 
-    def opened(self, key: Key, said: Mapping[str, Any]) -> Episode:
-        """A new one, before anything is said in it: `{"id": …, "task": …, "seed": …}`, each of which may be left out.
+    def open_episode(self, key: Key, body: Mapping[str, Any]) -> Episode:
+        """Open an episode before its first request.
+
+        The body is `{"id": …, "task": …, "seed": …}`; all keys are optional.
 
         Raises:
-            RefusedError: It is there already, or over; or something in it is not as it has to be.
+            RefusedError: It exists or has ended, or a field is invalid.
         """
-        if unknown := sorted(set(said) - {"id", "task", "seed"}):
+        if unknown := sorted(set(body) - {"id", "task", "seed"}):
             raise RefusedError(f"{unknown[0]}: not known; there are id, task, seed", param=unknown[0])
-        id, task, problem = said.get("id"), said.get("task") or "", None
+        id, task, parsed_task = body.get("id"), body.get("task") or "", None
         if isinstance(task, Mapping):
             if self.judging is None:
                 raise RefusedError(
-                    "task: nobody judges here (whetstone serve --judge); its name is enough", param="task"
+                    "task: this server does not score; send the name, or start it with --judge", param="task"
                 )
-            problem = _problem(task)
-            task = problem.id
-        id = checked_name("id", id, of_episode=True) if id else uuid.uuid4().hex
-        task, seed = checked_name("task", task), seed_of(said.get("seed"), "seed")
-        self._reap()
+            parsed_task = _parse_task(task)
+            task = parsed_task.id
+        id = check_name("id", id, of_episode=True) if id else uuid.uuid4().hex
+        task, seed = check_name("task", task), parse_episode_seed(body.get("seed"), "seed")
+        self._end_idle()
         if self._find(key, id) is not None:
-            raise RefusedError(f'there is an episode "{id}" already', status=409, code="episode_exists", param="id")
-        episode = self._begun(id, key, task)
-        episode.problem, episode.seed = problem, seed
+            raise RefusedError(f'the episode "{id}" exists already', status=409, code="episode_exists", param="id")
+        episode = self._open_new(id, key, task)
+        episode.problem, episode.seed = parsed_task, seed
         return episode
 
-    def _known(self, key: Key, asked: Asked) -> Episode | None:
-        """One of the key's in which the beginning of what is asked was said, rather one nobody has gone on from."""
-        if asked.prompt is not None:
+    def _find_by_prefix(self, key: Key, request: CompletionRequest) -> Episode | None:
+        """Return an episode of the key that contains the prefix of a request, preferably one not continued yet."""
+        if request.prompt is not None:
             own = [each for each in reversed(self._open.values()) if each.owner == key.name]
-            return next((each for each in own if each.prompted_before(asked.prompt) is not None), None)
-        digest = begins_with(asked.messages, asked.tools)
+            return next((each for each in own if each.find_prompt_prefix(request.prompt) is not None), None)
+        digest = conversation_digest(request.messages, request.tools)
         known = [each for each in self._last.get(digest or "", ()) if not each.closed and each.owner == key.name]
-        known.sort(key=lambda each: sum(said.followed for said in each.said if said.digest == digest))
+        known.sort(key=lambda each: sum(answer.num_continued for answer in each.answers if answer.digest == digest))
         return known[0] if known else None
 
-    async def heard(self, episode: Episode) -> None:
-        """An answer was added to it."""
-        self._last.setdefault(episode.said[-1].digest, []).append(episode)
+    async def register_answer(self, episode: Episode) -> None:
+        """Register a new answer of an episode."""
+        self._last.setdefault(episode.answers[-1].digest, []).append(episode)
         if self.watcher is not None:
-            await self.watcher.went_on(episode)
+            await self.watcher.on_answer(episode)
 
     def get(self, key: Key, id: str) -> Episode:
-        """One that is under way.
+        """Return an open episode.
 
         Raises:
-            RefusedError: It is over, unknown, or another's.
+            RefusedError: It has ended, is unknown, or belongs to another key.
         """
         episode = self._find(key, id)
         if episode is None:
-            raise _unknown(id)
+            raise _unknown_error(id)
         return episode
 
-    def reward(self, key: Key, id: str, said: Mapping[str, Any]) -> Episode:
-        """Pay an episode: `{"reward": 1.0}` ends it; `{"turn": 0, "reward": 0.5}` pays an answer, and it goes on;
-        `{"reward": 1.0, "turns": {"0": 0.5}}` does both; `{"final": true}` ends it unpaid.
+    def reward(self, key: Key, id: str, body: Mapping[str, Any]) -> Episode:
+        """Store rewards of an episode.
+
+        `{"reward": 1.0}` ends the episode; `{"turn": 0, "reward": 0.5}` rewards an answer only; `{"reward": 1.0,
+        "turns": {"0": 0.5}}` does both; `{"final": true}` ends it without a reward.
 
         Raises:
-            RefusedError: It is over, unknown or another's, or the numbers are none.
+            RefusedError: It has ended, is unknown or belongs to another key, or a value is not a number.
         """
         episode = self.get(key, id)
-        if not key.may("reward") and set(said) != {"final"}:
+        if not key.has_role("reward") and set(body) != {"final"}:
             raise RefusedError(
-                "this key may not pay episodes: that takes the role reward or admin", status=403, code="forbidden"
+                "this key may not reward episodes; the role reward or admin is required", status=403, code="forbidden"
             )
-        final = said.get("final")
+        final = body.get("final")
         if final is not None and not isinstance(final, bool):
-            raise RefusedError(f"final: true or false, got {shortened(final)}", param="final")
-        if not episode.said:
-            if final and set(said) == {"final"}:
+            raise RefusedError(f"final: true or false, got {truncate_value(final)}", param="final")
+        if not episode.answers:
+            if final and set(body) == {"final"}:
                 self.end(episode)
                 return episode
-            raise RefusedError(f'nothing was said in the episode "{id[:80]}" yet', status=409, code="episode_empty")
-        reward, turn_rewards = _parse_rewards(said, episode, self.checked_reward)
+            raise RefusedError(f'the episode "{id[:80]}" has no answers yet', status=409, code="episode_empty")
+        reward, turn_rewards = _parse_rewards(body, episode, self.check_reward)
         episode.turn_rewards |= turn_rewards
         if reward is not None:
             episode.reward = reward
@@ -205,32 +220,35 @@ class Episodes:
             self.end(episode)
         return episode
 
-    def taken_over(self, episode: Episode, number: int) -> None:
-        """A person said something in the place of an answer: who goes on from his words is in this episode."""
-        person = episode.said[number].replaced
+    def register_intervention(self, episode: Episode, number: int) -> None:
+        """Record a human intervention.
+
+        Requests that continue from the person's message belong to this episode.
+        """
+        person = episode.answers[number].replaced
         assert person is not None
         self._last.setdefault(person.digest, []).append(episode)
         if self.watcher is not None:
-            self.watcher.taken_over(episode, number)
+            self.watcher.on_intervention(episode, number)
 
-    def rated(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
-        """A person says what an answer was worth: its reward, whatever else is said of it.
+    def register_rating(self, episode: Episode, number: int, rating: float, note: str, by: str) -> None:
+        """Store a person's rating as the reward of an answer; it overrides other rewards.
 
         Raises:
-            RefusedError: It was learned from already, or the reward is outside of the range.
+            RefusedError: The answer was used for training already, or the reward is outside of the range.
         """
-        rating = self.checked_reward(rating, "rating")
+        rating = self.check_reward(rating, "rating")
         if self.watcher is not None:
-            self.watcher.rated(episode, number, rating, note, by)
+            self.watcher.on_rating(episode, number, rating, note, by)
         episode.turn_rewards[number] = rating
 
-    def checked_reward(self, value: Any, where: str) -> float:
-        """Return a reward that may be stored.
+    def check_reward(self, value: Any, where: str) -> float:
+        """Return a valid reward.
 
         Raises:
             RefusedError: It is not a finite number, or outside of `reward_range`.
         """
-        number = finite(value, where)
+        number = parse_finite(value, where)
         low, high = self.reward_range or (number, number)
         if not low <= number <= high:
             allowed = f"{low:g} to {high:g} (live.reward_range)"
@@ -238,49 +256,49 @@ class Episodes:
         return number
 
     def end(self, episode: Episode) -> None:
-        """It is over; what was said in it is handed on."""
+        """End an episode and pass its trajectory on."""
         if episode.closed:
             return
         episode.closed = True
         self._open.pop((episode.owner, episode.id), None)
         ended = self._ended.setdefault(episode.owner, OrderedDict())
         ended[episode.id] = None
-        while len(ended) > _REMEMBERED:
+        while len(ended) > _MAX_ENDED:
             ended.popitem(last=False)
-        self._let_go(episode)
-        if episode.said and self.watcher is not None:
-            self.watcher.ended(episode)
-        if not episode.said:
+        self._forget_digests(episode)
+        if episode.answers and self.watcher is not None:
+            self.watcher.on_end(episode)
+        if not episode.answers:
             return
-        whole, replaced = episode.trajectory(), list(episode.replaced())
+        full, replaced = episode.trajectory(), list(episode.replaced_trajectories())
         if self.judging is not None:
-            self.judging(whole, episode.problem or Task(whole.task_id, ""))
+            self.judging(full, episode.problem or Task(full.task_id, ""))
         else:
-            replaced.insert(0, whole)
-        if self._over is not None:
+            replaced.insert(0, full)
+        if self._on_trajectory is not None:
             for trajectory in replaced:
-                self._over(trajectory)
+                self._on_trajectory(trajectory)
 
     def delete(self, key: Key, id: str) -> None:
-        """Forget an episode under way; it is handed to nobody."""
+        """Delete an open episode; its trajectory is discarded."""
         episode = self.get(key, id)
         if self.watcher is not None:
             self.watcher.forget(episode.record_id)
-        episode.said.clear()
+        episode.answers.clear()
         self.end(episode)
 
     def close(self) -> None:
-        """All are over."""
+        """End all episodes."""
         for episode in self:
             self.end(episode)
 
-    def _begun(self, id: str, key: Key, task: str) -> Episode:
-        if len(self._open) >= self._most:
+    def _open_new(self, id: str, key: Key, task: str) -> Episode:
+        if len(self._open) >= self._max_open:
             owners = Counter(each.owner for each in self._open.values())
-            owners[key.name] += 1  # nobody ends another's with more of his own
+            owners[key.name] += 1  # a key with more episodes does not end those of another
             fullest = max(owners, key=lambda owner: owners[owner])
             self.end(next(each for each in self._open.values() if each.owner == fullest))
-        episode = self._open[key.name, id] = Episode(id, task, key.name, asked=time.monotonic())
+        episode = self._open[key.name, id] = Episode(id, task, key.name, last_request=time.monotonic())
         return episode
 
     def _find(self, key: Key, id: str) -> Episode | None:
@@ -292,73 +310,73 @@ class Episodes:
         if (key.name, id) in self._open:
             return self._open[key.name, id]
         if id in self._ended.get(key.name, ()):
-            raise _over(id)
-        if key.may("admin"):
+            raise _ended_error(id)
+        if key.has_role("admin"):
             for episode in self._open.values():
                 if episode.id == id:
                     return episode
             if any(id in ended for ended in self._ended.values()):
-                raise _over(id)
+                raise _ended_error(id)
         return None
 
-    def _let_go(self, episode: Episode) -> None:
-        for said in episode.said:
-            left = [each for each in self._last.get(said.digest, ()) if each is not episode]
-            if left:
-                self._last[said.digest] = left
+    def _forget_digests(self, episode: Episode) -> None:
+        for answer in episode.answers:
+            remaining = [each for each in self._last.get(answer.digest, ()) if each is not episode]
+            if remaining:
+                self._last[answer.digest] = remaining
             else:
-                self._last.pop(said.digest, None)
+                self._last.pop(answer.digest, None)
 
-    def _reap(self) -> None:
+    def _end_idle(self) -> None:
         late = time.monotonic() - self._idle
-        while self._open and (first := next(iter(self._open.values()))).asked < late:
+        while self._open and (first := next(iter(self._open.values()))).last_request < late:
             self.end(first)
 
 
-def checked_name(param: str, given: Any, *, of_episode: bool = False) -> str:
-    """The name of an episode, or of a task.
+def check_name(param: str, value: Any, *, of_episode: bool = False) -> str:
+    """Return a valid name of an episode or a task.
 
     Raises:
-        RefusedError: It cannot be one.
+        RefusedError: The name is invalid.
     """
-    if not isinstance(given, str) or not _NAME.fullmatch(given) or (of_episode and "/" in given):
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or (of_episode and "/" in value):
         raise RefusedError(
-            f"{param}: names have up to {LONGEST_NAME} printable signs of ASCII, those of episodes no stroke",
+            f"{param}: names have up to {LONGEST_NAME} printable ASCII characters; ids of episodes have no slash",
             param=param,
         )
-    return given
+    return value
 
 
-def seed_of(given: Any, param: str) -> int | None:
-    """The seed of an episode, as a number or as digits; None: it has none.
+def parse_episode_seed(value: Any, param: str) -> int | None:
+    """Parse the seed of an episode, a number or digits; None if there is none.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: It is not a whole number.
     """
-    return None if given is None or given == "" else whole_number(given, param)
+    return None if value is None or value == "" else whole_number(value, param)
 
 
-def _problem(given: Mapping[str, Any]) -> Task:
-    """A task that is to be judged."""
-    if unknown := sorted(set(given) - {"id", "prompt", "private"}):
+def _parse_task(value: Mapping[str, Any]) -> Task:
+    """Parse a task that a reward will score."""
+    if unknown := sorted(set(value) - {"id", "prompt", "private"}):
         raise RefusedError(f"task.{unknown[0]}: not known; there are id, prompt, private", param="task")
-    id, prompt, private = given.get("id", ""), given.get("prompt", ""), given.get("private", {})
+    id, prompt, private = value.get("id", ""), value.get("prompt", ""), value.get("private", {})
     if not isinstance(prompt, str) or not isinstance(private, Mapping):
         raise RefusedError("task: prompt is a text, private an object", param="task")
-    return Task(checked_name("task.id", id), prompt, private)
+    return Task(check_name("task.id", id), prompt, private)
 
 
-def _over(id: str) -> RefusedError:
+def _ended_error(id: str) -> RefusedError:
     return RefusedError(
-        f'the episode "{id[:80]}" is over: it was paid (final: false leaves one open), deleted, or nobody asked in it '
-        "for long; begin another",
+        f'the episode "{id[:80]}" has ended: it was rewarded (final: false keeps it open), deleted, or idle for '
+        "too long; start another",
         status=409,
         code="episode_over",
     )
 
 
-def _unknown(id: str) -> RefusedError:
-    hint = "each answer names its own in the header x-whetstone-episode"
+def _unknown_error(id: str) -> RefusedError:
+    hint = "each response names its episode in the header x-whetstone-episode"
     return RefusedError(f'there is no episode "{id[:80]}"; {hint}', status=404, code="not_found")
 
 
@@ -368,7 +386,7 @@ def _parse_rewards(
     """Return the reward of an episode and the rewards of its answers by number, from the body of a request.
 
     Args:
-        check: Returns a reward that may be stored; see `Episodes.checked_reward`.
+        check: Returns a reward that may be stored; see `Episodes.check_reward`.
 
     Raises:
         RefusedError: If a key is unknown, a value is not a number, or an answer is named twice.
@@ -378,21 +396,21 @@ def _parse_rewards(
     by_answer = body.get("turns") or {}
     if not isinstance(by_answer, Mapping):
         raise RefusedError("turns: an object of answer numbers and rewards", param="turns")
-    turn_rewards = {_turn(turn, episode): check(value, "turns") for turn, value in by_answer.items()}
+    turn_rewards = {_parse_turn(turn, episode): check(value, "turns") for turn, value in by_answer.items()}
     num_named = len(by_answer)
     reward = check(body["reward"], "reward") if body.get("reward") is not None else None
     if body.get("turn") is not None:
         if reward is None:
-            raise RefusedError("reward: a number is asked for", param="reward")
-        turn_rewards[_turn(body["turn"], episode)], reward = reward, None
+            raise RefusedError("reward: must be a number", param="reward")
+        turn_rewards[_parse_turn(body["turn"], episode)], reward = reward, None
         num_named += 1
     if len(turn_rewards) < num_named:
         raise RefusedError("turns: names an answer twice", param="turns")
     return reward, turn_rewards
 
 
-def _turn(given: Any, episode: Episode) -> int:
-    turn = whole_number(given, "turn")
-    if turn >= len(episode.said):
-        raise RefusedError(f"turn {turn}: the episode has {len(episode.said)} answers, from 0", param="turn")
+def _parse_turn(value: Any, episode: Episode) -> int:
+    turn = whole_number(value, "turn")
+    if turn >= len(episode.answers):
+        raise RefusedError(f"turn {turn}: the episode has {len(episode.answers)} answers, from 0", param="turn")
     return turn

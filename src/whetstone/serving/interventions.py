@@ -1,12 +1,13 @@
-"""How does a person take over a turn, or a tool call, of an episode under way? His words stand where the answer stood.
+"""Human intervention (takeover) in an episode: a person's message replaces an answer or tool call of the policy.
 
-    the policy's answer ── kept beside it, with its tokens ──┐
-    conversation ──────── the person's answer ── what follows goes on from here
+    the policy's answer ── stored with its tokens ───────────┐
+    conversation ──────── the person's answer ── the conversation continues from here
 
-Nobody drew the person's tokens: they are those the model would have to sample for his words, by its template, and they
-have no log-prob. What is learned from the two is the recipe's to say (`live.intervention`).
+The person's tokens are not sampled: they are the tokens that the model would sample for the message by its template,
+without log-probs. The recipe specifies how to train on both (`live.intervention`).
 
-Easy to get wrong: what somebody has heard cannot be unsaid. An answer the conversation went on from stays.
+Note:
+    An answer that the conversation has continued from cannot be replaced.
 """
 
 from __future__ import annotations
@@ -16,70 +17,74 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import Chat, Message
-from whetstone.chat.api.asked import RefusedError
-from whetstone.data.demonstrations import same
+from whetstone.chat.api.requests import RefusedError
+from whetstone.data.demonstrations import messages_equal
 from whetstone.errors import PolicyError
-from whetstone.serving.recording import Episode, Said, turn_of
+from whetstone.serving.conversation_matching import Episode, RecordedAnswer, count_previous_answers
 from whetstone.trajectory import Author, Tokens
 
 
-def take_over(episode: Episode, number: int, message: Message, *, chat: Chat, room: int, by: str) -> Said:
-    """A person says this in the place of an answer of the policy.
+def take_over(
+    episode: Episode, number: int, message: Message, *, chat: Chat, context_length: int, by: str
+) -> RecordedAnswer:
+    """Replace an answer of the policy by a person's message.
 
     Args:
-        number: Of the answer, from 0.
-        message: Of the assistant; its text, its calls, or both.
-        room: Tokens the model can have in view.
-        by: Who he is.
+        number: Number of the answer, from 0.
+        message: Message of the assistant with text, tool calls, or both.
+        context_length: In tokens.
+        by: Name of the person.
 
     Raises:
-        RefusedError: There is no such answer, it was heard or replaced already, or the message cannot be said.
+        RefusedError: The answer does not exist, was continued or replaced already, or the message is not expressible.
     """
-    if not 0 <= number < len(episode.said):
-        there = f"the episode has {len(episode.said)} answers, from 0"
-        raise RefusedError(f"answer {number}: {there}", param="answer")
-    own = episode.said[number]
-    if own.by or own.replaced is not None:
+    if not 0 <= number < len(episode.answers):
+        range_text = f"the episode has {len(episode.answers)} answers, from 0"
+        raise RefusedError(f"answer {number}: {range_text}", param="answer")
+    answer = episode.answers[number]
+    if answer.by or answer.replaced is not None:
         raise RefusedError(f"answer {number} was taken over already", status=409, code="taken_over")
-    if own.followed:
+    if answer.num_continued:
         raise RefusedError(
-            f"answer {number}: the conversation went on from it; take over a later one, or rate it",
+            f"answer {number}: the conversation has continued from it; take over a later one, or rate it",
             status=409,
             code="went_on",
         )
-    if own.text is not None:
-        raise RefusedError(f"answer {number} goes on from a prompt; answers in conversations can be taken over")
-    tools = own.context.tools
+    if answer.text is not None:
+        raise RefusedError(f"answer {number}: is a text completion; only answers in conversations can be taken over")
+    tools = answer.context.tools
     try:
         ids = chat.write(message, tools)
-        read = chat.read(ids, tools, turn=turn_of(own.before, own.heard))
+        parsed = chat.read(ids, tools, turn=count_previous_answers(answer.before, answer.new_messages))
     except (PolicyError, ValueError) as error:
         raise RefusedError(f"message: {str(error).partition(chr(10))[0]}", param="message") from None
-    if not same(read, message):
-        raise RefusedError("message: would be read as something else behind this model's template", param="message")
-    if same(read, own.message):
-        raise RefusedError(f"message: is what answer {number} says; rate it instead", param="message")
-    if len(own.context.ids) + len(ids) > room:
+    if not messages_equal(parsed, message):
+        raise RefusedError("message: this model's template would parse it differently", param="message")
+    if messages_equal(parsed, answer.message):
+        raise RefusedError(f"message: equals answer {number}; rate it instead", param="message")
+    if len(answer.context.ids) + len(ids) > context_length:
         raise RefusedError(
-            f"message: {len(own.context.ids)} tokens stand before it, and it has {len(ids)}; the model sees {room}",
+            f"message: {len(answer.context.ids)} + {len(ids)} tokens; the context length is {context_length}",
             param="message",
             code="context_length_exceeded",
         )
-    return episode.take_over(number, Tokens.written(ids, Author.EXPERT), read, by=by, at=time.time())
+    return episode.take_over(number, Tokens.written(ids, Author.EXPERT), parsed, by=by, at=time.time())
 
 
-def message_from(said: Mapping[str, Any]) -> Message:
-    """What a person says, `{"content": …, "tool_calls": […]}` as OpenAI's API writes it.
+def message_from(body: Mapping[str, Any]) -> Message:
+    """Parse a person's message in the format of OpenAI's API.
+
+    The body is `{"content": …, "tool_calls": […]}`.
 
     Raises:
-        RefusedError: It is nothing an assistant says.
+        RefusedError: It is not a message of an assistant.
     """
     try:
-        message = Message.from_openai({"role": "assistant", **said})
+        message = Message.from_openai({"role": "assistant", **body})
     except (ValueError, TypeError) as error:
         raise RefusedError(f"message: {error}", param="message") from None
     if message.role != "assistant" or message.malformed:
-        raise RefusedError("message: what the assistant says is asked for", param="message")
+        raise RefusedError("message: must be a message of the assistant", param="message")
     if not message.text.strip() and not message.tool_calls:
-        raise RefusedError("message: has neither words nor calls", param="message")
+        raise RefusedError("message: has neither text nor tool calls", param="message")
     return message

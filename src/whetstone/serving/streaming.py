@@ -1,7 +1,8 @@
-"""How does an answer reach its client while it is drawn, and what becomes of it where nobody listens any more?
+"""Server-sent events of a streamed answer, and cancellation of sampling when the client disconnects.
 
-Easy to get wrong: who hangs up must not leave his answer being drawn; and every write is a call of the system, which
-costs more than the token it carries. What is there at once goes out at once.
+Note:
+    If a client disconnects, sampling must stop. Every write is a system call, which costs more than the token it
+    carries, so that all available pieces are sent together.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from whetstone.chat.api.asked import Answer, RefusedError
 from whetstone.chat.api.protocol import Stream
+from whetstone.chat.api.requests import CompletionResponse, RefusedError
 
 Shows = tuple[Callable[[str], None], ...]
-"""Of each answer: told of each piece of it that may be shown."""
-Answering = Callable[[Shows, Callable[[int], None]], Awaitable[list[Answer]]]
-"""(shows, what is told how many tokens the answers are drawn behind) → the answers."""
+"""One callback per answer for each piece of text to send."""
+Answering = Callable[[Shows, Callable[[int], None]], Awaitable[list[CompletionResponse]]]
+"""Function (callbacks for text, callback for the number of prompt tokens) → answers."""
 
 
 class EventStream:
-    """The events of one request, as an ASGI application. Whoever stops listening stops the drawing.
+    """Events of one request as an ASGI application; sampling stops when the client disconnects.
 
     Args:
-        count: How many answers were asked for.
-        answering: Draws them.
-        over: Given the answers when all are there.
+        count: Number of requested answers.
+        answering: Samples them.
+        on_complete: Receives the answers when all are complete.
     """
 
     def __init__(
@@ -35,68 +36,68 @@ class EventStream:
         count: int,
         answering: Answering,
         stream: Stream,
-        over: Callable[[list[Answer]], object],
+        on_complete: Callable[[list[CompletionResponse]], object],
         headers: Mapping[str, str],
     ) -> None:
-        self._count, self._stream, self._over = count, stream, over
+        self._count, self._stream, self._on_complete = count, stream, on_complete
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         self._pieces: list[tuple[int, str]] = []
-        self._news, self._prompt_tokens, self._opened = asyncio.Event(), 0, False
-        self._drawing = asyncio.ensure_future(
-            answering(tuple(partial(self._show, n) for n in range(count)), self._begun)
+        self._has_news, self._prompt_tokens, self._opened = asyncio.Event(), 0, False
+        self._sampling = asyncio.ensure_future(
+            answering(tuple(partial(self._show, n) for n in range(count)), self._set_prompt_tokens)
         )
-        self._drawing.add_done_callback(lambda _: self._news.set())
-        self._watching: asyncio.Future[None]
-        self._gone = False
+        self._sampling.add_done_callback(lambda _: self._has_news.set())
+        self._watcher: asyncio.Future[None]
+        self._is_disconnected = False
 
     async def begin(self, receive: Any) -> EventStream:
-        """Wait until there is something to tell, so that what is refused has a status of its own.
+        """Wait for the first event, so that a rejected request has its own status.
 
         Args:
             receive: See ASGI.
 
         Raises:
-            RefusedError: Nothing is answered, or nobody listens any more.
+            RefusedError: The request is rejected, or the client disconnected.
         """
-        self._watching = asyncio.ensure_future(self._watch(receive))
+        self._watcher = asyncio.ensure_future(self._watch(receive))
         try:
-            await self._news.wait()
-            if self._drawing.done():
-                self._drawing.result()
+            await self._has_news.wait()
+            if self._sampling.done():
+                self._sampling.result()
         except BaseException as error:
-            self._drawing.cancel()
-            self._watching.cancel()
-            if isinstance(error, asyncio.CancelledError) and self._gone:
-                raise _gone() from None
+            self._sampling.cancel()
+            self._watcher.cancel()
+            if isinstance(error, asyncio.CancelledError) and self._is_disconnected:
+                raise _disconnected_error() from None
             raise
         return self
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """See ASGI."""
+        """Send the events; see ASGI."""
         try:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), *self._headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for told, more in self._told():
-                await send({"type": "http.response.body", "body": told.encode(), "more_body": more})
+            async for events, has_more in self._iterate_events():
+                await send({"type": "http.response.body", "body": events.encode(), "more_body": has_more})
         finally:
-            self._drawing.cancel()
-            self._watching.cancel()
+            self._sampling.cancel()
+            self._watcher.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
+                await self._watcher
 
-    async def _told(self) -> AsyncIterator[tuple[str, bool]]:
-        """(events, whether more will come)"""
+    async def _iterate_events(self) -> AsyncIterator[tuple[str, bool]]:
+        """Yield (events, whether more will follow)."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            over = self._drawing.done()
-            told = "".join(self._some())
-            if over:
-                yield told + "".join(self._ended()), False
+            await self._has_news.wait()
+            self._has_news.clear()
+            is_last = self._sampling.done()
+            events = "".join(self._take_pending())
+            if is_last:
+                yield events + "".join(self._final_events()), False
                 return
-            yield told, True
+            yield events, True
 
-    def _some(self) -> list[str]:
+    def _take_pending(self) -> list[str]:
         lines: list[str] = []
         if not self._opened:
             self._opened = True
@@ -106,53 +107,53 @@ class EventStream:
             lines += self._stream.more(number, text)
         return lines
 
-    def _ended(self) -> list[str]:
+    def _final_events(self) -> list[str]:
         try:
-            answers = self._drawing.result()
-        except asyncio.CancelledError:  # nobody listens
+            answers = self._sampling.result()
+        except asyncio.CancelledError:  # the client disconnected
             return []
         except RefusedError as error:  # the status is sent already
             return [self._stream.failed(error)]
-        self._over(answers)
+        self._on_complete(answers)
         return list(self._stream.ended(answers))
 
     def _show(self, number: int, text: str) -> None:
         self._pieces.append((number, text))
-        self._news.set()
+        self._has_news.set()
 
-    def _begun(self, tokens: int) -> None:
+    def _set_prompt_tokens(self, tokens: int) -> None:
         self._prompt_tokens = tokens
 
     async def _watch(self, receive: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
-        self._drawing.cancel()
+        self._is_disconnected = True
+        self._sampling.cancel()
 
 
-async def unless_gone(request: Any, work: Awaitable[list[Answer]]) -> list[Answer]:
-    """What comes of it, unless the client hangs up.
+async def run_until_disconnect(request: Any, work: Awaitable[list[CompletionResponse]]) -> list[CompletionResponse]:
+    """Return the answers unless the client disconnects; then cancel the work.
 
     Raises:
-        RefusedError: He did.
+        RefusedError: The client disconnected.
     """
     task = asyncio.ensure_future(work)
 
-    async def gone() -> None:
+    async def cancel_on_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         task.cancel()
 
-    watching = asyncio.ensure_future(gone())
+    watcher = asyncio.ensure_future(cancel_on_disconnect())
     try:
         return list(await task)
     except asyncio.CancelledError:
-        raise _gone() from None
+        raise _disconnected_error() from None
     finally:
-        watching.cancel()
+        watcher.cancel()
         with suppress(asyncio.CancelledError):
-            await watching
+            await watcher
 
 
-def _gone() -> RefusedError:
+def _disconnected_error() -> RefusedError:
     return RefusedError("the client closed the request", status=499)

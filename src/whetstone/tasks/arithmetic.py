@@ -1,10 +1,11 @@
-"""Arithmetic nobody does in the head: products of three-digit numbers, in one to three calculator calls.
+"""Generated arithmetic that requires a calculator: products of three-digit numbers, in one to three calls.
 
-Every kind needs at least one three-digit product, so an agent without a calculator gets next to nothing
-right; and each kind is a fixed chain of single operations, so an expert can be scripted.
+Every kind contains at least one three-digit product, so that an agent without a calculator rarely succeeds. Each kind
+is a fixed chain of single operations, so that an expert can be scripted.
 
-Easy to get wrong: a held-out task must not turn up in training. Which side an expression falls on is
-decided by the expression itself, not by a draw, so it holds for every seed and every number of tasks.
+Note:
+    A held-out task must not occur in training. The expression itself determines whether it is held out, independent of
+    the seed and the number of tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import did_you_mean
 from whetstone.plugins import OptionError
 from whetstone.seeding import derive_random, derive_seed
-from whetstone.tools.arithmetic import evaluate, shown
+from whetstone.tools.arithmetic_tools import evaluate_expression, format_number
 from whetstone.trajectory import Task
 
 
@@ -29,7 +30,7 @@ class Problem:
 
     expression: str
     steps: tuple[str, ...]
-    """Each one operation; `{0}` stands for the result of step 0."""
+    """One operation each; `{0}` is the result of step 0."""
 
 
 def _numbers(draw: random.Random, count: int, digits: int) -> list[int]:
@@ -37,7 +38,7 @@ def _numbers(draw: random.Random, count: int, digits: int) -> list[int]:
 
 
 def _sum(draw: random.Random, a: int, b: int) -> str:
-    """`a+b` or `a-b`, never below zero."""
+    """Return `a+b` or `a-b`, never below zero."""
     return f"{a}+{b}" if draw.random() < 0.5 else f"{max(a, b)}-{min(a, b)}"
 
 
@@ -77,12 +78,12 @@ def _sum_of_products(draw: random.Random, digits: int) -> Problem:
 
 
 def _calls(problem: Problem) -> list[dict[str, Any]]:
-    """The calls an expert makes, whatever the tool is called."""
+    """Return the calls of an expert, without the name of the tool."""
     results: list[str] = []
     calls = []
     for step in problem.steps:
         expression = step.format(*results)
-        results.append(shown(evaluate(expression)))
+        results.append(format_number(evaluate_expression(expression)))
         calls.append({"arguments": {"expression": expression}})
     return calls
 
@@ -110,23 +111,27 @@ _RUBRIC = (
     {"criterion": "It guesses a number without a call.", "points": -1, "rule": "no_call"},
 )
 _HELD_OUT_SHARE = 10
-"""One expression in so many is held out."""
+"""One expression in this many is held out."""
 
 
 class Arithmetic:
-    """Generated arithmetic, tagged by kind and by the number of operations it takes.
+    """Generated arithmetic, tagged by kind and by the number of operations.
 
     Args:
-        seed: Another seed, other training tasks; which expressions are held out does not depend on it.
+        seed: Determines the training tasks; the held-out expressions do not depend on it.
         digits: Digits of each number, 1 to 6.
-        kinds: How often each kind is drawn for training, relative to the others. Held-out tasks go round all
-            kinds named here with a weight above zero, each as often as the other.
+        kinds: Relative sampling weight of each kind for training. Held-out tasks cycle through all kinds here with a
+            weight above zero, equally often.
+        recheck: Probability, 0 to 1, with which the expert repeats a call to check its result. A cautious expert runs
+            out of turns in long tasks, so imitating it reaches less than the reward permits.
 
     Raises:
-        OptionError: An unknown kind, a negative weight, or no kind at all.
+        OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` is no probability.
     """
 
-    def __init__(self, *, seed: int = 0, digits: int = 3, kinds: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, *, seed: int = 0, digits: int = 3, kinds: Mapping[str, float] | None = None, recheck: float = 0.0
+    ) -> None:
         weights = dict.fromkeys(KINDS, 1.0) if kinds is None else dict(kinds)
         for kind, weight in weights.items():
             if kind not in KINDS:
@@ -135,46 +140,61 @@ class Arithmetic:
                 raise OptionError(f"kinds.{kind}", f"a weight is zero or more, got {weight:g}")
         self.weights = {kind: weight for kind, weight in weights.items() if weight > 0}
         if not self.weights:
-            raise OptionError("kinds", "every weight is zero, so there is nothing to draw")
+            raise OptionError("kinds", "every weight is zero; set one above zero")
         if not 1 <= digits <= 6:
             raise OptionError("digits", f"1 to 6, got {digits}")
-        self.seed, self.digits = seed, digits
+        if not 0 <= recheck <= 1:
+            raise OptionError("recheck", f"a probability from 0 to 1, got {recheck:g}")
+        self.seed, self.digits, self.recheck = seed, digits, recheck
 
     def task(self, index: int) -> Task:
-        """Training task `index`: the kind drawn by weight, the numbers by chance."""
+        """Return training task `index`; the kind is sampled by weight."""
         draw = derive_random(self.seed, "arithmetic", "training", index)
         (kind,) = draw.choices(list(self.weights), list(self.weights.values()))
-        return self._draw(draw, kind, held_out=False)
+        return self._sample_task(draw, kind, held_out=False)
 
     def held_out(self, count: int) -> list[Task]:
-        """The same tasks whatever the seed."""
+        """Return held-out tasks, the same for every seed."""
         kinds = list(self.weights)
         chosen: dict[str, Task] = {}
         attempt = 0
         while len(chosen) < count and attempt < 20 * count:
             draw = derive_random("arithmetic", "held out", self.digits, attempt)
-            task = self._draw(draw, kinds[len(chosen) % len(kinds)], held_out=True)
+            task = self._sample_task(draw, kinds[len(chosen) % len(kinds)], held_out=True)
             chosen.setdefault(task.id, task)
             attempt += 1
         return list(chosen.values())
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """One operation a turn, each on the results read so far; without a tool, the answer at once."""
+        """Return one operation per turn, using the results so far.
+
+        Without a tool, the answer.
+        """
         results = [message.text for message in conversation if message.role == "tool"]
         steps: Sequence[str] = task.private["steps"]
-        if tools and len(results) < len(steps):
+        plan = self._plan(task.id, len(steps))
+        if tools and len(results) < len(plan):
             tool = next(tool for tool in tools if tool.only_text_parameter)
-            expression = steps[len(results)].format(*results)
+            of_steps = dict(zip(plan, results, strict=False))
+            expression = steps[plan[len(results)]].format(*of_steps.values())
             call = ToolCall(tool.name, json.dumps({tool.only_text_parameter: expression}))
             return assistant("", call)
         return assistant(results[-1] if tools else str(task.private["answer"]))
 
-    def _draw(self, draw: random.Random, kind: str, *, held_out: bool) -> Task:
+    def _plan(self, task_id: str, steps: int) -> list[int]:
+        """Return the step of each call of the expert, in order; a checked step occurs twice."""
+        if not self.recheck:
+            return list(range(steps))
+        draw = derive_random("arithmetic", "recheck", task_id)
+        return [step for step in range(steps) for _ in range(2 if draw.random() < self.recheck else 1)]
+
+    def _sample_task(self, draw: random.Random, kind: str, *, held_out: bool) -> Task:
         while True:
             problem = KINDS[kind](draw, self.digits)
             if (derive_seed("held out", problem.expression) % _HELD_OUT_SHARE == 0) == held_out:
                 break
-        answer = shown(evaluate(problem.expression))
+        answer = format_number(evaluate_expression(problem.expression))
+        task_id = f"arithmetic/{problem.expression}"
         tags = {"kind": kind, "difficulty": str(len(problem.steps))}
         private = {
             "answer": answer,
@@ -182,6 +202,6 @@ class Arithmetic:
             "calls": _calls(problem),
             "hint": _HINTS[kind],
             "rubric": _RUBRIC,
-            "expert_turns": len(problem.steps) + 1,
+            "expert_turns": len(self._plan(task_id, len(problem.steps))) + 1,
         }
-        return Task(f"arithmetic/{problem.expression}", f"Compute {problem.expression}", private, tags)
+        return Task(task_id, f"Compute {problem.expression}", private, tags)

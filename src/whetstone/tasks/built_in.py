@@ -1,12 +1,12 @@
-"""Which sources of tasks can a recipe name? Each by its name."""
+"""Registry of task sources by their names in recipes."""
 
 from whetstone.tasks.arithmetic import Arithmetic
 from whetstone.tasks.file import File
-from whetstone.tasks.function_calls import FunctionCalls
+from whetstone.tasks.function_call_tasks import FunctionCalls
 from whetstone.tasks.gsm8k import GSM8K
 from whetstone.tasks.humaneval import HumanEval
 from whetstone.tasks.jsonl import Jsonl
-from whetstone.tasks.rows import HuggingFace, Parquet
+from whetstone.tasks.tabular import HuggingFace, Parquet
 
 SOURCES = {
     "arithmetic": Arithmetic,

@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.plugins import OptionError
-from whetstone.tasks.formats import format_of
+from whetstone.tasks.finite_source import ListedTasks
+from whetstone.tasks.formats import row_parser
 from whetstone.tasks.jsonl import read_tasks
-from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.readers import OnBadRow
-from whetstone.tasks.splits import check_apart, split_unless_all
+from whetstone.tasks.splits import check_disjoint, split_unless_all
 
 
 class File(ListedTasks):
-    """Rows of JSON lines, a JSON list (`.json`), a table with a header (`.csv`, `.tsv`) or Parquet, each a task.
+    """Rows of JSON lines, a JSON list (`.json`), a table with a header (`.csv`, `.tsv`) or Parquet, one task each.
 
     Args:
         path: The file.
-        format: How its rows are read; `docs/formats.md` has the columns of each.
-        columns: Instead of a format, columns by what they are: `prompt`, and what there is of `answer`, `id`, `tags` (a
-            list) and `private` (a list).
-        held_out: Another file of the same kind, which is held out; empty: a share of the one.
+        format: Name of a benchmark's format; `docs/reference/formats.md` has the columns of each.
+        columns: Instead of a format, column names by role: `prompt`, and optional `answer`, `id`, `tags` (a list) and
+            `private` (a list).
+        held_out: Another file of the same kind, which is held out; empty: a fraction of `path`.
         held_out_fraction: Fraction of the tasks that is held out; 1 keeps all of them, as benchmarks do, and trains on
             the same.
-        seed: The order in which training tasks come.
+        seed: Determines the order of training tasks.
         on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
-        TaskError: A file is missing, empty or has a bad row; the message names it.
-        OptionError: There is no such format, or both or neither of `format` and `columns` are given.
+        TaskError: If a file is missing, empty or has an invalid row; the message names it.
+        OptionError: If there is no such format, or both or neither of `format` and `columns` are given.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class File(ListedTasks):
         on_bad_row: OnBadRow = "stop",
     ) -> None:
         try:
-            read = format_of(format, columns or {})
+            read = row_parser(format, columns or {})
         except ValueError as error:
             raise OptionError("columns" if columns else "format", str(error)) from None
         tasks, self.skipped = read_tasks(Path(path), read, on_bad_row=on_bad_row, suffix=task_suffix(Path(path)))
         if held_out:
             suffix = task_suffix(Path(held_out))
             held_out_tasks, skipped = read_tasks(Path(held_out), read, on_bad_row=on_bad_row, suffix=suffix)
-            check_apart(tasks, held_out_tasks, where=path)
+            check_disjoint(tasks, held_out_tasks, where=path)
             training, self.skipped = tasks, self.skipped + skipped
         else:
             training, held_out_tasks = split_unless_all(tasks, held_out_fraction, where=path)

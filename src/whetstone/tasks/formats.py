@@ -1,10 +1,10 @@
-"""Files as benchmarks are published: which columns a row has, and what of it is asked, kept for the verifier, shown.
+"""Row formats of published benchmarks: columns of the prompt and columns for the verifier.
 
-A format is named (`tasks: {source: file, path: X.jsonl, format: humaneval}`), or the columns are
-(`columns: {prompt: question, answer: solution}`). Names in braces are columns; of `a|b` the first that a row has.
+A recipe names a format (`tasks: {source: file, path: X.jsonl, format: humaneval}`) or the columns (`columns: {prompt:
+question, answer: solution}`). Names in braces are columns; `a|b` is the first of them that a row has.
 
-Easy to get wrong: what a row has for the verifier (tests, patches, gold answers) never reaches the model; only what a
-format puts into the prompt does.
+Note:
+    Columns for the verifier (tests, patches, gold answers) never reach the model; only the format's prompt does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whetstone.errors import did_you_mean
-from whetstone.tasks.gsm8k import problem_of
+from whetstone.tasks.gsm8k import problem_parser
 from whetstone.tasks.humaneval import function_task
 from whetstone.trajectory import Task
 
@@ -27,30 +27,30 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one kind of file is read."""
+    """Parser and description of one kind of file."""
 
     columns: str
-    """The columns a row has; those in parentheses may be missing."""
+    """Columns of a row; those in parentheses are optional."""
     reward: str
-    """What judges it."""
+    """Name of the reward."""
     environment: str
-    """Where it is played."""
+    """Name of the environment."""
     about: str
-    """What a row is, in a sentence."""
+    """Description of a row, one sentence."""
     read: Callable[[Row, int], Task]
-    """A task of a row and its number; ValueError or KeyError where the row is none."""
+    """(row, number) → task; raises ValueError or KeyError if the row is invalid."""
 
 
 def _column(row: Row, names: str) -> Any:
-    """The first column there is of `a|b`.
+    """Return the first existing column of `a|b`.
 
     Raises:
-        KeyError: There is none of them.
+        KeyError: If none exists.
     """
-    found = [name for name in names.split("|") if row.get(name) is not None]
-    if not found:
+    existing = [name for name in names.split("|") if row.get(name) is not None]
+    if not existing:
         raise KeyError(names.split("|")[0])
-    return row[found[0]]
+    return row[existing[0]]
 
 
 def _text(row: Row, names: str) -> str:
@@ -91,14 +91,14 @@ def _tags(row: Row, **named: str) -> dict[str, str]:
     }
 
 
-def boxed(solution: str) -> str:
-    r"""What stands in the last `\boxed{…}` of a solution.
+def extract_boxed(solution: str) -> str:
+    r"""Return the content of the last `\boxed{…}` of a solution.
 
-    >>> boxed(r"so \boxed{\frac{1}{2}}.")
+    >>> extract_boxed(r"so \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
 
     Raises:
-        ValueError: There is none, or it does not end.
+        ValueError: If there is none, or it is not closed.
     """
     start = solution.rfind("\\boxed{")
     depth, begin = 0, start + len("\\boxed{")
@@ -110,7 +110,7 @@ def boxed(solution: str) -> str:
 
 
 def _math(row: Row, number: int) -> Task:
-    answer = str(row["answer"]) if row.get("answer") is not None else boxed(_text(row, "solution"))
+    answer = str(row["answer"]) if row.get("answer") is not None else extract_boxed(_text(row, "solution"))
     tags = _tags(row, kind="subject|type", difficulty="level")
     return Task(_id(row, "unique_id|id", number), _text(row, "problem|question|prompt"), {"answer": answer}, tags)
 
@@ -121,18 +121,18 @@ def _mbpp(row: Row, number: int) -> Task:
         raise ValueError("`test_list` is a list of assertions")
     setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
     private = {
-        "entry_point": _called(tests[0], code),
+        "entry_point": _find_entry_point(tests[0], code),
         "test": "\n".join([setup, *tests]),
         "solution": code,
         "prelude": "",
     }
-    shown = "\n".join(tests)
-    prompt = f"{_text(row, 'text|prompt')}\nAnswer with the function in one fenced block. It must pass:\n\n{shown}"
+    test_text = "\n".join(tests)
+    prompt = f"{_text(row, 'text|prompt')}\nAnswer with the function in one fenced block. It must pass:\n\n{test_text}"
     return Task(_id(row, "task_id", number), prompt, private, {"kind": "function"})
 
 
-def _called(test: str, code: str) -> str:
-    """Which of the functions that the solution defines the first assertion calls."""
+def _find_entry_point(test: str, code: str) -> str:
+    """Return the function of the solution that the first assertion calls."""
     try:
         defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)}
         calls = [node.func for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Call)]
@@ -140,7 +140,7 @@ def _called(test: str, code: str) -> str:
         raise ValueError(f"`code` or `test_list` is not Python: {error.msg}") from None
     names = [call.id for call in calls if isinstance(call, ast.Name) and call.id in defined]
     if not names:
-        raise ValueError("the first of `test_list` calls no function of `code`")
+        raise ValueError("the first assertion of `test_list` calls no function of `code`")
     return names[0]
 
 
@@ -154,7 +154,9 @@ def _livecodebench(row: Row, number: int) -> Task:
         ask = "Answer with a whole program in one fenced block. It reads standard input and prints to standard output."
         return Task(_id(row, "question_id", number), f"{_text(row, 'question_content')}\n\n{ask}", runs, tags)
     if kinds != {"functional"}:
-        raise ValueError(f"`testtype` is functional or stdin, the same of all tests; got {', '.join(sorted(kinds))}")
+        raise ValueError(
+            f"`testtype` must be functional or stdin, the same for all tests; got {', '.join(sorted(kinds))}"
+        )
     cases = [
         [[json.loads(line) for line in test["input"].split("\n") if line.strip()], json.loads(test["output"])]
         for test in tests
@@ -162,7 +164,7 @@ def _livecodebench(row: Row, number: int) -> Task:
     metadata = row.get("metadata") or "{}"
     entry = (json.loads(metadata) if isinstance(metadata, str) else metadata)["func_name"]
     starter = row.get("starter_code") or ""
-    # a method of `Solution` is asked for; what is called is a function
+    # the model writes a method of `Solution`; the tests call a function
     prelude = f"def {entry}(*arguments):\n    return Solution().{entry}(*arguments)\n" if "Solution" in starter else ""
     private = {"entry_point": entry, "cases": cases, "prelude": prelude}
     ask = "Answer with the whole code in one fenced block, beginning with:"
@@ -171,14 +173,14 @@ def _livecodebench(row: Row, number: int) -> Task:
 
 
 def _tests(row: Row, column: str) -> list[dict[str, Any]]:
-    given = row.get(column) or "[]"
+    value = row.get(column) or "[]"
     try:
-        found = json.loads(given) if isinstance(given, str) else given
+        tests = json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        raise ValueError(f"`{column}` is pickled; unpickle it into JSON where you trust it") from None
-    if not isinstance(found, list):
+        raise ValueError(f"`{column}` is pickled; convert it to JSON if you trust the file") from None
+    if not isinstance(tests, list):
         raise ValueError(f"`{column}` is a list of tests")
-    return found
+    return tests
 
 
 def _swe(row: Row, number: int) -> Task:
@@ -199,18 +201,21 @@ def _gaia(row: Row, number: int) -> Task:
 def _browsecomp(row: Row, number: int) -> Task:
     problem, answer, canary = _text(row, "problem"), _text(row, "answer"), row.get("canary")
     if canary:
-        problem, answer = _decrypted(problem, str(canary)), _decrypted(answer, str(canary))
+        problem, answer = _decrypt(problem, str(canary)), _decrypt(answer, str(canary))
     return Task(_id(row, "id", number), problem, {"answer": answer}, _tags(row, kind="problem_topic|topic"))
 
 
-def _decrypted(text: str, password: str) -> str:
-    """What was hidden from crawlers by the bytes of the password's SHA-256, again and again."""
+def _decrypt(text: str, password: str) -> str:
+    """Decrypt a text that was XORed with the repeated SHA-256 of a password.
+
+    Benchmarks encrypt texts to hide them from crawlers.
+    """
     key = hashlib.sha256(password.encode()).digest()
     try:
         hidden = base64.b64decode(text, validate=True)
         return bytes(byte ^ key[at % len(key)] for at, byte in enumerate(hidden)).decode()
     except ValueError:
-        raise ValueError("there is a `canary`, and the texts are not encrypted with it") from None
+        raise ValueError("the texts are not encrypted with the `canary`") from None
 
 
 def _webshop(row: Row, number: int) -> Task:
@@ -226,8 +231,8 @@ def _webshop(row: Row, number: int) -> Task:
 
 def _alfworld(row: Row, number: int) -> Task:
     file = _text(row, "game_file|gamefile")
-    said = row.get("task_desc") or row.get("goal") or file
-    return Task(_id(row, "task_id|id", number), str(said), {"file": file}, _tags(row, kind="task_type"))
+    prompt = row.get("task_desc") or row.get("goal") or file
+    return Task(_id(row, "task_id|id", number), str(prompt), {"file": file}, _tags(row, kind="task_type"))
 
 
 def _verl(row: Row, number: int) -> Task:
@@ -247,14 +252,15 @@ FORMATS: Mapping[str, Format] = {
     ),
     "browsecomp": Format(
         "problem, answer, (canary), (problem_topic)", "exact_match", "tools",
-        "A question whose answer is hard to find, decrypted where there is a canary.", _browsecomp,
+        "A question with an answer that is hard to find; decrypted if there is a canary.", _browsecomp,
     ),
     "gaia": Format(
         "Question, Final answer, (Level), (task_id), (file_name)", "exact_match", "tools",
         "A question for an assistant with tools.", _gaia,
     ),
     "gsm8k": Format(
-        "question, answer", "exact_number", "tools", "A problem in words; the answer behind `####`.", problem_of("file")
+        "question, answer", "exact_number", "tools", "A problem in words; the answer follows `####`.",
+        problem_parser("file"),
     ),
     "humaneval": Format(
         "task_id, prompt, entry_point, test, canonical_solution", "unit_tests", "tools", "A function to complete.",
@@ -268,7 +274,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "math": Format(
         "problem, answer or solution, (level), (subject or type), (unique_id)", "symbolic", "tools", "A problem of "
-        "mathematics; the answer is that column, or what is boxed in the solution.", _math,
+        "mathematics; the answer is that column, or the boxed text of the solution.", _math,
     ),
     "mbpp": Format(
         "text or prompt, code, test_list, (test_setup_code), (test_imports), (task_id)", "unit_tests", "tools",
@@ -276,7 +282,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "swe": Format(
         "problem_statement, base_commit, FAIL_TO_PASS, PASS_TO_PASS, (repo), (patch), (test_patch), (instance_id), …",
-        "of your own", "of your own", "An issue of a repository; whoever brings the repository judges.", _swe,
+        "custom", "custom", "An issue of a repository; the environment and the reward need the repository.", _swe,
     ),
     "verl": Format(
         "prompt (a list of messages), reward_model.ground_truth, (data_source), (extra_info), …", "exact_match",
@@ -284,24 +290,23 @@ FORMATS: Mapping[str, Format] = {
     ),
     "webshop": Format(
         "instruction or instruction_text, asin, (instruction_attributes or attributes), (instruction_options or "
-        "goal_options), (price_upper), (category)", "of your own", "of your own", "Something to buy.", _webshop,
+        "goal_options), (price_upper), (category)", "custom", "custom", "A request for a product.", _webshop,
     ),
 }  # fmt: skip
 """Every format by its name."""
 
 
-def format_of(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Task]:
-    """How rows are read: by a format's name, or by columns.
+def row_parser(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Task]:
+    """Return the parser of rows, by a format's name or by columns.
 
     Args:
-        columns: `prompt`, and what is needed of `answer`, `id`, `tags` (a list) and `private` (a list): columns by what
-            they are.
+        columns: Column names by role: `prompt`, and optional `answer`, `id`, `tags` (a list) and `private` (a list).
 
     Raises:
-        ValueError: There is no such format, both are given or neither, or `columns` has a key that is none.
+        ValueError: If there is no such format, both or neither are given, or `columns` has an unknown key.
     """
     if bool(name) == bool(columns):
-        raise ValueError("say `format`, or `columns` by what they are" + (", not both" if name else ""))
+        raise ValueError("set `format` or `columns`" + (", not both" if name else ""))
     if name:
         if name not in FORMATS:
             raise ValueError(f"no format {name}{did_you_mean(name, FORMATS)}; there are {', '.join(FORMATS)}")
@@ -311,7 +316,7 @@ def format_of(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Tas
         if key not in known:
             raise ValueError(f"columns.{key}: a task has {', '.join(known)}{did_you_mean(key, known)}")
     if "prompt" not in columns:
-        raise ValueError("columns: say which is the `prompt`")
+        raise ValueError("columns: the column of the `prompt` is missing; set columns.prompt")
     return lambda row, number: _by_columns(columns, row, number)
 
 

@@ -1,8 +1,8 @@
-"""Tasks made by chance, level by level, of which some are held out for ever.
+"""Generated tasks by difficulty level, with a permanent held-out set.
 
-Easy to get wrong: a held-out task must not turn up in training. Which side a task falls on is decided by what it is,
-not by a draw, so it holds for every seed, every level and any number of tasks; and two tasks that are the same have one
-id.
+Note:
+    A held-out task must not occur in training. The content of a task determines whether it is held out, independent of
+    the seed, the level and the number of tasks. Equal tasks have the same id.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ _TRIES = 400
 
 
 class Generated(ABC):
-    """A source of generated tasks, one in `held_out_share` of them held out; a subclass makes them, and shows how they
-    are done with `demonstrate` where somebody knows (see `Expert`).
+    """A source of generated tasks, one in `held_out_share` of them held out.
+
+    A subclass generates the tasks, and can demonstrate their solution with `demonstrate` (see `Expert`).
 
     Args:
-        seed: Another seed, other training tasks; which tasks are held out does not depend on it.
-        levels: Difficulties that are drawn, each as often as the other; null: all there are.
+        seed: Determines the training tasks; the held-out tasks do not depend on it.
+        levels: Difficulties, sampled uniformly; null: all levels.
 
     Raises:
-        OptionError: There is no such level.
+        OptionError: If there is no such level.
     """
 
     name: ClassVar[str]
-    """The domain, and what ids begin with."""
+    """Name of the domain, and prefix of ids."""
     most: ClassVar[int] = 3
-    """Levels there are, from 1."""
+    """Number of levels; the first is 1."""
     held_out_share: ClassVar[int] = 10
-    """One in so many is held out."""
+    """One task in this many is held out."""
 
     def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
         self.seed = seed
@@ -47,33 +48,39 @@ class Generated(ABC):
             if not 1 <= level <= self.most:
                 raise OptionError(f"levels.{k}", f"{self.name} has levels 1 to {self.most}, got {level}")
         if not self.levels:
-            raise OptionError("levels", "no level, so there is nothing to draw")
+            raise OptionError("levels", "the list is empty; set one level or more")
 
     @abstractmethod
     def make(self, draw: Random, level: int) -> Task:
-        """A task of a level, whose id is of no account. `private` must be what JSON can hold."""
+        """Generate a task of a level; its id is replaced.
+
+        `private` must be serializable as JSON.
+        """
 
     def what(self, task: Task) -> Any:
-        """What makes a task the task it is, as JSON can hold it; two that have it alike are never on both sides."""
+        """Return the identity of a task as JSON values.
+
+        Equal tasks are on the same side of the split.
+        """
         return [task.prompt, task.private]
 
     def task(self, index: int) -> Task:
-        """Training task `index`."""
+        """Return training task `index`."""
         draw = derive_random(self.seed, self.name, "training", index)
-        return self._drawn(draw, draw.choice(self.levels), held_out=False)
+        return self._sample_task(draw, draw.choice(self.levels), held_out=False)
 
     def held_out(self, count: int) -> list[Task]:
-        """The same tasks whatever the seed, the levels in turn; each once."""
+        """Return distinct held-out tasks, the same for every seed, from all levels in turn."""
         chosen: dict[str, Task] = {}
         for attempt in range(20 * count):
             if len(chosen) == count:
                 break
             draw = derive_random(self.name, "held out", attempt)
-            task = self._drawn(draw, self.levels[attempt % len(self.levels)], held_out=True)
+            task = self._sample_task(draw, self.levels[attempt % len(self.levels)], held_out=True)
             chosen.setdefault(task.id, task)
         return list(chosen.values())
 
-    def _drawn(self, draw: Random, level: int, *, held_out: bool) -> Task:
+    def _sample_task(self, draw: Random, level: int, *, held_out: bool) -> Task:
         for _ in range(_TRIES):
             task = self.make(draw, level)
             written = json.dumps(self.what(task), sort_keys=True, ensure_ascii=False)
@@ -82,4 +89,4 @@ class Generated(ABC):
                 tags = {"domain": self.name, "difficulty": str(level), **task.tags}
                 return replace(task, id=f"{self.name}/{level}/{digest}", tags=tags)
         side = "held out" if held_out else "trained"
-        raise OptionError("levels", f"{self.name}: none of {_TRIES} tasks of level {level} is to be {side}")
+        raise OptionError("levels", f"{self.name}: none of {_TRIES} generated tasks of level {level} is {side}")

@@ -1,10 +1,11 @@
 """Grade-school problems in words (GSM8K), read from the published JSON lines.
 
-A solution marks each calculation as `<<48/2=24>>` and ends with `#### 72`. The marks are gold
-calculator calls, so demonstrations come for free.
+A solution marks each calculation as `<<48/2=24>>` and ends with `#### 72`. The marks are gold calculator calls and
+serve as demonstrations.
 
-Easy to get wrong: marks are written by people (`<<.5*100=50>>`, `<<5 * 3=15>>`, `<<1,200/2=600>>`) and
-some are wrong. The expert only plays them; whether a demonstration is trained is decided by the reward.
+Note:
+    Marks are written by people (`<<.5*100=50>>`, `<<5 * 3=15>>`, `<<1,200/2=600>>`) and some are wrong. The expert
+    replays them; the reward decides whether a demonstration is trained on.
 
 Source: Cobbe et al. 2021, arXiv:2110.14168.
 """
@@ -19,8 +20,8 @@ from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, assistant
 from whetstone.errors import TaskError
+from whetstone.tasks.finite_source import ListedTasks
 from whetstone.tasks.jsonl import read_tasks
-from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.readers import OnBadRow
 from whetstone.trajectory import Task
 
@@ -32,24 +33,24 @@ class GSM8K(ListedTasks):
 
     Args:
         path: The folder with both files.
-        seed: The order in which training problems come.
+        seed: Determines the order of training problems.
         on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
-        TaskError: The folder or a file is missing, empty or has a bad line.
+        TaskError: If the folder or a file is missing, empty or has a bad line.
     """
 
     def __init__(self, *, path: str, seed: int = 0, on_bad_row: OnBadRow = "stop") -> None:
         folder = Path(path)
         if not folder.is_dir():
             raise TaskError(f"{folder}: no such folder; GSM8K is a folder with train.jsonl and test.jsonl")
-        training, bad_training = read_tasks(folder / "train.jsonl", problem_of("train"), on_bad_row=on_bad_row)
-        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_of("test"), on_bad_row=on_bad_row)
+        training, bad_training = read_tasks(folder / "train.jsonl", problem_parser("train"), on_bad_row=on_bad_row)
+        held_out, bad_test = read_tasks(folder / "test.jsonl", problem_parser("test"), on_bad_row=on_bad_row)
         self.skipped = bad_training + bad_test
         super().__init__(training, held_out, seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The marked calculations one by one, then the answer; without a tool, the answer at once."""
+        """Return the next marked calculation, then the answer; without a tool, the answer."""
         calls: Sequence[str] = task.private["calls"]
         done = sum(message.role == "tool" for message in conversation)
         if tools and done < len(calls):
@@ -58,8 +59,8 @@ class GSM8K(ListedTasks):
         return assistant(str(task.private["answer"]))
 
 
-def problem_of(split: str) -> Callable[[Mapping[str, Any], int], Task]:
-    """What reads a row of a split."""
+def problem_parser(split: str) -> Callable[[Mapping[str, Any], int], Task]:
+    """Return the parser of rows of a split."""
 
     def parse(row: Mapping[str, Any], number: int) -> Task:
         question, solution = row["question"], row["answer"]

@@ -1,6 +1,6 @@
 """Python functions to write, each with its tests (HumanEval), read from the published JSON lines.
 
-Goes with `reward: unit_tests`, which runs code and tests in sandboxes apart from each other.
+Use it with `reward: unit_tests`, which runs code and tests in separate sandboxes.
 
 Source: Chen et al. 2021, arXiv:2107.03374.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
+from whetstone.tasks.finite_source import ListedTasks
 from whetstone.tasks.jsonl import read_tasks
-from whetstone.tasks.listed import ListedTasks
 from whetstone.tasks.readers import OnBadRow
 from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
@@ -25,14 +25,14 @@ class HumanEval(ListedTasks):
     """The problems of `HumanEval.jsonl`; the expert answers with the published solution.
 
     Args:
-        path: The file, or the folder it is in.
-        seed: The order in which training problems come.
+        path: The file, or its folder.
+        seed: Determines the order of training problems.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
         on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
-        TaskError: The file is missing, empty or has a bad line.
+        TaskError: If the file is missing, empty or has a bad line.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class HumanEval(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=str(file)), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The published solution."""
+        """Return the published solution."""
         return assistant(f"```python\n{task.private['prelude']}{task.private['solution']}\n```")
 
 
 def function_task(row: Mapping[str, Any], number: int) -> Task:
-    """A function to complete, as a line has it."""
+    """Return the task of a row: a function to complete."""
     private = {
         "entry_point": str(row["entry_point"]),
         "test": str(row["test"]),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.errors import DataError, TaskError, did_you_mean
-from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.finite_source import ListedTasks
 from whetstone.tasks.readers import OnBadRow, Row, read_all
-from whetstone.tasks.splits import split
+from whetstone.tasks.splits import split_tasks
 from whetstone.trajectory import Task
 
 Parse = Callable[[Mapping[str, Any], int], Task]
@@ -63,26 +63,28 @@ def _parse_row(row: Row, parse: Parse) -> Task:
 
 
 class Jsonl(ListedTasks):
-    """Custom tasks: one `{"prompt": …, "answer": …}` per line, optionally with `id` and `tags`. Every other key is for
-    the verifier: it is in `task.private` under its name, like `answer` and the keys of a `private` object.
+    """Custom tasks: one `{"prompt": …, "answer": …}` per line, optionally with `id` and `tags`.
+
+    Every other key is for the verifier: it is in `task.private` under its name, like `answer` and the keys of a
+    `private` object.
 
     Args:
         path: The file.
-        seed: The order in which training tasks come.
-        held_out_fraction: Fraction of tasks kept for evaluation, at least one and never all. Which they are is
-            decided by their ids, whatever the seed; tasks of the same words are on the same side.
+        seed: Determines the order of training tasks.
+        held_out_fraction: Fraction of tasks kept for evaluation, at least one and never all. Their ids determine which,
+            independent of the seed; tasks with the same words are on the same side.
         on_bad_row: `stop` reports all invalid rows; `skip` excludes and counts them.
 
     Raises:
-        TaskError: The file is missing, empty or has a bad line, two tasks share an id, or there is only one task.
-        OptionError: The share is not between 0 and 1.
+        TaskError: If the file is missing, empty or has a bad line, two tasks share an id, or there is only one task.
+        OptionError: If the fraction is not between 0 and 1.
     """
 
     def __init__(
         self, *, path: str, seed: int = 0, held_out_fraction: float = 0.1, on_bad_row: OnBadRow = "stop"
     ) -> None:
         tasks, self.skipped = read_tasks(Path(path), _parse, on_bad_row=on_bad_row)
-        super().__init__(*split(tasks, held_out_fraction, where=path), seed=seed)
+        super().__init__(*split_tasks(tasks, held_out_fraction, where=path), seed=seed)
 
 
 _KNOWN = ("prompt", "answer", "id", "tags", "private")
@@ -92,7 +94,7 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
     for key in row:
         near = difflib.get_close_matches(key, [name for name in _KNOWN if name not in row], n=1, cutoff=0.75)
         if near and key not in _KNOWN:
-            raise ValueError(f'"{key}" is no key of a task{did_you_mean(key, near)} (else put it under `private`)')
+            raise ValueError(f'"{key}" is not a key of a task{did_you_mean(key, near)}; put other keys under `private`')
     prompt, tags, private = row["prompt"], row.get("tags", {}), row.get("private", {})
     if not isinstance(prompt, str | list) or not isinstance(tags, dict) or not isinstance(private, dict):
         raise ValueError("`prompt` is a text or a list of messages, `tags` and `private` are objects")
@@ -101,7 +103,7 @@ def _parse(row: Mapping[str, Any], number: int) -> Task:
             raise ValueError(f"the tag {tag} is a text or a number, got {json.dumps(value)}")
     known = {**private, **{key: value for key, value in row.items() if key not in ("prompt", "id", "tags", "private")}}
     if not known:
-        row["answer"]  # without anything to judge by there is nothing to learn
+        row["answer"]  # raises a KeyError: a task without data for the verifier is useless
     if all(value is None for value in known.values()):
         raise ValueError("`answer` has no value")
     opening: Any = prompt

@@ -1,4 +1,4 @@
-"""The seam of the tasks room: where tasks come from, and who can show how one is done."""
+"""Interfaces of task sources, curricula and experts."""
 
 from __future__ import annotations
 
@@ -12,59 +12,62 @@ from whetstone.trajectory import Task
 
 @runtime_checkable
 class Source(Protocol):
-    """Training tasks without end, and held-out tasks that are never among them.
+    """An infinite sequence of training tasks, and held-out tasks that never occur in it.
 
-    What it may have besides, the protocols of `OPTIONAL` say.
+    `OPTIONAL` lists its optional protocols.
     """
 
     def task(self, index: int) -> Task:
-        """Training task number `index`, from 0; the same index is the same task, so a run can resume anywhere."""
+        """Return training task `index`, from 0.
+
+        The same index is the same task, so that a run can resume.
+        """
         ...
 
     def held_out(self, count: int) -> Sequence[Task]:
-        """The first `count` held-out tasks, fewer where there are not so many."""
+        """Return the first `count` held-out tasks, or fewer if there are not enough."""
         ...
 
 
 class Curriculum(Protocol):
-    """Which task comes next. What it may have besides is what any part of the rollout may (`rollout/optional.py`)."""
+    """Selects the next task. Optional protocols: see `rollout/optional_protocols.py`."""
 
-    def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
-        """The task of group `number`: an index of the source's, or one that was made.
+    def choose(self, source: Source, first: int, number: int, step: int, rng: Random, /) -> int | Task:
+        """Return the task of group `number`: an index of the source, or a generated task.
 
         Args:
-            first: The first of the source's tasks that may be chosen; those in front of it were demonstrated.
-            number: Groups planned before it.
-            step: Updates made.
-            draw: Chance, the same for the same group.
+            first: First index that can be selected; tasks before it were demonstrated.
+            number: Number of groups planned before it.
+            step: Number of updates so far.
+            rng: Random generator, the same for the same group.
         """
         ...
 
 
 @runtime_checkable
 class Expert(Protocol):
-    """A source that can also show how its tasks are done."""
+    """A source that can demonstrate the solution of its tasks."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """What an expert says next, given everything said so far and the tools on offer."""
+        """Return the expert's next message, given the conversation and the available tools."""
         ...
 
 
 @runtime_checkable
-class Counted(Protocol):
-    """A source whose tasks come again after a while."""
+class Finite(Protocol):
+    """A source with a finite number of training tasks, which repeat."""
 
     training_tasks: int
-    """How many there are; what asks for more of them is refused."""
+    """Number of training tasks; a component that requires more is refused."""
 
 
 @runtime_checkable
-class Skips(Protocol):
-    """A source that leaves bad tasks out."""
+class ReportsSkipped(Protocol):
+    """A source that excludes invalid tasks."""
 
     skipped: int
-    """How many it has left out; they are told of."""
+    """Number of excluded tasks; reported to the user."""
 
 
-OPTIONAL = (Expert, Counted, Skips)
-"""What a source of tasks may have."""
+OPTIONAL = (Expert, Finite, ReportsSkipped)
+"""Optional protocols of a task source."""

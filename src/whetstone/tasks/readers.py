@@ -159,7 +159,7 @@ def read_rows(path: Path, *, split: str = "train", suffix: str = "") -> Iterator
 # ------------------------------------------------------------ JSON
 
 
-def parse_object(line: bytes | str, *, what: str = "a row") -> dict[str, Any]:
+def parse_row_object(line: bytes | str, *, what: str = "a row") -> dict[str, Any]:
     """Parse a JSON object.
 
     Args:
@@ -251,7 +251,7 @@ def _read_lines(path: Path) -> Iterator[Row | InvalidRow]:
                 yield InvalidRow(where, f"longer than {MAX_LINE_BYTES} bytes")
             elif line.strip():
                 try:
-                    yield Row(where, parse_object(line), number)
+                    yield Row(where, parse_row_object(line), number)
                 except ValueError as error:
                     is_torn = str(error).startswith("not JSON") and not line.endswith(b"\n")
                     yield InvalidRow(where, f"{error} (the last line; is the file cut off?)" if is_torn else str(error))

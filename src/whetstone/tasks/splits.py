@@ -1,7 +1,8 @@
-"""Which tasks are trained on, and which are held out? Never the same ones, and never the same words under two ids.
+"""Splits of tasks into training and held-out ones, without overlap of ids or texts.
 
-Easy to get wrong: data from the net has doubles. A question that stands twice, once with a blank more, would be trained
-on and held out. So sides are given to *texts*, compared without case, white space and punctuation.
+Note:
+    Public data contains duplicates. A question that occurs twice, once with an additional blank, would be both trained
+    on and held out. The split is therefore by *texts*, compared without case, white space and punctuation.
 """
 
 from __future__ import annotations
@@ -17,56 +18,61 @@ from whetstone.trajectory import Task
 _WORDS = re.compile(r"\w+")
 
 
-def text_of(task: Task) -> str:
-    """What is compared: the words of the prompt; of a task without one, its id."""
+def comparison_text(task: Task) -> str:
+    """Return the compared text: the words of the prompt, or the id if there are none."""
     words = _WORDS.findall(task.text.lower())
     return " ".join(words) if words else f"\x1f{task.id}"
 
 
-def split(tasks: Sequence[Task], share: float, *, where: str) -> tuple[list[Task], list[Task]]:
-    """(training, held out), each in the order of `tasks`; whatever a seed, a text is on the same side in every run.
+def split_tasks(tasks: Sequence[Task], share: float, *, where: str) -> tuple[list[Task], list[Task]]:
+    """Return training and held-out tasks, each in the order of `tasks`.
+
+    The split is independent of any seed.
 
     Args:
-        share: Of the texts that are held out; at least one and never all.
-        where: What the tasks come from, for messages.
+        share: Fraction of the texts that are held out; at least one and never all.
+        where: Origin of the tasks, for messages.
 
     Raises:
-        OptionError: The share is not between 0 and 1.
-        TaskError: Fewer than two texts, or two tasks of one id.
+        OptionError: If the fraction is not between 0 and 1.
+        TaskError: If there are fewer than two texts, or two tasks with one id.
     """
     if not 0 < share < 1:
         raise OptionError("held_out_fraction", f"between 0 and 1, got {share:g}")
     ids = {task.id for task in tasks}
     if len(ids) < len(tasks):
-        raise TaskError(f"{where}: {len(tasks)} tasks share {len(ids)} ids; give each an id of its own, or none")
+        raise TaskError(f"{where}: {len(tasks)} tasks have {len(ids)} distinct ids; give each a distinct id, or none")
     first_of: dict[str, str] = {}
     for task in tasks:
-        first_of.setdefault(text_of(task), task.id)
+        first_of.setdefault(comparison_text(task), task.id)
     if len(first_of) < 2:
-        raise TaskError(f"{where}: one task cannot be both trained on and held out; at least two are needed")
+        raise TaskError(f"{where}: one task cannot be both trained on and held out; add a second one")
     count = min(max(1, round(share * len(first_of))), len(first_of) - 1)
     chosen = set(sorted(first_of.values(), key=lambda id: derive_seed("held out", id))[:count])
     held_out = {text for text, id in first_of.items() if id in chosen}
     sides: tuple[list[Task], list[Task]] = ([], [])
     for task in tasks:
-        sides[text_of(task) in held_out].append(task)
+        sides[comparison_text(task) in held_out].append(task)
     return sides
 
 
 def split_unless_all(tasks: list[Task], share: float, *, where: str) -> tuple[list[Task], list[Task]]:
-    """As `split`; a share of 1 holds out all of them, as benchmarks do, and trains on the same."""
-    return (tasks, tasks) if share == 1.0 else split(tasks, share, where=where)
+    """Split as `split` does.
+
+    A fraction of 1 holds out all tasks, as benchmarks do, and trains on the same.
+    """
+    return (tasks, tasks) if share == 1.0 else split_tasks(tasks, share, where=where)
 
 
-def check_apart(training: Iterable[Task], held_out: Iterable[Task], *, where: str) -> None:
-    """See that given splits share no text.
+def check_disjoint(training: Iterable[Task], held_out: Iterable[Task], *, where: str) -> None:
+    """Check that given splits share no text.
 
     Raises:
-        TaskError: They do; the message says how many and names one.
+        TaskError: If they do; the message has the number and an example.
     """
-    known = {text_of(task): task.id for task in training}
-    both = [(known[text_of(task)], task.id) for task in held_out if text_of(task) in known]
+    known = {comparison_text(task): task.id for task in training}
+    both = [(known[comparison_text(task)], task.id) for task in held_out if comparison_text(task) in known]
     if both:
         (one, other), more = both[0], len(both)
-        said = f"{more} held-out tasks are trained on as well, such as {other} ({one})"
-        raise TaskError(f"{where}: {said}; take them out, or let `held_out_fraction` split one of the two")
+        problem = f"{more} held-out tasks are also training tasks, such as {other} ({one})"
+        raise TaskError(f"{where}: {problem}; remove them, or set `held_out_fraction` to split one file")

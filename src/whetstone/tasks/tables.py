@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.errors import RecipeError, TaskError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 
 
 def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:

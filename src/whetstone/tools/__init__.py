@@ -1,64 +1,29 @@
-"""Functions a model can call, and how a call is checked, run and answered."""
+"""Tools: functions that a model can call, and the execution of tool calls."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.tools.answering import finish, submit
-    from whetstone.tools.arithmetic import calculator, pocket_calculator
-    from whetstone.tools.budget import Budget
-    from whetstone.tools.built_in import TOOLS
-    from whetstone.tools.catalogue import Catalogue
-    from whetstone.tools.http import Http
-    from whetstone.tools.image import ImageTools
-    from whetstone.tools.mcp import Mcp
-    from whetstone.tools.memory import fold_memory
-    from whetstone.tools.models import FrozenModel, Models, model_named
-    from whetstone.tools.notes import Notes
-    from whetstone.tools.openapi import OpenApi
-    from whetstone.tools.protocol import Episode, Result
-    from whetstone.tools.sandbox_tools import Files, Python, Shell
-    from whetstone.tools.schema import Tool, tool_from_function
-    from whetstone.tools.search import HttpSearch, Search
-    from whetstone.tools.side_effects import CallPolicy, Effect, effects
-    from whetstone.tools.simulated import Simulated
-    from whetstone.tools.sql import Sql
-    from whetstone.tools.toolset import Answer, Toolset
+    from whetstone.tools.submit_tool import finish as finish, submit as submit
+    from whetstone.tools.arithmetic_tools import calculator as calculator, pocket_calculator as pocket_calculator
+    from whetstone.tools.tool_budget import Budget as Budget
+    from whetstone.tools.built_in import TOOLS as TOOLS
+    from whetstone.tools.tool_retrieval import ToolCatalog as ToolCatalog
+    from whetstone.tools.http import Http as Http
+    from whetstone.tools.image import ImageTools as ImageTools
+    from whetstone.tools.mcp_tools import Mcp as Mcp
+    from whetstone.tools.fold_memory_tool import fold_memory as fold_memory
+    from whetstone.tools.model_tools import FrozenModel as FrozenModel, Models as Models, find_model as find_model
+    from whetstone.tools.notes import Notes as Notes
+    from whetstone.tools.openapi import OpenApi as OpenApi
+    from whetstone.tools.protocol import Episode as Episode, Result as Result
+    from whetstone.tools.sandbox_tools import Files as Files, Python as Python, Shell as Shell
+    from whetstone.tools.schema import Tool as Tool, tool_from_function as tool_from_function
+    from whetstone.tools.search import HttpSearch as HttpSearch, Search as Search
+    from whetstone.tools.side_effects import CallPolicy as CallPolicy, Effect as Effect, effects as effects
+    from whetstone.tools.simulated import Simulated as Simulated
+    from whetstone.tools.sql import Sql as Sql
+    from whetstone.tools.toolset import Answer as Answer, Toolset as Toolset
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "TOOLS",
-    "Answer",
-    "Budget",
-    "CallPolicy",
-    "Catalogue",
-    "Effect",
-    "Episode",
-    "Files",
-    "FrozenModel",
-    "Http",
-    "HttpSearch",
-    "ImageTools",
-    "Mcp",
-    "Models",
-    "Notes",
-    "OpenApi",
-    "Python",
-    "Result",
-    "Search",
-    "Shell",
-    "Simulated",
-    "Sql",
-    "Tool",
-    "Toolset",
-    "calculator",
-    "effects",
-    "finish",
-    "fold_memory",
-    "model_named",
-    "pocket_calculator",
-    "submit",
-    "tool_from_function",
-]
+__getattr__, __dir__ = export_lazily(__name__)

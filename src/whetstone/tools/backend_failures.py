@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import itertools
 import math
+import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -24,9 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
-
-from whetstone.errors import InfrastructureError, ToolError, explained
+from whetstone.errors import InfrastructureError, ToolError, summarize_exception
 from whetstone.waiting import BACKEND, waiting_for
 
 T = TypeVar("T")
@@ -75,6 +75,7 @@ class BackendError(Exception):
     Attributes:
         retry_after: Seconds that the backend asks to wait; 0: none.
         was_sent: Whether the backend can have executed the request.
+        is_rate_limited: Whether the backend refused the request because there were too many (status 429).
         blame: See above; None for status 429.
     """
 
@@ -88,9 +89,10 @@ class BackendError(Exception):
         blame: Callable[[], Awaitable[ToolError | InfrastructureError]] | None = None,
     ) -> None:
         super().__init__(message)
-        self.was_sent = was_sent and status != _RATE_LIMITED
+        self.is_rate_limited = status == _RATE_LIMITED
+        self.was_sent = was_sent and not self.is_rate_limited
         self.retry_after = parse_retry_after(retry_after)
-        self.blame = blame if status != _RATE_LIMITED else None
+        self.blame = None if self.is_rate_limited else blame
 
 
 def is_retryable(status: int) -> bool:
@@ -114,11 +116,11 @@ def find_backend_error(error: BaseException, arguments: Mapping[str, Any]) -> Ba
         return error
     if not isinstance(error, Exception) or isinstance(error, ToolError | InfrastructureError):
         return None
-    status = _status_of(error)
+    status = _find_status(error)
     if not (_is_of_connection(error) if status is None else is_retryable(status)) or _is_chosen(error, arguments):
         return None
     was_sent = status is not None or is_sent(error)
-    return BackendError(explained(error), status=status, retry_after=_header_of(error), was_sent=was_sent)
+    return BackendError(summarize_exception(error), status=status, retry_after=_find_header(error), was_sent=was_sent)
 
 
 def parse_retry_after(header: str | None) -> float:
@@ -158,7 +160,7 @@ class Pace:
             with waiting_for(f"rate limit {BACKEND}"):
                 await asyncio.sleep(start - now)
 
-    def hold(self, seconds: float) -> None:
+    def delay_calls(self, seconds: float) -> None:
         """Start no call for the next `seconds`."""
         self._next = max(self._next, asyncio.get_running_loop().time() + seconds)
 
@@ -166,7 +168,7 @@ class Pace:
 _paces: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Pace]] = WeakKeyDictionary()
 
 
-def pace_of(tool: str) -> Pace:
+def get_pace(tool: str) -> Pace:
     """Return the pace of a tool in the running event loop."""
     return _paces.setdefault(asyncio.get_running_loop(), {}).setdefault(tool, Pace())
 
@@ -193,30 +195,19 @@ async def call_with_retries(
         BackendError: If the last attempt fails.
     """
 
-    def can_repeat(error: BaseException) -> bool:
-        return isinstance(error, BackendError) and not (error.was_sent and effects in ("write", "destructive"))
-
-    async def attempt() -> T:
+    for number in itertools.count():
         await pace.wait(calls_per_second)
         try:
             return await call()
         except BackendError as error:
             if error.retry_after:
-                pace.hold(error.retry_after)
-            raise
-
-    async def pause(seconds: float) -> None:
+                pace.delay_calls(error.retry_after)
+            if number + 1 >= attempts or (error.was_sent and effects in ("write", "destructive")):
+                raise
+        backoff = min(_PAUSE_SECONDS * 2 ** min(number, 10), _MAX_BACKOFF_SECONDS)
         with waiting_for(f"retry {BACKEND}"):
-            await asyncio.sleep(seconds)
-
-    retrying = AsyncRetrying(
-        retry=retry_if_exception(can_repeat),
-        stop=stop_after_attempt(attempts),
-        wait=wait_exponential(multiplier=_PAUSE_SECONDS, max=_MAX_BACKOFF_SECONDS) + wait_random(0, _PAUSE_SECONDS),
-        sleep=pause,
-        reraise=True,
-    )
-    return await retrying(attempt)
+            await asyncio.sleep(backoff + random.uniform(0, _PAUSE_SECONDS))
+    raise AssertionError("unreachable")
 
 
 def _class_names(error: BaseException) -> frozenset[str]:
@@ -249,7 +240,7 @@ def _attribute(value: Any, name: str) -> Any:
         return None
 
 
-def _status_of(error: BaseException) -> int | None:
+def _find_status(error: BaseException) -> int | None:
     """Return the status of HTTP that an exception carries."""
     response = next((r for name in _RESPONSES if (r := _attribute(error, name)) is not None), None)
     if isinstance(response, Mapping):  # botocore
@@ -266,7 +257,7 @@ def _status_of(error: BaseException) -> int | None:
     return None
 
 
-def _header_of(error: BaseException) -> str | None:
+def _find_header(error: BaseException) -> str | None:
     """Return the `retry-after` header of the response that an exception carries."""
     for holder in (*(_attribute(error, name) for name in _RESPONSES), error):
         if isinstance(holder, Mapping):
@@ -285,13 +276,13 @@ def _header_of(error: BaseException) -> str | None:
 def _is_chosen(error: BaseException, arguments: Mapping[str, Any]) -> bool:
     """Return whether the arguments of a call name the server that failed."""
     text = str(dict(arguments)).lower()
-    hosts = {host.lower() for each in _chain(error) for host in _hosts_of(each)}
+    hosts = {host.lower() for each in _chain(error) for host in _collect_hosts(each)}
     if not hosts:
         return "://" in text
     return any(re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", text) for host in hosts)
 
 
-def _hosts_of(error: BaseException) -> Iterator[str]:
+def _collect_hosts(error: BaseException) -> Iterator[str]:
     """Yield the hosts that the attributes of an exception name."""
     holders = (error, _attribute(error, "request"), *(_attribute(error, name) for name in _RESPONSES))
     for holder in holders:

@@ -1,25 +1,25 @@
-"""Which tools can a recipe name? Each by its name, and the function or class it stands for."""
+"""Registry of built-in tools: recipe name → function or class."""
 
-from whetstone.tools.answering import finish, submit
-from whetstone.tools.arithmetic import calculator, pocket_calculator
-from whetstone.tools.budget import Budget
-from whetstone.tools.catalogue import Catalogue
+from whetstone.tools.arithmetic_tools import calculator, pocket_calculator
+from whetstone.tools.fold_memory_tool import fold_memory
 from whetstone.tools.http import Http
 from whetstone.tools.image import ImageTools
-from whetstone.tools.mcp import Mcp
-from whetstone.tools.memory import fold_memory
-from whetstone.tools.models import Models
+from whetstone.tools.mcp_tools import Mcp
+from whetstone.tools.model_tools import Models
 from whetstone.tools.notes import Notes
 from whetstone.tools.openapi import OpenApi
 from whetstone.tools.sandbox_tools import Files, Python, Shell
 from whetstone.tools.search import HttpSearch, Search
 from whetstone.tools.simulated import Simulated
 from whetstone.tools.sql import Sql
+from whetstone.tools.submit_tool import finish, submit
+from whetstone.tools.tool_budget import Budget
+from whetstone.tools.tool_retrieval import ToolCatalog
 
 TOOLS = {
     "budget": Budget,
     "calculator": calculator,
-    "catalog": Catalogue,
+    "catalog": ToolCatalog,
     "files": Files,
     "finish": finish,
     "fold_memory": fold_memory,

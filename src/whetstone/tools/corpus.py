@@ -1,7 +1,8 @@
-"""How does a folder become passages? Text, Markdown, HTML and reStructuredText by paragraphs, JSON Lines by line.
+"""Chunking of a corpus into passages: text, Markdown, HTML and reStructuredText by paragraphs, JSON Lines by line.
 
-Easy to get wrong: a passage that is cut in the middle of a sentence answers nothing. Paragraphs are kept whole as long
-as they fit, and put together until they fill a passage.
+Note:
+    A passage that is cut in the middle of a sentence answers nothing. Paragraphs stay whole if they fit, and are joined
+    until they fill a passage.
 """
 
 from __future__ import annotations
@@ -22,39 +23,39 @@ SUFFIXES = frozenset({".txt", ".md", ".rst", ".html", ".htm", ".py", ".jsonl"})
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a document."""
+    """A chunk of a document."""
 
     id: str
-    """Unique in the corpus: the document's name, `#`, the number of the piece."""
+    """Identifier, unique in the corpus: name of the document, `#`, number of the chunk."""
     title: str
     text: str
 
 
-def files_of(corpus: Path) -> list[Path]:
-    """Every file that can be read, in the order of their names.
+def list_files(corpus: Path) -> list[Path]:
+    """List all readable files of a corpus, sorted by name.
 
     Raises:
-        TaskError: There is no such folder or file, or nothing in it that can be read.
+        TaskError: The folder or file does not exist, or has no readable file.
     """
     if corpus.is_file():
         return [corpus]
     files = sorted(path for path in corpus.rglob("*") if path.is_file() and path.suffix.lower() in SUFFIXES)
     if not files:
         known = ", ".join(sorted(SUFFIXES))
-        what = f"there is no file that ends in {known}" if corpus.exists() else "there is no such folder"
+        what = f"no file with a suffix of {known}" if corpus.exists() else "no such folder"
         raise TaskError(f"{corpus}: {what}")
     return files
 
 
-def passages_of(corpus: Path, *, words: int) -> Iterator[Passage]:
-    """The passages of a folder or a file, none longer than so many words.
+def read_passages(corpus: Path, *, words: int) -> Iterator[Passage]:
+    """Yield the passages of a folder or a file, each with at most `words` words.
 
-    A line of JSON Lines is a document: `text` or `contents`, and `title` and `id` if there are any.
+    A line of JSON Lines is a document: `text` or `contents`, with optional `title` and `id`.
 
     Raises:
-        TaskError: A line that is none.
+        TaskError: A line is not a document.
     """
-    for path in files_of(corpus):
+    for path in list_files(corpus):
         name = path.name if corpus.is_file() else str(path.relative_to(corpus))
         if path.suffix.lower() == ".jsonl":
             yield from _lines(path, name, words)
@@ -65,31 +66,31 @@ def passages_of(corpus: Path, *, words: int) -> Iterator[Passage]:
             reader = _Text()
             reader.feed(text)
             text, title = reader.text(), reader.title.strip() or name
-        for number, piece in enumerate(pieces(text, words)):
+        for number, piece in enumerate(split_paragraphs(text, words)):
             yield Passage(f"{name}#{number}", title, piece)
 
 
-def pieces(text: str, words: int) -> Iterator[str]:
-    """Whole paragraphs put together up to a number of words; a longer paragraph is cut between words."""
-    held: list[str] = []
+def split_paragraphs(text: str, words: int) -> Iterator[str]:
+    """Yield paragraphs joined up to `words` words; a longer paragraph is split between words."""
+    paragraphs: list[str] = []
     count = 0
     for paragraph in re.split(r"\n\s*\n", text):
         paragraph = paragraph.strip("\n")
         size = len(paragraph.split())
         if not size:
             continue
-        if held and count + size > words:
-            yield "\n\n".join(held)
-            held, count = [], 0
+        if paragraphs and count + size > words:
+            yield "\n\n".join(paragraphs)
+            paragraphs, count = [], 0
         while size > words:
-            found = list(re.finditer(r"\S+", paragraph))
-            cut = found[words].start()
+            tokens = list(re.finditer(r"\S+", paragraph))
+            cut = tokens[words].start()
             yield paragraph[:cut].rstrip()
             paragraph, size = paragraph[cut:], size - words
-        held.append(paragraph)
+        paragraphs.append(paragraph)
         count += size
-    if held:
-        yield "\n\n".join(held)
+    if paragraphs:
+        yield "\n\n".join(paragraphs)
 
 
 def _lines(path: Path, name: str, words: int) -> Iterator[Passage]:
@@ -103,15 +104,15 @@ def _lines(path: Path, name: str, words: int) -> Iterator[Passage]:
             except (ValueError, AttributeError):
                 raise TaskError(f"{path}:{number}: not a JSON object") from None
             if not isinstance(text, str):
-                raise TaskError(f'{path}:{number}: a document has "text" or "contents", this has {", ".join(row)}')
+                raise TaskError(f'{path}:{number}: a document requires "text" or "contents", got {", ".join(row)}')
             document = str(row.get("id", f"{name}:{number}"))
-            cut = list(pieces(text, words))
+            cut = list(split_paragraphs(text, words))
             for piece, passage in enumerate(cut):
                 yield Passage(document if len(cut) == 1 else f"{document}#{piece}", str(row.get("title", "")), passage)
 
 
 class _Text(HTMLParser):
-    """What a page says, without its markup."""
+    """Parser that extracts the visible text and the title of an HTML page."""
 
     _BLOCKS = frozenset(
         {"p", "div", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "section", "dt", "dd", "br"}

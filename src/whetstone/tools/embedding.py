@@ -1,4 +1,4 @@
-"""Texts as vectors, by any encoder in a Hugging Face folder: the mean of its last states, of length one."""
+"""Text embeddings by an encoder in a Hugging Face folder: the normalized mean of its last hidden states."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ _BATCH = 32
 
 @functools.cache
 def encoder_in(folder: str) -> Encoder:
-    """The encoder of a folder, loaded once."""
+    """Load the encoder of a folder, once per process."""
     return Encoder(folder)
 
 
 class Encoder:
-    """[N] texts to [N, D] vectors of length one.
+    """Encoder of [N] texts to [N, D] vectors of length one.
 
     Args:
-        folder: With a tokenizer and a model; nothing is fetched.
+        folder: Folder with a tokenizer and a model; nothing is downloaded.
 
     Raises:
-        RecipeError: There is no such folder, no encoder in it, or one that is code.
+        RecipeError: The folder does not exist, has no encoder, or requires remote code.
     """
 
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_dir():
-            raise RecipeError(f"embedding: {folder}: no such model folder; nothing is fetched")
+            raise RecipeError(f"embedding: {folder}: no such model folder; nothing is downloaded")
         try:
-            # what comes as code is run by a function of one's own, which may be named instead of a folder
-            given = {"local_files_only": True, "trust_remote_code": False}
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, **given)
-            self.model = AutoModel.from_pretrained(folder, attn_implementation="sdpa", **given).eval()
+            # remote code is not run; use a custom function instead of a folder
+            options = {"local_files_only": True, "trust_remote_code": False}
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            self.model = AutoModel.from_pretrained(folder, attn_implementation="sdpa", **options).eval()
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             if "trust_remote_code" in str(error):
-                said = "comes as code, which is not run for a folder; name a function that makes vectors instead"
-                raise RecipeError(f"embedding: {folder}: {said}") from None
+                reason = (
+                    "requires remote code, which is not run for a folder; set a function that returns vectors instead"
+                )
+                raise RecipeError(f"embedding: {folder}: {reason}") from None
             raise RecipeError(f"embedding: {folder}: {' '.join(str(error).split())[:300]}") from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 
     def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        found = [self._batch(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH)]
-        return np.concatenate(found)
+        batches = [self._batch(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH)]
+        return np.concatenate(batches)
 
     @torch.inference_mode()
     def _batch(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -14,16 +14,23 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from whetstone.cancellation import is_second_interrupt
 from whetstone.chat import Image, Text
-from whetstone.errors import InfrastructureError, ToolError, ToolStop, explained, innermost, said_by
-from whetstone.plain_json import MAX_VALUES
-from whetstone.plain_json import plain as json_value
+from whetstone.errors import (
+    InfrastructureError,
+    ToolError,
+    ToolStop,
+    exception_text,
+    root_exception,
+    summarize_exception,
+)
 from whetstone.sandbox.host_paths import remove_host_paths
-from whetstone.stopping import pressed
+from whetstone.strict_json import MAX_VALUES
+from whetstone.strict_json import to_plain_values as json_value
 from whetstone.tools.backend_failures import find_backend_error
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
-from whetstone.tools.threads import call_user_function, is_async, run_in_thread
+from whetstone.tools.thread_runner import call_user_function, is_async, run_in_thread
 from whetstone.user_code import describe_place
 from whetstone.waiting import waiting_for
 
@@ -43,23 +50,23 @@ def as_result(value: Any) -> Result:
         return Result(tuple(part for one in value for part in as_result(one).content))
     if isinstance(value, bytes | bytearray):
         return Result((Text(json_value(value)),))
-    return Result((Text(json.dumps(json_value(value, other=_described), ensure_ascii=False, allow_nan=False)),))
+    return Result((Text(json.dumps(json_value(value, other=_format_value), ensure_ascii=False, allow_nan=False)),))
 
 
-def _described(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return the text of a value that JSON cannot express.
 
     Raises:
         TypeError: The text is the address of an object.
     """
-    text = explained(value) if isinstance(value, BaseException) else str(value)
+    text = summarize_exception(value) if isinstance(value, BaseException) else str(value)
     if _ADDRESS.search(text) or f"{id(value):x}" in text.lower() or str(id(value)) in text:
         raise TypeError(f"the tool returned an object of type {type(value).__name__}, neither text nor JSON")
     return text
 
 
 async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
-    """Return the result of a tool's function; an exception is a result, too.
+    """Run a tool's function and return its result; an exception is a result, too.
 
     Raises:
         BackendError: If the backend failed. The call can be repeated.
@@ -75,9 +82,9 @@ async def execute(tool: Tool, arguments: dict[str, Any]) -> Result:
         is_quick = isinstance(value, Result | str)
         return as_result(value) if is_quick else await run_in_thread(as_result, value)
     except BaseException as error:  # a tool may raise anything
-        if pressed(error):
+        if is_second_interrupt(error):
             raise
-        failure = find_backend_error(innermost(error), arguments)
+        failure = find_backend_error(root_exception(error), arguments)
         if failure is not None:
             raise failure from None
         return attribute_failure(error)
@@ -105,14 +112,14 @@ async def _take(values: AsyncIterator[Any]) -> list[Any]:
 
 def attribute_failure(error: BaseException) -> Result:
     """Return an exception as the result of its call; see `toolset.py` for whose failure it is."""
-    error = innermost(error)
+    error = root_exception(error)
     if isinstance(error, InfrastructureError):
-        return replace(failed_result("unavailable", said_by(error)), failure=error)
+        return replace(failed_result("unavailable", exception_text(error)), failure=error)
     if isinstance(error, ToolStop):
-        return Result((Text(said_by(error)),), "stopped")
+        return Result((Text(exception_text(error)),), "stopped")
     if isinstance(error, ToolError):
-        return failed_result("tool_error", remove_host_paths(said_by(error)))
-    text = remove_host_paths(explained(error), user_folders=True)
+        return failed_result("tool_error", remove_host_paths(exception_text(error)))
+    text = remove_host_paths(summarize_exception(error), user_folders=True)
     return failed_result("tool_failed", text, place=describe_place(error))
 
 
@@ -123,7 +130,7 @@ def waiting_for_tool(owner: str) -> Iterator[None]:
         with waiting_for(owner):
             yield
     except Exception as error:
-        failure = find_backend_error(innermost(error), {})
+        failure = find_backend_error(root_exception(error), {})
         if failure is None:
             raise
         raise InfrastructureError(f"{owner}: {failure}") from error

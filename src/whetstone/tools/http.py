@@ -1,8 +1,9 @@
-"""Asking servers on the network, those on a list and no others.
+"""HTTP requests to an allowlist of hosts.
 
-Easy to get wrong: a server on the list may send the agent on to one that is not. So each step of a redirection is
-checked as if it had been asked for, and of a host that is not on the list nothing is resolved, let alone fetched. And
-a name on the list may lead into one's own network: whoever owns it says where.
+Note:
+    An allowed server can redirect to another host. Each redirect is therefore checked like a first request,
+    and a host that is not on the list is not even resolved. An allowed name can also resolve to a private address,
+    because its owner controls its DNS record; private addresses are rejected by default.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from whetstone.chat.message import Text
-from whetstone.errors import RecipeError, ToolError, explained
-from whetstone.network import Answer, NotPublicError, PublicTransport, asked
-from whetstone.network.addresses import is_address
-from whetstone.tools.blame import UNSAID
+from whetstone.errors import RecipeError, ToolError, summarize_exception
+from whetstone.network import BoundedResponse, NotPublicError, PublicTransport, fetch_bounded
+from whetstone.network.public_addresses import is_address
 from whetstone.tools.protocol import Result
+from whetstone.tools.server_health import UNSAID
 from whetstone.tools.side_effects import EFFECTS, Effect, effect_of_method
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -31,20 +32,20 @@ class Http:
     """Requests to servers on a list: one tool, `http`.
 
     Args:
-        allow: Hosts: `example.org`, `example.org:8080`, `*.example.org` for all below it. Without a port the usual
-            ones. A name leads to public addresses alone; others are listed as the addresses they are, `10.0.0.7:8080`,
-            and this machine also as `localhost`.
-        methods: What may be done there.
-        timeout_seconds: How long a request may take.
-        max_bytes: Of an answer; what is beyond is left.
-        private: Whether names on the list may lead to addresses that are not public.
+        allow: Hosts: `example.org`, `example.org:8080`, `*.example.org` for all subdomains. Without a port, the
+            standard ports apply. A name must resolve to a public address. List other addresses as such,
+            `10.0.0.7:8080`, and this machine also as `localhost`.
+        methods: Allowed HTTP methods.
+        timeout_seconds: Time limit of a request.
+        max_bytes: Maximum size of a response; the rest is cut off.
+        private: Whether allowed names may resolve to addresses that are not public.
 
     Raises:
-        RecipeError: The list is empty, or an entry is no host.
+        RecipeError: The list is empty, or an entry is not a host.
     """
 
     replayable = False
-    """The network does not say the same thing twice."""
+    """False, because servers can respond differently to the same request."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class Http:
         private: bool = False,
     ) -> None:
         if not allow:
-            raise RecipeError("http: `allow` lists the hosts that may be asked, and is empty")
+            raise RecipeError("http: `allow` is empty; list the allowed hosts")
         for host in allow:
             if "/" in host or not host.strip("*.") or "*" in host.removeprefix("*."):
                 raise RecipeError(
-                    f'http: "{host}" is no host; write `example.org`, `example.org:8080`, `*.example.org`'
+                    f'http: "{host}" is not a host; write `example.org`, `example.org:8080`, `*.example.org`'
                 )
         self.effects: Effect = max(map(effect_of_method, methods), key=EFFECTS.index, default="read")
         self.allow, self.methods = tuple(host.lower() for host in allow), tuple(m.upper() for m in methods)
@@ -76,15 +77,15 @@ class Http:
         """
         does: str = method
         if does not in self.methods:
-            return _refused(f"{does} is not allowed; allowed are {', '.join(self.methods)}")
+            return _refuse(f"{does} is not allowed; allowed are {', '.join(self.methods)}")
         async with httpx2.AsyncClient(
-            timeout=self.timeout_seconds, transport=PublicTransport(also=self._may_be_private), trust_env=False
+            timeout=self.timeout_seconds, transport=PublicTransport(is_allowed=self._may_be_private), trust_env=False
         ) as client:
             for _ in range(_MOST_STEPS):
-                if not permits(self.allow, url):
-                    return _refused(f"{url[:200]} is not on the list of hosts: {', '.join(self.allow)}")
+                if not is_allowed_host(self.allow, url):
+                    return _refuse(f"{url[:200]} is not on the list of hosts: {', '.join(self.allow)}")
                 try:
-                    answer = await asked(
+                    answer = await fetch_bounded(
                         client,
                         does,
                         url,
@@ -93,23 +94,23 @@ class Http:
                         content=body.encode() or None,
                     )
                 except NotPublicError as error:
-                    return _refused(str(error))
+                    return _refuse(str(error))
                 except (httpx2.HTTPError, *UNSAID) as error:
-                    raise ToolError(explained(error)) from None
+                    raise ToolError(summarize_exception(error)) from None
                 if answer.status not in _REDIRECTIONS or "location" not in answer.headers:
-                    return _shown(answer)
+                    return _format_response(answer)
                 url = urljoin(url, answer.headers["location"][:_LONGEST_URL])
                 does, body = _carried_on(answer.status, does, body)
         raise ToolError(f"more than {_MOST_STEPS} redirections")
 
     def _may_be_private(self, host: str) -> bool:
-        """Whether the recipe says that this host is none of the world: by its address, or of all of them."""
+        """Return whether the recipe allows a private address for this host: by its entry, or for all hosts."""
         listed = {allowed.partition(":")[0] for allowed in self.allow}
         return self.private or (host in listed and (is_address(host) or host == "localhost"))
 
 
-def permits(allow: Sequence[str], url: str) -> bool:
-    """Whether an address is on the list."""
+def is_allowed_host(allow: Sequence[str], url: str) -> bool:
+    """Return whether the host of a URL is on the list."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -127,19 +128,19 @@ def permits(allow: Sequence[str], url: str) -> bool:
     return False
 
 
-def _shown(answer: Answer) -> str:
-    """An answer as the agent reads it."""
-    cut = f"\n[… cut at {len(answer.content)} bytes …]" if answer.cut else ""
-    said = answer.text + cut
+def _format_response(answer: BoundedResponse) -> str:
+    """Format a response for the agent."""
+    cut = f"\n[… cut at {len(answer.content)} bytes …]" if answer.is_cut else ""
+    text = answer.text + cut
     if answer.status >= 400:
-        said = f"[status {answer.status}]\n{said}"
-    return said or f"[status {answer.status}, nothing was said]"
+        text = f"[status {answer.status}]\n{text}"
+    return text or f"[status {answer.status}, nothing was said]"
 
 
 def _carried_on(status: int, method: str, body: str) -> tuple[str, str]:
-    """How a redirection is followed: all but 307 and 308 ask anew, without what was sent."""
+    """Return method and body of a redirected request: 307 and 308 keep both, others become a GET without a body."""
     return (method, body) if status in (307, 308) else ("GET", "")
 
 
-def _refused(why: str) -> Result:
+def _refuse(why: str) -> Result:
     return Result((Text(f"error: {why}"),), "refused_by_policy")

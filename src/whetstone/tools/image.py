@@ -1,10 +1,11 @@
-"""Looking closer at pictures: `crop`, `zoom`, `rotate`, `draw`, `measure`; each shows a new picture with a number.
+"""Image tools: `crop`, `zoom`, `rotate`, `draw`, `measure`; each result is a new image with a number.
 
-Pictures of a task are under `images` in its private data: `data:` URLs or files. Every picture a tool makes can be
-worked on in turn.
+Images of a task are under `images` in its private data: `data:` URLs or files. Every image that a tool creates can be
+used in further calls.
 
-Easy to get wrong: a picture of a few bytes that unfolds to gigabytes, and one that grows with each turn. Sizes are
-looked at before pixels are read or made, and all pictures of an episode have a sum.
+Note:
+    A file of a few bytes can decompress to gigabytes, and an image can grow with each turn. Sizes are checked before
+    pixels are read or created, and all images of an episode have a total limit.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from PIL import Image as Pictures
 from PIL import ImageDraw
 
 from whetstone.chat.message import Image, Text
-from whetstone.errors import InfrastructureError, ToolError, explained
+from whetstone.errors import InfrastructureError, ToolError, summarize_exception
 from whetstone.tools.protocol import Episode, Result
 
 _MOST_SIDE, _MOST_PIXELS, _MOST_PICTURES = 4096, 16_000_000, 64
 _MOST_PIXELS_TOGETHER = 8 * _MOST_PIXELS
-"""Of all pictures of an episode; three bytes each."""
+"""Maximum number of pixels of all images of an episode; three bytes each."""
 _MOST_AWAY = 100_000
-"""Pixels from the edge a point may lie that is drawn or measured from."""
-Colour = Literal["red", "green", "blue", "yellow", "black", "white"]
+"""Maximum distance of a point from the edge of the image, in pixels."""
+Color = Literal["red", "green", "blue", "yellow", "black", "white"]
 
 
 class ImageTools:
-    """Pictures of an episode: `crop`, `zoom`, `rotate`, `draw`, `measure`.
+    """Tools for the images of an episode: `crop`, `zoom`, `rotate`, `draw`, `measure`.
 
     Args:
         max_side: Maximum length of the longer side of an image, in pixels.
@@ -47,15 +48,15 @@ class ImageTools:
         self._lock = threading.Lock()
 
     def open(self, episode: Episode) -> None:
-        """Begin with the task's pictures.
+        """Load the images of the task.
 
         Raises:
-            InfrastructureError: One of them cannot be read.
+            InfrastructureError: An image cannot be read.
         """
         self.pictures = []
         for source in episode.task.private.get("images", ()):
             try:
-                self.pictures.append(loaded(source))
+                self.pictures.append(load_image(source))
             except (OSError, ValueError) as error:
                 raise InfrastructureError(f"picture {len(self.pictures) + 1} of {episode.task.id}: {error}") from None
 
@@ -69,7 +70,7 @@ class ImageTools:
             right: Where the part ends, in pixels from the left edge.
             bottom: Where it ends, in pixels from the upper edge.
         """
-        return self._kept(self._part(image, left, top, right, bottom))
+        return self._store(self._part(image, left, top, right, bottom))
 
     def zoom(self, image: int, left: int, top: int, right: int, bottom: int, factor: float = 2.0) -> Result:
         """Show a part of a picture larger.
@@ -87,7 +88,7 @@ class ImageTools:
         part = self._part(image, left, top, right, bottom)
         size = (round(part.width * factor), round(part.height * factor))
         _may_be(*size)
-        return self._kept(part.resize(size, Pictures.Resampling.LANCZOS))
+        return self._store(part.resize(size, Pictures.Resampling.LANCZOS))
 
     def rotate(self, image: int, degrees: float) -> Result:
         """Turn a picture.
@@ -96,17 +97,17 @@ class ImageTools:
             image: The picture's number, from 1.
             degrees: How far, against the clock.
         """
-        picture = self._numbered(image)
+        picture = self._get_picture(image)
         if not math.isfinite(degrees):
             raise ToolError(f"the degrees are a number, got {degrees:g}")
         across, up = (abs(f(math.radians(degrees % 360))) for f in (math.cos, math.sin))
         width, height = picture.size
         _may_be(math.ceil(width * across + height * up), math.ceil(width * up + height * across))
-        return self._kept(picture.rotate(degrees % 360, expand=True, fillcolor="white"))
+        return self._store(picture.rotate(degrees % 360, expand=True, fillcolor="white"))
 
     def draw(
         self, image: int, shape: Literal["box", "line", "point"], x1: int, y1: int, x2: int = 0, y2: int = 0,
-        colour: Colour = "red",
+        colour: Color = "red",
     ) -> Result:  # fmt: skip
         """Draw on a copy of a picture.
 
@@ -119,7 +120,7 @@ class ImageTools:
             y2: The second point, in pixels from the upper edge; not for a point.
             colour: The colour.
         """
-        copy = self._numbered(image).copy()
+        copy = self._get_picture(image).copy()
         if max(map(abs, (x1, y1, x2, y2))) > _MOST_AWAY:
             raise ToolError(f"a point is up to {_MOST_AWAY} pixels away from the picture")
         pen = ImageDraw.Draw(copy)
@@ -129,7 +130,7 @@ class ImageTools:
             pen.line((x1, y1, x2, y2), fill=colour, width=2)
         else:
             pen.rectangle((min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)), outline=colour, width=2)
-        return self._kept(copy)
+        return self._store(copy)
 
     def measure(self, image: int, x1: int = -1, y1: int = -1, x2: int = -1, y2: int = -1) -> str:
         """Tell a picture's size, the colour at a point, or how far two points are apart.
@@ -141,7 +142,7 @@ class ImageTools:
             x2: A second point, in pixels from the left edge; -1 for the colour at the first.
             y2: A second point, in pixels from the upper edge.
         """
-        picture = self._numbered(image)
+        picture = self._get_picture(image)
         if max(map(abs, (x1, y1, x2, y2))) > _MOST_AWAY:
             raise ToolError(f"a point is up to {_MOST_AWAY} pixels away from the picture")
         if x1 < 0:
@@ -154,7 +155,7 @@ class ImageTools:
         return f"#{red:02x}{green:02x}{blue:02x}"
 
     def _part(self, image: int, left: int, top: int, right: int, bottom: int) -> Pictures.Image:
-        picture = self._numbered(image)
+        picture = self._get_picture(image)
         left, top, right, bottom = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
         if left >= right or top >= bottom:
             raise ToolError(
@@ -162,12 +163,12 @@ class ImageTools:
             )
         return picture.crop((left, top, right, bottom))
 
-    def _numbered(self, image: int) -> Pictures.Image:
+    def _get_picture(self, image: int) -> Pictures.Image:
         if not 1 <= image <= len(self.pictures):
             raise ToolError(f"there is no picture {image}; there are {len(self.pictures)}, the first is 1")
         return self.pictures[image - 1]
 
-    def _kept(self, picture: Pictures.Image) -> Result:
+    def _store(self, picture: Pictures.Image) -> Result:
         with self._lock:  # calls of one turn run side by side
             if len(self.pictures) >= _MOST_PICTURES:
                 raise ToolError(f"there are {_MOST_PICTURES} pictures already")
@@ -175,14 +176,14 @@ class ImageTools:
                 raise ToolError(f"all pictures together have up to {_MOST_PIXELS_TOGETHER} pixels; take smaller parts")
             self.pictures.append(picture)
             number = len(self.pictures)
-        shown = picture.copy()
-        shown.thumbnail((self.max_side, self.max_side))
+        thumbnail = picture.copy()
+        thumbnail.thumbnail((self.max_side, self.max_side))
         words = f"picture {number}: {picture.width}×{picture.height} pixels"
-        return Result((Text(words), Image(as_url(shown))))
+        return Result((Text(words), Image(as_url(thumbnail))))
 
 
 def _may_be(width: int, height: int) -> None:
-    """See that a picture of this size may be made.
+    """Check that an image of this size may be created.
 
     Raises:
         ToolError: It would be too large.
@@ -193,11 +194,11 @@ def _may_be(width: int, height: int) -> None:
         )
 
 
-def loaded(source: str) -> Pictures.Image:
-    """A picture from a `data:` URL or a file.
+def load_image(source: str) -> Pictures.Image:
+    """Load an image from a `data:` URL or a file.
 
     Raises:
-        ValueError: It is none, or too large.
+        ValueError: It is not an image, or is too large.
         OSError: The file cannot be read.
     """
     if source.startswith("data:"):
@@ -214,11 +215,11 @@ def loaded(source: str) -> Pictures.Image:
         picture.load()
         return picture.convert("RGB")
     except (Pictures.DecompressionBombError, SyntaxError, EOFError) as error:  # as files that are damaged have them
-        raise ValueError(explained(error)) from None
+        raise ValueError(summarize_exception(error)) from None
 
 
 def as_url(picture: Pictures.Image) -> str:
-    """A picture as a `data:` URL with PNG."""
+    """Encode an image as a `data:` URL with PNG."""
     file = io.BytesIO()
     picture.save(file, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

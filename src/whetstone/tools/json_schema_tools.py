@@ -1,4 +1,4 @@
-"""Tools that come as a name, a text and a JSON Schema: those of a server, of a specification, of a table."""
+"""Tools defined by a name, a description and a JSON Schema, such as those of a server or a specification."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import Any
 
 from whetstone.chat.message import ToolSpec
 from whetstone.errors import RecipeError, ToolError
-from whetstone.tools.foreign_schema import UndecidedError, checked_schema, problems
-from whetstone.tools.plain_text import plain
+from whetstone.tools.json_schema_validation import UndecidedError, checked_schema, find_schema_errors
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.schema import Tool, parse_arguments
 
 
 def tool_from_schema(
     spec: ToolSpec, answer: Callable[[dict[str, Any]], Awaitable[Any]], *, keeps_time: bool = False
 ) -> Tool:
-    """A tool whose arguments are checked against its schema.
+    """Return a tool whose arguments are validated against its JSON Schema.
 
     Args:
-        answer: Gets the arguments as one object.
+        spec: Name, description and JSON Schema.
+        answer: Receives the arguments as one object.
+        keeps_time: See `Tool.keeps_time`.
 
     Raises:
-        RecipeError: The schema is none, or one that cannot be applied without asking elsewhere.
+        RecipeError: The schema is invalid, or refers to something outside of itself.
     """
     try:
         schema = checked_schema(spec.parameters)
     except ValueError as error:
         raise RecipeError(f"the schema of {spec.name}: {error}") from None
 
-    spec = ToolSpec(plain(spec.name), plain(spec.description), _plain_in(spec.parameters))
+    spec = ToolSpec(sanitize_text(spec.name), sanitize_text(spec.description), _plain_in(spec.parameters))
 
     async def function(**arguments: Any) -> Any:
         return await answer(arguments)
@@ -40,11 +42,11 @@ def tool_from_schema(
 def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
     values = parse_arguments(spec.name, arguments)
     try:
-        found = problems(schema, values)
+        errors = find_schema_errors(schema, values)
     except UndecidedError as error:
         raise ToolError(f"{spec.name}: whether the arguments fit cannot be told: {error}") from None
-    if found:
-        raise ToolError(f"{spec.name}: {'; '.join(found)}")
+    if errors:
+        raise ToolError(f"{spec.name}: {'; '.join(errors)}")
     unknown = values.keys() - spec.properties.keys()
     if unknown and spec.properties and "additionalProperties" not in spec.parameters:
         raise ToolError(f"{spec.name}: there is no argument {', '.join(sorted(unknown))}")
@@ -52,9 +54,9 @@ def _bound(spec: ToolSpec, schema: str, arguments: str) -> dict[str, Any]:
 
 
 def _plain_in(value: Any) -> Any:
-    """A schema whose texts are only text."""
+    """Return a schema without control characters in its texts."""
     if isinstance(value, str):
-        return plain(value)
+        return sanitize_text(value)
     if isinstance(value, Mapping):
-        return {plain(str(key)): _plain_in(inner) for key, inner in value.items()}
+        return {sanitize_text(str(key)): _plain_in(inner) for key, inner in value.items()}
     return [_plain_in(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,11 +1,11 @@
-"""Which connection to an MCP server does an episode get? One all have, one started ahead, or one of its own.
+"""Connections to MCP servers: shared by all episodes, prewarmed, or one per episode.
 
-A server that was started costs seconds and a core before it answers. So one that remembers nothing is shared by all
-episodes; of one that remembers, each episode has its own, which was started while another was played, and no two start
-where there is no core for them.
+Starting a server takes seconds of a core. A server without state is therefore shared by all episodes. With state, each
+episode has its own server, which was started while another episode ran. At most one server per core starts at a time.
 
-Easy to get wrong: the SDK's connection belongs to the task that opened it. So each lives in a task of its own, and
-episodes, whose tasks come and go, only send to it.
+Note:
+    A connection of the SDK belongs to the asyncio task that opened it. Each connection therefore has a dedicated task,
+    to which the short-lived tasks of episodes only send requests.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 
 import httpx2
 
-from whetstone.errors import InfrastructureError, ToolError, explained, innermost
-from whetstone.network import Answer
+from whetstone.errors import InfrastructureError, ToolError, root_exception, summarize_exception
+from whetstone.network import BoundedResponse
 from whetstone.tools.backend_failures import BackendError
-from whetstone.tools.blame import blamed
-from whetstone.tools.mcp_sdk import sdk
+from whetstone.tools.mcp_sdk import load_sdk
 from whetstone.tools.mcp_transports import UNAVAILABLE, HttpTransport, ProcessTransport
+from whetstone.tools.server_health import classify_failure
 
 _MOST_TOOLS = 2000
-"""Of a server; one that lists more pages than that does not end."""
+"""Maximum number of tools of a server; a longer list is treated as endless."""
 
 
 class ServerEndedError(InfrastructureError):
-    """A server ended while it started or answered; the call may have brought that about."""
+    """A server ended during its start or during a call; the call may have caused it."""
 
 
 class Connection:
-    """A client in a task of its own.
+    """An MCP client in a dedicated asyncio task.
 
     Args:
         server: A transport, or a server of the SDK in this process.
-        turn: Held while it starts.
-        seconds: How long starting may take, from when it is its turn.
+        turn: Semaphore that is held during the start.
+        seconds: Time limit of the start, without the wait for the semaphore.
     """
 
     def __init__(self, server: Any, *, turn: asyncio.Semaphore, seconds: float) -> None:
@@ -53,14 +53,14 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether nobody can be asked over it any more."""
+        """Whether the connection is closed."""
         return self._life.done()
 
     async def listed(self) -> list[Any]:
-        """Every tool, page by page; asked once.
+        """Return all tools, fetched page by page and only once.
 
         Raises:
-            InfrastructureError: The server does not start, is gone, or does not come to an end.
+            InfrastructureError: The server does not start, is gone, or sends an endless list.
         """
         client = await asyncio.shield(self._client)
         if self._tools is None or (self._tools.done() and (self._tools.cancelled() or self._tools.exception())):
@@ -77,10 +77,10 @@ class Connection:
             ToolError: The server rejects the call.
         """
         client = await asyncio.shield(self._client)
-        return await self._asked(client.call_tool(name, dict(arguments)))
+        return await self._request(client.call_tool(name, dict(arguments)))
 
     async def end(self) -> None:
-        """Hang up and wait until that is done."""
+        """Close the connection and wait until it is closed."""
         self._over.set()
         if not self._client.done():
             self._life.cancel()
@@ -90,7 +90,7 @@ class Connection:
         try:
             await turn.acquire()
             try:
-                async with asyncio.timeout(seconds) as starting, sdk().Client(server) as client:
+                async with asyncio.timeout(seconds) as starting, load_sdk().Client(server) as client:
                     starting.reschedule(None)
                     turn.release()
                     self._client.set_result(client)
@@ -104,31 +104,31 @@ class Connection:
             self._failed("was hung up before it answered")
         except Exception as error:
             if isinstance(server, ProcessTransport):
-                why = server.last_error or (explained(error) if isinstance(error, OSError) else "")
+                why = server.last_error or (summarize_exception(error) if isinstance(error, OSError) else "")
                 self._failed(f"ended before it answered{why and f': {why}'}", ServerEndedError)
             else:
-                self._failed(f"no connection: {explained(error)}")
+                self._failed(f"no connection: {summarize_exception(error)}")
 
     def _failed(self, why: str, kind: type[InfrastructureError] = InfrastructureError) -> None:
         if not self._client.done():
             self._client.set_exception(kind(why))
-            self._client.exception()  # whoever waits is told; where nobody does, it is no news
+            self._client.exception()  # waiting callers receive it; without any, asyncio must not log it as unretrieved
 
     async def _list(self, client: Any) -> list[Any]:
-        found, cursor, cursors = [], None, {None}
+        tools, cursor, cursors = [], None, {None}
         while True:
-            page = await self._asked(client.list_tools(cursor=cursor))
-            found += page.tools
+            page = await self._request(client.list_tools(cursor=cursor))
+            tools += page.tools
             cursor = page.next_cursor
             if cursor is not None and cursor in cursors:
                 raise InfrastructureError(f"its list of tools does not end: it sends the cursor {cursor[:40]!r} again")
             cursors.add(cursor)
-            if len(found) > _MOST_TOOLS:
+            if len(tools) > _MOST_TOOLS:
                 raise InfrastructureError(f"it lists more than {_MOST_TOOLS} tools")
             if cursor is None:
-                return found
+                return tools
 
-    async def _asked(self, question: Any) -> Any:
+    async def _request(self, question: Any) -> Any:
         if self.over:
             question.close()
             raise InfrastructureError("MCP: the connection is closed")
@@ -141,45 +141,47 @@ class Connection:
                 return asking.result()
             cause: BaseException = ServerEndedError("MCP: the server ended in the middle of a call")
         except Exception as error:
-            cause = innermost(error)
+            cause = root_exception(error)
         finally:
             asking.cancel()
-        ended = self.over or (isinstance(cause, sdk().MCPError) and cause.code == sdk().types.CONNECTION_CLOSED)
+        ended = self.over or (
+            isinstance(cause, load_sdk().MCPError) and cause.code == load_sdk().types.CONNECTION_CLOSED
+        )
         if http is not None and (http.lost or (ended and http.requests == sent)):
             await self.end()
             raise InfrastructureError(f"MCP: the session is lost: {http.lost or 'the server closed it'}")
-        if isinstance(cause, sdk().MCPError):
+        if isinstance(cause, load_sdk().MCPError):
             if cause.code == UNAVAILABLE:
                 failure = f"MCP: {cause.message}"
                 raise BackendError(
-                    failure, blame=functools.partial(blamed, failure, self._answer_plainly), **cause.data
+                    failure, blame=functools.partial(classify_failure, failure, self._answer_plainly), **cause.data
                 ) from None
             raise ServerEndedError(f"MCP: {cause.message}") if ended else ToolError(cause.message)
         if isinstance(cause, OSError | RuntimeError | httpx2.HTTPError) or _of_streams(cause):
-            raise ServerEndedError(f"MCP: {explained(cause)}")
+            raise ServerEndedError(f"MCP: {summarize_exception(cause)}")
         raise cause
 
-    async def _answer_plainly(self) -> Answer:
+    async def _answer_plainly(self) -> BoundedResponse:
         """Return whether the server still lists its tools, as a status of HTTP."""
         try:
             client = await self._client
             async with asyncio.timeout(self._seconds):
                 await client.session.list_tools()
         except Exception as error:
-            raise httpx2.RequestError(explained(error)) from None
-        return Answer(200, httpx2.Headers(), b"")
+            raise httpx2.RequestError(summarize_exception(error)) from None
+        return BoundedResponse(200, httpx2.Headers(), b"")
 
 
 class Connections:
-    """Those of one event loop; a key names a server with all it is started with."""
+    """Connections of one event loop, by a key that identifies a server and its start options."""
 
     def __init__(self) -> None:
         self.reads_only: dict[str, bool] = {}
-        """By key and the tools wanted of it, whether all of them say that they change nothing, once that is known."""
+        """By key and requested tools: whether all of them declare that they only read; set by the first listing."""
         self.started = 0
         """Connections made so far."""
         self.found_ready = 0
-        """Of those nobody else had, how many had been started ahead."""
+        """Number of per-episode connections that were prewarmed."""
         self.answered: set[str] = set()
         """Keys of servers that have listed their tools."""
         self.failures: dict[str, list[str]] = {}
@@ -193,21 +195,21 @@ class Connections:
         self._turn = asyncio.Semaphore(os.cpu_count() or 1)
 
     def learning(self, key: str) -> asyncio.Lock:
-        """Held by the episode that finds out what a server is like."""
+        """Return the lock of the episode that is the first to start or list a server."""
         return self._learning.setdefault(key, asyncio.Lock())
 
     def shared(self, key: str, start: Start) -> Connection:
-        """The one all episodes have; started anew where it is gone."""
+        """Return the shared connection; start it again if it is closed."""
         if key not in self._shared or self._shared[key].over:
             self._shared[key] = self._start(start)
         return self._shared[key]
 
     def share(self, key: str, connection: Connection) -> None:
-        """From here on, this is the one all episodes have."""
+        """Share this connection among all episodes from now on."""
         self._shared[key] = connection
 
     def own(self, key: str, start: Start) -> Connection:
-        """One nobody else has: started ahead where there is such a one."""
+        """Return a connection for one episode, prewarmed if available."""
         self._had[key] = self._had.get(key, 0) + 1
         self._open[key] = self._open.get(key, 0) + 1
         self._peak[key] = max(self._peak.get(key, 0), self._open[key])
@@ -219,13 +221,13 @@ class Connections:
         return self._start(start)
 
     def left(self, key: str) -> None:
-        """One that nobody else had is not that any more."""
+        """Record that an episode no longer uses its own connection."""
         self._open[key] -= 1
 
     def start_ahead(self, key: str, start: Start, most: int) -> None:
-        """Start one for the next episode, unless so many wait already.
+        """Start a server for the next episode, unless `most` are already waiting.
 
-        Only where episodes come one behind another: where there were more of them than at once.
+        Nothing is started until there were more episodes in total than at the same time.
         """
         if self._had.get(key, 0) <= self._peak.get(key, 0):
             return
@@ -241,13 +243,13 @@ Start = Callable[[asyncio.Semaphore], Connection]
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = weakref.WeakKeyDictionary()
 
 
-def connections() -> Connections:
-    """Those of the running loop."""
+def get_connections() -> Connections:
+    """Return the connections of the running event loop."""
     return _of_loops.setdefault(asyncio.get_running_loop(), Connections())
 
 
-def changes_nothing(tool: Any) -> bool:
-    """Whether a listed tool declares that it only reads."""
+def is_read_only(tool: Any) -> bool:
+    """Return whether a listed tool declares that it only reads."""
     return bool(tool.annotations is not None and tool.annotations.read_only_hint)
 
 

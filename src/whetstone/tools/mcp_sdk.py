@@ -1,9 +1,9 @@
-"""What is used of the official SDK of MCP, imported once and only where it is used."""
+"""Lazy import of the official MCP SDK."""
 
 from __future__ import annotations
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 
 
 class _Sdk:
@@ -29,8 +29,8 @@ class _Sdk:
 _loaded: list[_Sdk] = []
 
 
-def sdk() -> _Sdk:
-    """What is used of the SDK, imported once and only where it is used.
+def load_sdk() -> _Sdk:
+    """Import the MCP SDK once and return the parts that are used.
 
     Raises:
         RecipeError: It is not installed.

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from whetstone.errors import explained
-from whetstone.network import MOST_BYTES, no_more_than, trusted
-from whetstone.tools.mcp_sdk import sdk
+from whetstone.errors import summarize_exception
+from whetstone.network import MAX_RESPONSE_BYTES, limit_response_bytes, ssl_context
+from whetstone.tools.mcp_sdk import load_sdk
 
 UNAVAILABLE = -31_500
 """Code of a JSON-RPC error for a status of HTTP; outside the range that JSON-RPC reserves."""
@@ -54,14 +54,16 @@ class HttpTransport:
 
     async def _open(self) -> Any:
         if self._uses_sse:
-            connecting = sdk().sse_client(self.url, httpx_client_factory=self._make_client)
+            connecting = load_sdk().sse_client(self.url, httpx_client_factory=self._make_client)
             streams = await self._stack.enter_async_context(connecting)
             self._incoming = streams[0]
             return streams
         # no response is longer than it may be
-        client = _Client(self, httpx2.Timeout(30.0, read=300.0), {"response": [no_more_than(MOST_BYTES)]})
+        client = _Client(
+            self, httpx2.Timeout(30.0, read=300.0), {"response": [limit_response_bytes(MAX_RESPONSE_BYTES)]}
+        )
         await self._stack.enter_async_context(client)
-        return await self._stack.enter_async_context(sdk().streamable_http_client(self.url, http_client=client))
+        return await self._stack.enter_async_context(load_sdk().streamable_http_client(self.url, http_client=client))
 
     def _make_client(self, *, timeout: Any, **_: Any) -> _Client:
         return _Client(self, timeout)
@@ -92,7 +94,7 @@ class _Client(httpx2.AsyncClient):
 
     def __init__(self, owner: HttpTransport, timeout: Any, hooks: Mapping[str, list[Any]] | None = None) -> None:
         headers = {"Accept-Encoding": "identity"}
-        super().__init__(timeout=timeout, headers=headers, verify=trusted(), event_hooks=hooks)
+        super().__init__(timeout=timeout, headers=headers, verify=ssl_context(), event_hooks=hooks)
         self._owner = owner
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -103,7 +105,7 @@ class _Client(httpx2.AsyncClient):
         try:
             response = await super().send(request, **options)
         except _NEVER_SENT as error:
-            self._owner.lost = explained(error)
+            self._owner.lost = summarize_exception(error)
             raise
         return response if response.status_code < 400 else await self._owner.read_failure(request, response)
 
@@ -118,9 +120,9 @@ class ProcessTransport:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, is_quiet: bool = False) -> None:
         first, *rest = command
         variables = {"PYTHONHASHSEED": "0", **environment}  # a set is listed in the same order by every process
-        server = sdk().StdioServerParameters(command=first, args=rest, env=variables)
+        server = load_sdk().StdioServerParameters(command=first, args=rest, env=variables)
         self._errors = tempfile.TemporaryFile("w+", errors="replace") if is_quiet else None  # noqa: SIM115 - kept
-        self._streams = sdk().stdio_client(server, errlog=self._errors or _standard_error())
+        self._streams = load_sdk().stdio_client(server, errlog=self._errors or _standard_error())
 
     async def __aenter__(self) -> Any:
         return await self._streams.__aenter__()

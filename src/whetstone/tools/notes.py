@@ -1,4 +1,4 @@
-"""Notes an agent writes for itself, kept beside the conversation: they outlast its folding and summaries."""
+"""Notes that an agent writes for itself; they survive folding and summaries of the conversation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whetstone.tools.protocol import Episode
 
 
 class Notes:
-    """A notebook for the length of an episode: `write_note`, `read_notes`, `delete_note`.
+    """A notebook per episode: `write_note`, `read_notes`, `delete_note`.
 
     Args:
         max_notes: Maximum number of notes.
@@ -24,7 +24,7 @@ class Notes:
         self._next = 1
 
     def open(self, episode: Episode) -> None:
-        """Begin with an empty notebook."""
+        """Start the episode with an empty notebook."""
         self.notes, self._next = {}, 1
 
     async def write_note(self, text: str) -> str:
@@ -48,8 +48,8 @@ class Notes:
             words: Words that must stand in a note; empty for all.
         """
         wanted = set(re.findall(r"\w+", words.lower()))
-        found = [f"{n}: {note}" for n, note in self.notes.items() if wanted <= set(re.findall(r"\w+", note.lower()))]
-        return "\n".join(found) or "there are no such notes"
+        notes = [f"{n}: {note}" for n, note in self.notes.items() if wanted <= set(re.findall(r"\w+", note.lower()))]
+        return "\n".join(notes) or "there are no such notes"
 
     async def delete_note(self, number: int) -> str:
         """Throw a note away.

@@ -1,8 +1,9 @@
-"""A specification of a web service (OpenAPI 3) as tools: one for each operation.
+"""OpenAPI 3 specification of a web service as tools, one per operation.
 
-Easy to get wrong: where an argument goes. Path, query, header, cookie and body are one flat object for the model; the
-specification says which is which. A body that is an object gives its fields, another is the argument `body`; it is sent
-as JSON, as a form, in parts, or as the text it is.
+Note:
+    For the model, the parameters of path, query, header, cookie and body are one flat object; the specification
+    determines where each is sent. The fields of an object body are separate arguments, and any other body is the
+    argument `body`. It is sent as JSON, as a form, as multipart, or as plain text.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from urllib.parse import quote
 import httpx2
 
 from whetstone.chat.message import Text, ToolSpec
-from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
-from whetstone.network import Answer, NotPublicError, PublicTransport, asked
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, summarize_exception
+from whetstone.network import BoundedResponse, NotPublicError, PublicTransport, fetch_bounded
 from whetstone.recipe.yaml_text import yaml_document
 from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
-from whetstone.tools.blame import UNSAID, blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool
+from whetstone.tools.server_health import UNSAID, classify_failure
 from whetstone.tools.side_effects import effect_of_method
 
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -40,18 +41,18 @@ _PARAMETERS = ("path", "query", "header", "cookie")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is done where, and where each argument goes."""
+    """An operation, and where each argument is sent."""
 
     spec: ToolSpec
     method: str
     path: str
     places: Mapping[str, str]
-    """By argument: `path`, `query`, `header`, `cookie`, `body` for a field of it, `file` for one that is a file,
-    `whole` for all of it."""
+    """Location by argument: `path`, `query`, `header`, `cookie`, `body` for a field, `file` for a field that is a file,
+    `whole` for the whole body."""
     media: str = "application/json"
-    """What the body is sent as."""
+    """Media type of the body."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By argument: the name that is sent, if another argument has that name."""
+    """By argument: the name in the request, if another argument has that name."""
 
 
 class OpenApi:
@@ -59,13 +60,13 @@ class OpenApi:
 
     Args:
         file: The specification, JSON or YAML.
-        url: Where the service is; null: the specification's first server, which is then at a public address.
+        url: Address of the service; null: the specification's first server, which must have a public address.
         include: Names of the operations to include; null: all.
-        headers: Sent with each request, such as credentials; the model does not see them.
-        timeout_seconds: How long a request may take.
+        headers: Headers of each request, such as credentials; the model does not see them.
+        timeout_seconds: Time limit of a request.
 
-    A request that fails (connection, timeout, status 429 and 5xx) is sent again; then it is the model's outcome if the
-    service's address still answers with a status below 500, except for 429.
+    A request that fails (connection, timeout, status 429 and 5xx) is sent again. After the last attempt, it is the
+    model's failure if the service's address still answers with a status below 500, except for 429.
 
     Raises:
         RecipeError: The file cannot be read, has no operation of a name in `include`, or there is no address.
@@ -85,44 +86,44 @@ class OpenApi:
         document = _read(Path(file))
         self.url = (url or _first_server(document)).rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            raise RecipeError(f"openapi: {file} names no address; give one as `url`")
+            raise RecipeError(f"openapi: {file} has no server address; set `url`")
         self._said = url is not None
         self.headers, self.timeout_seconds = headers or {}, timeout_seconds
-        self.operations = {operation.spec.name: operation for operation in operations_of(document)}
+        self.operations = {operation.spec.name: operation for operation in list_operations(document)}
         if include is not None:
             missing = set(include) - self.operations.keys()
             if missing:
-                there = ", ".join(self.operations)
-                raise RecipeError(f"openapi: no operation {', '.join(sorted(missing))}; there are: {there}")
+                known = ", ".join(self.operations)
+                raise RecipeError(f"openapi: no operation {', '.join(sorted(missing))}; there are: {known}")
             self.operations = {name: self.operations[name] for name in include}
 
     def tools(self) -> list[Tool]:
-        """One for each operation."""
+        """Return one tool per operation."""
         return [self._tool(operation) for operation in self.operations.values()]
 
     def _tool(self, operation: Operation) -> Tool:
         async def answer(arguments: dict[str, Any]) -> Result:
-            return await self._asked(operation, arguments)
+            return await self._request(operation, arguments)
 
         return replace(tool_from_schema(operation.spec, answer), effects=effect_of_method(operation.method))
 
     def _client(self) -> httpx2.AsyncClient:
-        transport = PublicTransport(also=lambda host: self._said)
+        transport = PublicTransport(is_allowed=lambda host: self._said)
         return httpx2.AsyncClient(timeout=self.timeout_seconds, transport=transport, trust_env=False)
 
     def _blame(self, failure: str) -> Callable[[], Awaitable[ToolError | InfrastructureError]]:
         """Return the function that attributes a failure by a plain request to the service's address."""
 
-        async def ask_plainly() -> Answer:
+        async def ask_plainly() -> BoundedResponse:
             async with self._client() as client:
-                return await asked(client, "GET", self.url, seconds=self.timeout_seconds)
+                return await fetch_bounded(client, "GET", self.url, seconds=self.timeout_seconds)
 
-        return functools.partial(blamed, failure, ask_plainly)
+        return functools.partial(classify_failure, failure, ask_plainly)
 
-    async def _asked(self, operation: Operation, arguments: dict[str, Any]) -> Result:
+    async def _request(self, operation: Operation, arguments: dict[str, Any]) -> Result:
         path, query, headers, cookies = operation.path, {}, dict(self.headers), []
         body: dict[str, Any] = {}
-        whole: Any = None
+        whole_body: Any = None
         for argument, value in arguments.items():
             place, name = operation.places.get(argument, "body"), operation.names.get(argument, argument)
             if place == "path":
@@ -136,7 +137,7 @@ class OpenApi:
             elif place == "cookie":
                 cookies.append(f"{name}={quote(str(value), safe='')}")
             elif place == "whole":
-                whole = value
+                whole_body = value
             else:
                 body[name] = value  # a field of it, or a file in it
         for step in set(path.split("/")) & {".", ".."}:  # a way to another operation, with this one's rights
@@ -145,10 +146,10 @@ class OpenApi:
             headers["Cookie"] = "; ".join(cookies)
         async with self._client() as client:
             try:
-                sent = _sent(operation, whole, body)
+                sent = _format_body(operation, whole_body, body)
                 if "content" in sent:
                     headers["Content-Type"] = operation.media
-                said = await asked(
+                response = await fetch_bounded(
                     client,
                     operation.method,
                     f"{self.url}{path}",
@@ -158,35 +159,35 @@ class OpenApi:
                     **sent,
                 )
             except NotPublicError as error:
-                raise InfrastructureError(f"{error}; where that is right, give the address as `url`") from None
+                raise InfrastructureError(f"{error}; if this is intended, set the address as `url`") from None
             except UNSAID as error:
-                raise ToolError(explained(error)) from None
+                raise ToolError(summarize_exception(error)) from None
             except httpx2.HTTPError as error:
-                failure = explained(error)
+                failure = summarize_exception(error)
                 raise BackendError(failure, was_sent=is_sent(error), blame=self._blame(failure)) from None
-        if is_retryable(said.status):
-            failure, after = f"status {said.status}: {said.text}", said.headers.get("retry-after")
-            raise BackendError(failure, status=said.status, retry_after=after, blame=self._blame(failure))
-        text = said.text or f"[status {said.status}, nothing was said]"
-        if said.status >= 400:
-            return Result((Text(f"error: status {said.status}: {text}"),), "tool_error")
+        if is_retryable(response.status):
+            failure, after = f"status {response.status}: {response.text}", response.headers.get("retry-after")
+            raise BackendError(failure, status=response.status, retry_after=after, blame=self._blame(failure))
+        text = response.text or f"[status {response.status}, nothing was said]"
+        if response.status >= 400:
+            return Result((Text(f"error: status {response.status}: {text}"),), "tool_error")
         return Result((Text(text),))
 
 
-def operations_of(document: Mapping[str, Any]) -> list[Operation]:
-    """Every operation, named by its `operationId`, or by what it does where."""
-    found = []
+def list_operations(document: Mapping[str, Any]) -> list[Operation]:
+    """Return all operations, named by `operationId`, or by method and path."""
+    operations = []
     for path, item in _mapping(document.get("paths") or {}).items():
         if not str(path).startswith("/"):  # it would be another host's: `https://shop.org` `@evil.net/`
-            raise RecipeError(f"openapi: a path begins with /, got {str(path)[:60]!r}")
+            raise RecipeError(f"openapi: a path must start with /, got {str(path)[:60]!r}")
         for method in _METHODS:
             if method in _mapping(item):
                 try:
-                    found.append(_operation(_References(document), str(path), method, item))
+                    operations.append(_operation(_References(document), str(path), method, item))
                 except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-                    said = f"{type(error).__name__}: {error}"
-                    raise RecipeError(f"openapi: {method} {path} is not declared as OpenAPI 3 has it: {said}") from None
-    return found
+                    reason = f"{type(error).__name__}: {error}"
+                    raise RecipeError(f"openapi: {method} {path} is not valid in OpenAPI 3: {reason}") from None
+    return operations
 
 
 def _first_server(document: Mapping[str, Any]) -> str:
@@ -197,7 +198,7 @@ def _first_server(document: Mapping[str, Any]) -> str:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise RecipeError(f"openapi: keys and values were to be here, got {str(value)[:80]!r}")
+        raise RecipeError(f"openapi: a mapping is expected, got {str(value)[:80]!r}")
     return value
 
 
@@ -238,12 +239,12 @@ def _operation(references: _References, path: str, method: str, item: Mapping[st
             schema = schema if typed else {"type": "string", **schema}
             declare("body", "whole", schema, is_required=bool(body.get("required")))
     parameters = {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}
-    said = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
-    return Operation(ToolSpec(tool, said, parameters), method.upper(), path, places, media, names)
+    description = "\n".join(filter(None, (declared.get("summary"), declared.get("description"))))
+    return Operation(ToolSpec(tool, description, parameters), method.upper(), path, places, media, names)
 
 
 def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    """(what a body is sent as, its declaration): as JSON where that is taken, else as a form, in parts, or as text."""
+    """Return (media type of a body, its declaration): JSON if accepted, else a form, multipart, or text."""
     for media, declared in content.items():
         plain = media.partition(";")[0].strip().lower()
         if plain == _JSON or plain.endswith("+json"):
@@ -256,7 +257,7 @@ def _media(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(the fields of an object, those it must have), of all it is put together from; none of what is no object."""
+    """Return (fields of an object, names of required fields), `allOf` included; both are empty for other types."""
     if schema.get("type", "object") != "object":
         return {}, []
     fields, needed = dict(schema.get("properties", {})), list(schema.get("required", []))
@@ -274,15 +275,15 @@ def _is_file(schema: Mapping[str, Any]) -> bool:
     return schema.get("format") in ("binary", "byte") or "contentMediaType" in schema or "contentEncoding" in schema
 
 
-def _sent(operation: Operation, whole: Any, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body, as the client takes it."""
-    if whole is None and not body:
+def _format_body(operation: Operation, whole_body: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body as keyword arguments of the HTTP client."""
+    if whole_body is None and not body:
         return {}
-    if isinstance(whole, Mapping) and operation.media in (_FORM, _PARTS):
-        whole, body = None, whole
-    if operation.media == _FORM and whole is None:
+    if isinstance(whole_body, Mapping) and operation.media in (_FORM, _PARTS):
+        whole_body, body = None, whole_body
+    if operation.media == _FORM and whole_body is None:
         return {"data": {name: _plain(value) for name, value in body.items()}}
-    if operation.media == _PARTS and whole is None:
+    if operation.media == _PARTS and whole_body is None:
         parts = []
         files = {operation.names.get(name, name) for name, place in operation.places.items() if place == "file"}
         for name, value in body.items():
@@ -291,10 +292,10 @@ def _sent(operation: Operation, whole: Any, body: Mapping[str, Any]) -> dict[str
                 parts.append((name, (name if name in files else None, text.encode())))
         return {"files": parts}
     if operation.media == _JSON:
-        return {"json": whole if whole is not None else body}
-    if operation.media.endswith("+json") or whole is None:
-        return {"content": json.dumps(whole if whole is not None else body).encode()}
-    return {"content": str(whole).encode()}
+        return {"json": whole_body if whole_body is not None else body}
+    if operation.media.endswith("+json") or whole_body is None:
+        return {"content": json.dumps(whole_body if whole_body is not None else body).encode()}
+    return {"content": str(whole_body).encode()}
 
 
 def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
@@ -302,24 +303,24 @@ def _about(parameter: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _References:
-    """A specification whose parts refer to one another.
+    """Resolver of `$ref` in a specification.
 
     Args:
-        document: All of it.
+        document: The whole specification.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document, self.left = document, _MOST_VALUES
 
     def resolved(self, value: Any, depth: int = 0) -> Any:
-        """A value without references; a schema that holds itself ends as anything.
+        """Return a value without references; a recursive schema ends as one that accepts anything.
 
         Raises:
-            RecipeError: A reference leads nowhere, or they hold one another so often that there is no end to it.
+            RecipeError: A reference has no target, or the expansion is too large.
         """
         self.left -= 1
         if self.left < 0:
-            raise RecipeError(f"openapi: an operation of more than {_MOST_VALUES} values, references written out")
+            raise RecipeError(f"openapi: an operation with more than {_MOST_VALUES} values, references expanded")
         if isinstance(value, Mapping):
             if depth > _MOST_DEPTH:
                 return {}
@@ -335,13 +336,13 @@ class _References:
         for step in reference.removeprefix("#/").split("/"):
             key = step.replace("~1", "/").replace("~0", "~")
             if not isinstance(target, Mapping) or key not in target:
-                raise RecipeError(f"openapi: {reference} leads nowhere")
+                raise RecipeError(f"openapi: {reference}: no such reference target")
             target = target[key]
         return target
 
 
 def _as_now(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of OpenAPI 3.0 as JSON Schema writes it today: bounds that are left out are numbers, null is a type."""
+    """Convert a schema of OpenAPI 3.0 to current JSON Schema: numeric exclusive bounds, and null as a type."""
     for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if schema.get(name) is True and bound in schema:
             schema[name] = schema.pop(bound)
@@ -353,7 +354,7 @@ def _as_now(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a query holds it."""
+    """Return a value as a query parameter."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, dict) else value
@@ -366,8 +367,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise RecipeError(f"openapi: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise RecipeError(f"openapi: {path}: is not UTF-8") from None
+        raise RecipeError(f"openapi: {path}: not UTF-8") from None
     document = yaml_document(text, f"openapi: {path}", plain=True, max_characters=_LONGEST, most_nodes=1_000_000)
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3"):
-        raise RecipeError(f"openapi: {path} is no specification of OpenAPI 3")
+        raise RecipeError(f"openapi: {path}: not an OpenAPI 3 specification")
     return document

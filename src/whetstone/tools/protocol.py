@@ -1,12 +1,12 @@
-"""The seam of the tools room: what a tool may give back, and what tools of one episode may hold together.
+"""Interfaces of tools: results, the state of an episode, and optional protocols of tool classes.
 
-A tool is a typed function. Tools that remember something are the public methods of a class, made anew for each episode:
+A tool is a typed function. Tools with state are the public methods of a class, with a new object for each episode:
 
     class Basket:
         def __init__(self, *, size: int = 10) -> None: ...
         def add(self, item: str) -> str: ...
 
-Its keyword-only arguments are options in a recipe. What it may have besides, the protocols of `OPTIONAL` say.
+The keyword-only arguments are options in a recipe. The protocols in `OPTIONAL` are optional.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from whetstone.capabilities import implements_protocol, protocol_members
 from whetstone.chat.message import Image, Text
-from whetstone.contracts import fulfils, names_of
 from whetstone.errors import InfrastructureError
 from whetstone.provenance import Provenance
 from whetstone.tools.side_effects import DeclaresEffects
@@ -54,121 +54,124 @@ class ToolUnavailable(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What tools of one episode know of it, and share."""
+    """State that the tools of one episode receive and share."""
 
     task: Task
     seed: int
     shared: dict[str, Any] = field(default_factory=dict)
-    """By name, what one tool has made and others use, too: the folder of a sandbox."""
+    """Objects that one tool creates and others use, by name, such as the folder of a sandbox."""
 
 
-# ------------------------------------------------------------ what may be there besides; users and worlds have some
+# ------------------------------------------------ optional protocols, also of simulated users and environments
 
 
 @runtime_checkable
 class OffersTools(Protocol):
-    """Tools that are not the public methods."""
+    """A class whose tools are not its public methods."""
 
     def tools(self) -> Iterable[Any]:
-        """Typed functions; asked at making, behind `open`, and behind each call where they are `changing`."""
+        """Return typed functions; called after construction, after `open`, and after each call if `changing` is
+        true."""
         ...
 
 
 @runtime_checkable
-class Opens(Protocol):
-    """What has to be there before the first call."""
+class HasOpen(Protocol):
+    """A class that prepares something before the first call."""
 
     def open(self, episode: Episode) -> Awaitable[None] | None:
-        """An episode begins; plain or async, once before the first call.
+        """Start an episode; sync or async, called once before the first call.
 
         Raises:
-            InfrastructureError: What it stands on is not there.
+            InfrastructureError: A resource that the tool requires is not available.
         """
         ...
 
 
 @runtime_checkable
-class Closes(Protocol):
-    """Something is held, and let go of."""
+class HasClose(Protocol):
+    """A class that holds resources."""
 
     def close(self) -> Awaitable[None] | None:
-        """Let go of it; plain or async, once behind the last use, on every path."""
+        """Release the resources; sync or async, called once after the last use, also after failures."""
         ...
 
 
 @runtime_checkable
 class GivesVerdict(Protocol):
-    """It can tell what became of an episode."""
+    """A class that judges the outcome of an episode."""
 
     def verdict(self) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any]:
-        """A mapping with `success`, `score` and whatever else was counted; plain or async, asked once behind the last
-        turn, whoever ended the episode. It is kept with the trajectory."""
+        """Return a mapping with `success`, `score` and other counts; sync or async.
+
+        Called once after the last turn, whatever ended the episode. The mapping is stored with the trajectory.
+        """
         ...
 
 
 @runtime_checkable
-class Charges(Protocol):
-    """Calls have a price."""
+class HasCost(Protocol):
+    """A class that sets prices of calls."""
 
     def charge(self, name: str) -> tuple[str, float]:
-        """(why it cannot be paid for, empty where it can; what it costs), asked before each call of any tool."""
+        """Return (reason for a refusal, empty if none; cost); called before each call of any tool."""
         ...
 
 
 @runtime_checkable
 class Priced(Protocol):
-    """Prices by the names of tools, which have to be there."""
+    """A class with prices by tool name; each named tool must exist."""
 
     prices: Mapping[str, float]
 
 
 @runtime_checkable
-class Changing(Protocol):
-    """Tools may come and go."""
+class DynamicTools(Protocol):
+    """A class whose set of tools can change."""
 
     changing: bool
-    """True where `tools()` is not always the same: it is read anew behind each call."""
+    """Whether the result of `tools()` can change: if true, it is called again after each call."""
 
 
 @runtime_checkable
-class MustAgree(Protocol):
-    """It shares something with other tools."""
+class SharedOptions(Protocol):
+    """A class that shares something with other tools."""
 
     must_agree: Mapping[str, Any]
-    """By name, the options that all which share it must have alike."""
+    """Options by name that must be equal in all classes that share the object."""
 
 
 @runtime_checkable
 class Replayable(Protocol):
-    """It says whether it can be led to the same place again; what says nothing can."""
+    """A component that declares whether its state can be reproduced; without a declaration, it can."""
 
     replayable: bool
-    """False where the same calls or actions do not lead there."""
+    """Whether the same calls or actions lead to the same state."""
 
 
 @runtime_checkable
 class Stateless(Protocol):
-    """It says whether it remembers anything; what says nothing does."""
+    """A component that declares whether it has state; without a declaration, it has."""
 
     stateless: bool
-    """True where an answer depends on its call, or action, alone: an episode that was cut off by a kill then goes on
-    behind its recorded turns without playing them again."""
+    """Whether a response depends only on its call or action. An interrupted episode then resumes after its recorded
+    turns without a replay."""
 
 
 @runtime_checkable
-class Declares(Protocol):
-    """Models get used to how it works."""
+class HasSemantics(Protocol):
+    """A class with behavior that a policy adapts to in training."""
 
     declared: Mapping[str, str]
-    """By name, how: how long variables last."""
+    """Behavior by name, such as how long variables persist."""
 
 
 @runtime_checkable
 class ListsEveryTool(Protocol):
-    """Tools that are not on offer all the time."""
+    """An object whose available tools change during an episode, and that can list all of them."""
 
     def every_tool(self) -> Iterable[Any]:
-        """Return all tools that can come on offer."""
+        """Return all tools that can become available."""
         ...
 
 
@@ -181,29 +184,29 @@ class DeclaresProvenance(Protocol):
 
 
 OPTIONAL = (
-    OffersTools, Opens, Closes, GivesVerdict, Charges, Priced, Changing, MustAgree, Replayable, Stateless, Declares,
-    DeclaresEffects, ListsEveryTool, DeclaresProvenance,
+    OffersTools, HasOpen, HasClose, GivesVerdict, HasCost, Priced, DynamicTools, SharedOptions, Replayable, Stateless,
+    HasSemantics, DeclaresEffects, ListsEveryTool, DeclaresProvenance,
 )  # fmt: skip
-"""What a class of tools may have."""
-LIFETIME = names_of(OffersTools, Opens, Closes, GivesVerdict, Charges, ListsEveryTool)
-"""Public methods of a class of tools that are none."""
+"""Optional protocols of a tool class."""
+LIFETIME = protocol_members(OffersTools, HasOpen, HasClose, GivesVerdict, HasCost, ListsEveryTool)
+"""Public methods of a tool class that are not tools."""
 
 
 def replayable(part: object) -> bool:
-    """Whether the same calls, or actions, lead to the same place again."""
-    return not fulfils(part, Replayable) or part.replayable
+    """Return whether the same calls or actions lead to the same state."""
+    return not implements_protocol(part, Replayable) or part.replayable
 
 
 def stateless(part: object) -> bool:
-    """Whether an answer depends on the call, or action, alone."""
-    return fulfils(part, Stateless) and part.stateless
+    """Return whether a response depends only on its call or action."""
+    return implements_protocol(part, Stateless) and part.stateless
 
 
-def provenance_of(*parts: object) -> Provenance:
+def find_provenance(*parts: object) -> Provenance:
     """Return the first provenance other than `sampled` that one of the parts of an episode declares.
 
     Raises:
         ValueError: A part declares a value that is not a provenance.
     """
-    declared = (Provenance(part.provenance) for part in parts if fulfils(part, DeclaresProvenance))
+    declared = (Provenance(part.provenance) for part in parts if implements_protocol(part, DeclaresProvenance))
     return next((each for each in declared if each is not Provenance.SAMPLED), Provenance.SAMPLED)

@@ -1,8 +1,9 @@
-"""Python, a shell and files, in a sandbox: those named together share an episode's folder.
+"""Sandbox tools: Python, a shell and files. Tools in the same recipe share the folder of the episode.
 
-Easy to get wrong: whether variables live from call to call is something models learn. One that was taught that they do
-runs into missing names where they do not; the other way round it writes everything anew. So it is said in the tool's
-description, chosen in the recipe, and kept with every trajectory (`declared`).
+Note:
+    Models learn whether variables persist between calls. A model trained with persistence accesses missing names
+    without it; a model trained without it defines everything again. The setting is therefore in the tool's
+    description and in the recipe, and is recorded with every trajectory (`declared`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from whetstone.plugins import OptionError
 from whetstone.sandbox import Ending, Isolation, Limits, Outcome, Session, shared_sandbox
 from whetstone.sandbox.host_paths import remove_host_paths
 from whetstone.tools.protocol import Episode, Result
-from whetstone.tools.protocol import Outcome as Said
+from whetstone.tools.protocol import Outcome as Status
 from whetstone.tools.schema import Tool, tool_from_function
 
 Persistence = Literal["persistent", "reset"]
@@ -31,7 +32,7 @@ _KEPT = {
 
 
 class _InSandbox:
-    """What tools of an episode's session share: the first that is opened makes it, and the others find it."""
+    """Base of tools that share the session of an episode; the tool that is opened first creates it."""
 
     def __init__(
         self,
@@ -44,13 +45,15 @@ class _InSandbox:
     ) -> None:
         for path in files or ():
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-                raise OptionError("files", f"{path} is not in the folder of the episode; a path below it")
+                raise OptionError("files", f"{path} is outside of the folder of the episode; use a relative path")
         for module in preload if not container else ():
             if importlib.util.find_spec(module.partition(".")[0]) is None:
-                raise OptionError("preload", f"there is no module {module}")
-        self._pool = shared_sandbox(sandbox, tuple(preload), tuple(container))  # said before anything begins
+                raise OptionError("preload", f"no module named {module}")
+        self._pool = shared_sandbox(
+            sandbox, tuple(preload), tuple(container)
+        )  # reports an error before anything starts
         self.effects = None if container or sandbox == Isolation.UNSAFE else "read"
-        """Effect of the code; unknown if a container of the user's or nothing confines it."""
+        """Effect of the code; unknown with a custom container or without isolation."""
         self._limits, self._persistence, self._files = limits or Limits(), persistence, files or {}
         self.must_agree = {
             "sandbox": sandbox,
@@ -62,7 +65,7 @@ class _InSandbox:
         self._session: Session | None = None
 
     async def open(self, episode: Episode) -> None:
-        """Begin with a clean interpreter, and the files there are."""
+        """Start with a clean interpreter and the configured files."""
         session: Session | None = episode.shared.get("session")
         if session is None:
             persistent = self._persistence == "persistent"
@@ -73,15 +76,15 @@ class _InSandbox:
         self._session = session
 
     async def close(self) -> None:
-        """End it."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
     @property
-    def _there(self) -> Session:
+    def _required_session(self) -> Session:
         if self._session is None:
-            raise InfrastructureError("the tool was called before its episode began")
+            raise InfrastructureError("the tool was called before `open`")
         return self._session
 
 
@@ -91,12 +94,13 @@ class Python(_InSandbox):
     Args:
         persistence: `persistent`: variables and files live for the episode. `reset`: each call has a new interpreter
             and an empty folder.
-        sandbox: `auto`: the strongest isolation this machine offers; or one by name. `unsafe` has to be written out.
-        container: What starts a container, up to and with the Python in it, with `{guest}` and `{sockets}` where
-            folders are mounted on `/sandbox` and `/run/whetstone`.
-        limits: What a call may use; see `Limits`.
-        preload: Modules imported before the first call, beside the usual ones.
-        files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
+        sandbox: `auto`: the strongest isolation available here; or one by name. `unsafe` must be set explicitly.
+        container: Command that starts a container, up to and including its Python, with the placeholders `{guest}` and
+            `{sockets}` for folders that are mounted at `/sandbox` and `/run/whetstone`.
+        limits: Resource limits of a call; see `Limits`.
+        preload: Modules imported before the first call, in addition to the default ones.
+        files: Contents by path, present at the start of each episode. A task can add files under `files` in its private
+            data.
     """
 
     def __init__(
@@ -113,8 +117,8 @@ class Python(_InSandbox):
         self.declared = {"python": persistence}
 
     def tools(self) -> list[Tool]:
-        """The one tool."""
-        return [_described(self.python, _KEPT[self._persistence])]
+        """Return the tool."""
+        return [_add_note(self.python, _KEPT[self._persistence])]
 
     async def python(self, code: str) -> Result:
         """Run Python.
@@ -124,18 +128,18 @@ class Python(_InSandbox):
         Args:
             code: The code; it may have several lines.
         """
-        return shown_outcome(await self._there.python(code))
+        return shown_outcome(await self._required_session.python(code))
 
 
 class Shell(_InSandbox):
-    """A shell in a sandbox: one tool, `shell`. Its folder is that of `python` and `files` where they are there, too.
+    """A shell in a sandbox: one tool, `shell`. It shares its folder with `python` and `files` in the same recipe.
 
     Args:
-        persistence: As of `Python`; must be the same there.
-        sandbox: As of `Python`.
-        container: As of `Python`.
-        limits: As of `Python`.
-        preload: As of `Python`.
+        persistence: Same as for `Python`; both must be equal.
+        sandbox: Same as for `Python`.
+        container: Same as for `Python`.
+        limits: Same as for `Python`.
+        preload: Same as for `Python`.
     """
 
     def __init__(
@@ -151,9 +155,9 @@ class Shell(_InSandbox):
         self.declared = {"shell": persistence}
 
     def tools(self) -> list[Tool]:
-        """The one tool."""
-        kept = "Files and the current folder last" if self._persistence == "persistent" else "Nothing lasts"
-        return [_described(self.shell, f"{kept} from call to call.")]
+        """Return the tool."""
+        persistent = "Files and the current folder last" if self._persistence == "persistent" else "Nothing lasts"
+        return [_add_note(self.shell, f"{persistent} from call to call.")]
 
     async def shell(self, command: str) -> Result:
         """Run a command with `sh`.
@@ -161,18 +165,19 @@ class Shell(_InSandbox):
         Args:
             command: The command; it may have several lines.
         """
-        return shown_outcome(await self._there.shell(command))
+        return shown_outcome(await self._required_session.shell(command))
 
 
 class Files(_InSandbox):
-    """Looking at and changing files in a sandbox: `view`, `create`, `str_replace`, `grep`.
+    """Tools to view and edit files in a sandbox: `view`, `create`, `str_replace`, `grep`.
 
     Args:
-        sandbox: As of `Python`.
-        container: As of `Python`.
-        limits: As of `Python`.
-        preload: As of `Python`.
-        files: Contents by path, there when an episode begins; a task's own are under `files` in its private data.
+        sandbox: Same as for `Python`.
+        container: Same as for `Python`.
+        limits: Same as for `Python`.
+        preload: Same as for `Python`.
+        files: Contents by path, present at the start of each episode. A task can add files under `files` in its private
+            data.
     """
 
     def __init__(
@@ -225,20 +230,20 @@ class Files(_InSandbox):
         return await self._done("grep", pattern=pattern, path=path)
 
     async def _done(self, function: str, **arguments: str | int) -> str:
-        outcome = await self._there.folder(function, **arguments)
+        outcome = await self._required_session.folder(function, **arguments)
         if outcome.ending is not Ending.OK or outcome.value is None:
             raise ToolError(outcome.error or "no answer")
         return outcome.value
 
 
-def _described(method: Callable[..., Any], kept: str) -> Tool:
-    """The tool, which says how long things last and sees to its own time."""
+def _add_note(method: Callable[..., Any], note: str) -> Tool:
+    """Return the tool with a note on persistence in its description; the sandbox enforces its time limit."""
     tool = tool_from_function(method)
-    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n{kept}"), keeps_time=True)
+    return replace(tool, spec=replace(tool.spec, description=f"{tool.spec.description}\n{note}"), keeps_time=True)
 
 
 def shown_outcome(outcome: Outcome) -> Result:
-    """What a model is shown of a call: what was printed, then the value or the error, then pictures."""
+    """Format the outcome of a call for the model: output, then value or error, then images."""
     pieces = [outcome.output.rstrip("\n")] if outcome.output else []
     if outcome.value is not None:
         pieces.append(outcome.value)
@@ -248,7 +253,7 @@ def shown_outcome(outcome: Outcome) -> Result:
         pieces.append(f"[exit code {outcome.exit_code}]")
     failed = outcome.ending is not Ending.OK or bool(outcome.exit_code)
     late = outcome.ending in (Ending.TIMEOUT, Ending.CPU)
-    said: Said = "timeout" if late else "tool_error" if failed else "ok"
+    status: Status = "timeout" if late else "tool_error" if failed else "ok"
     images = tuple(Image(f"data:image/png;base64,{base64.b64encode(image).decode()}") for image in outcome.images)
     text = remove_host_paths("\n".join(pieces)) or ("" if images else "[nothing was printed]")
-    return Result((*((Text(text),) if text else ()), *images), said)
+    return Result((*((Text(text),) if text else ()), *images), status)

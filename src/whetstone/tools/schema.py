@@ -31,8 +31,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from whetstone.chat import ToolSpec
-from whetstone.errors import RecipeError, ToolError, said_by
-from whetstone.plain_json import to_json
+from whetstone.errors import RecipeError, ToolError, exception_text
+from whetstone.strict_json import to_json
 from whetstone.tools.side_effects import Effect, declared_effect
 
 _MOST_PROBLEMS = 5
@@ -47,22 +47,22 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function the model can call."""
+    """A function that the model can call."""
 
     spec: ToolSpec
     function: Callable[..., Any]
-    """Takes every argument by keyword."""
+    """Function that receives every argument by keyword."""
     bind: Callable[[str], dict[str, Any]]
-    """The keyword arguments in a JSON text, checked; raises ToolError that names the argument and the problem."""
+    """Parses and validates the JSON arguments; raises a ToolError that names the argument and the problem."""
     keeps_time: bool = False
-    """Whether it ends by itself when its time is over; then nobody else cuts it off."""
+    """Whether the tool enforces its own time limit; then the toolset does not."""
     binds_slowly: bool = False
-    """Whether reading arguments may take long enough to be done beside the event loop."""
+    """Whether validating arguments may take long enough to require a thread."""
     effects: Effect | None = None
     """Effect of a call outside of the episode; None: unknown."""
 
     def named(self, name: str) -> Tool:
-        """The same tool under another name."""
+        """Return the same tool under another name."""
         return replace(self, spec=replace(self.spec, name=name))
 
 
@@ -122,7 +122,7 @@ def with_integers(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Signature:
-    """How the arguments of a call become those of a function."""
+    """Mapping from the arguments of a call to those of a function."""
 
     model: type[BaseModel]
     names: dict[str, str] = field(default_factory=dict)
@@ -144,20 +144,20 @@ def _read_signature(function: Callable[..., Any], is_method: bool, name: str | N
     text, descriptions = _read_docstrings(function, inner, called)
     fields: dict[str, tuple[Any, Any]] = {}
     signature = _Signature(BaseModel)
-    parameters = _parameters_of(function, is_method, f"tool {name}")
+    parameters = _list_parameters(function, is_method, f"tool {name}")
     is_variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     for parameter in parameters:
         where = f"tool {name}: parameter {parameter.name}"
         if parameter.annotation is parameter.empty:
             raise RecipeError(f"{where} has no type; add a type, from which the model's schema is made")
-        hint = _type_of(parameter.annotation, called, where)
+        hint = _resolve_type(parameter.annotation, called, where)
         accepted: dict[str, tuple[Any, Any]] = {parameter.name: (hint, parameter.default)}
         alias = None
         if parameter.kind is parameter.VAR_POSITIONAL:
             signature.variadic = parameter.name
             accepted = {parameter.name: (list[hint], Field(default_factory=list))}  # type: ignore[valid-type]
         elif parameter.kind is parameter.VAR_KEYWORD and get_origin(hint) in _UNPACK:
-            accepted = _keys_of(get_args(hint)[0], where)
+            accepted = _list_keys(get_args(hint)[0], where)
         elif parameter.kind is parameter.VAR_KEYWORD:
             signature.accepts_extra, alias = True, _EXTRA
             accepted = {parameter.name: (dict[str, hint], Field(default_factory=dict))}  # type: ignore[valid-type]
@@ -167,26 +167,26 @@ def _read_signature(function: Callable[..., Any], is_method: bool, name: str | N
             signature.positional += (parameter.name,)
         for key, (kind, default) in accepted.items():
             with _naming(where):
-                made = _field_of(key, kind, default, descriptions.get(key), alias)
-            if made[1].alias in signature.aliases:
-                raise RecipeError(f"{where}: another parameter has the alias {made[1].alias}")
-            signature.aliases.add(made[1].alias)
+                model_field = _create_field(key, kind, default, descriptions.get(key), alias)
+            if model_field[1].alias in signature.aliases:
+                raise RecipeError(f"{where}: another parameter has the alias {model_field[1].alias}")
+            signature.aliases.add(model_field[1].alias)
             signature.names[f"p{len(fields)}"] = key
-            fields[f"p{len(fields)}"] = made
+            fields[f"p{len(fields)}"] = model_field
     try:
-        signature.model = _model_of(fields)
-        schema = _schema_of(signature)
+        signature.model = _create_model(fields)
+        schema = _create_schema(signature)
     except Exception:  # types of others define their own schema
-        for one, made in fields.items():
+        for one, model_field in fields.items():
             with _naming(f"tool {name}: parameter {signature.names[one]}"):
-                _model_of({one: made}).model_json_schema(schema_generator=_Schema)
+                _create_model({one: model_field}).model_json_schema(schema_generator=_Schema)
         raise
     return ToolSpec(name, text, schema), signature
 
 
-def _model_of(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-    made: dict[str, Any] = dict(fields)
-    model: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **made)
+def _create_model(fields: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    definitions: dict[str, Any] = dict(fields)
+    model: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
     if fields.keys() - model.model_fields.keys():
         raise TypeError("it is the type of a variable of a class")
     return model
@@ -198,11 +198,11 @@ def _naming(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        line = said_by(error).strip().partition("\n")[0]
+        line = exception_text(error).strip().partition("\n")[0]
         raise RecipeError(f"{where} has a type that JSON cannot express: {line}") from None
 
 
-def _schema_of(signature: _Signature) -> dict[str, Any]:
+def _create_schema(signature: _Signature) -> dict[str, Any]:
     schema = signature.model.model_json_schema(schema_generator=_Schema)
     schema.pop("title", None)
     properties = schema.setdefault("properties", {})
@@ -224,11 +224,11 @@ class _Schema(GenerateJsonSchema):
             encoded = super().encode_default(json.loads(to_json(dft)) if isinstance(dft, Set) else dft)
             json.dumps(encoded, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise pydantic_core.PydanticSerializationError(said_by(error)) from None
+            raise pydantic_core.PydanticSerializationError(exception_text(error)) from None
         return encoded
 
 
-def _parameters_of(function: Callable[..., Any], is_method: bool, where: str) -> list[inspect.Parameter]:
+def _list_parameters(function: Callable[..., Any], is_method: bool, where: str) -> list[inspect.Parameter]:
     """Return the parameters that a model can pass: neither `self` nor the keywords of a partial."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -251,7 +251,7 @@ def _read_docstrings(function: Any, inner: Any, called: Any) -> tuple[str, dict[
     return "\n".join(filter(None, parts)), {name.lstrip("*"): text for name, text in descriptions.items()}
 
 
-def _type_of(annotation: Any, called: Any, where: str) -> Any:
+def _resolve_type(annotation: Any, called: Any, where: str) -> Any:
     """Return the type that an annotation names; forward references are looked up in the function's module and closure.
 
     Raises:
@@ -262,7 +262,7 @@ def _type_of(annotation: Any, called: Any, where: str) -> Any:
     scope |= {parameter.__name__: parameter for parameter in getattr(plain, "__type_params__", ())}
     if inspect.isfunction(plain):
         for name, cell in zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=False):
-            with_value = _value_of(cell)
+            with_value = _read_cell(cell)
             scope |= {name: with_value} if with_value is not _ABSENT else {}
 
     def carrier() -> None: ...
@@ -271,10 +271,10 @@ def _type_of(annotation: Any, called: Any, where: str) -> Any:
     try:
         return _readable(get_type_hints(carrier, scope, include_extras=True)["type"])
     except Exception as error:  # an annotation is an expression of the tool's author
-        raise RecipeError(f"{where}: the type cannot be read: {said_by(error)}") from None
+        raise RecipeError(f"{where}: the type cannot be read: {exception_text(error)}") from None
 
 
-def _value_of(cell: Any) -> Any:
+def _read_cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # the variable is not assigned yet
@@ -319,7 +319,7 @@ def _of_key(hint: Any) -> Any:
     return _of_key(get_args(hint)[0]) if get_origin(hint) in marks else _readable(hint)
 
 
-def _keys_of(hint: Any, where: str) -> dict[str, tuple[Any, Any]]:
+def _list_keys(hint: Any, where: str) -> dict[str, tuple[Any, Any]]:
     """Return the keys of `**options: Unpack[Options]` as parameters."""
     if not typing_extensions.is_typeddict(hint):
         raise RecipeError(f"{where}: Unpack takes a TypedDict, got {hint}")
@@ -330,7 +330,7 @@ def _keys_of(hint: Any, where: str) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _field_of(name: str, hint: Any, default: Any, documented: str | None, alias: str | None) -> tuple[Any, Any]:
+def _create_field(name: str, hint: Any, default: Any, documented: str | None, alias: str | None) -> tuple[Any, Any]:
     """Return a parameter as a field of the model: its type and its default, alias and description."""
     if isinstance(default, FieldInfo):
         hint, default = Annotated[hint, default], inspect.Parameter.empty
@@ -359,12 +359,12 @@ def _call_by_position(
 
 
 def _bind(tool: str, signature: _Signature, arguments: str) -> dict[str, Any]:
-    given: Mapping[str, Any] = parse_arguments(tool, arguments)
+    values_by_name: Mapping[str, Any] = parse_arguments(tool, arguments)
     if signature.accepts_extra:
-        known = {key: value for key, value in given.items() if key in signature.aliases and key != _EXTRA}
-        given = {**known, _EXTRA: {key: value for key, value in given.items() if key not in known}}
+        known = {key: value for key, value in values_by_name.items() if key in signature.aliases and key != _EXTRA}
+        values_by_name = {**known, _EXTRA: {key: value for key, value in values_by_name.items() if key not in known}}
     try:
-        values = signature.model.model_validate_json(json.dumps(given), strict=True)
+        values = signature.model.model_validate_json(json.dumps(values_by_name), strict=True)
     except ValidationError as error:
         raise ToolError(f"{tool}: {_in_one_line(error)}") from None
     bound = {name: getattr(values, one) for one, name in signature.names.items()}
@@ -377,24 +377,24 @@ def _bind(tool: str, signature: _Signature, arguments: str) -> dict[str, Any]:
 
 
 def _in_one_line(error: ValidationError) -> str:
-    said = []
+    lines = []
     problems = error.errors(include_url=False, include_context=False)
     for problem in problems[:_MOST_PROBLEMS]:
         where = _cut(".".join(map(str, problem["loc"])).removeprefix(f"{_EXTRA}."))
         kind = problem["type"]
         if kind == "missing":
-            said.append(f"argument {where} is missing")
+            lines.append(f"argument {where} is missing")
         elif kind == "extra_forbidden":
-            said.append(f"there is no argument {where}")
+            lines.append(f"there is no argument {where}")
         elif kind == "json_invalid":
-            said.append("the arguments are not valid JSON")
+            lines.append("the arguments are not valid JSON")
         else:
-            said.append(f"argument {where}: {problem['msg'].lower()}, got {_shown(problem['input'])}")
-    more = len(problems) - len(said)
-    return "; ".join([*said, f"and {more} more"] if more > 0 else said)
+            lines.append(f"argument {where}: {problem['msg'].lower()}, got {_format_value(problem['input'])}")
+    more = len(problems) - len(lines)
+    return "; ".join([*lines, f"and {more} more"] if more > 0 else lines)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _cut(text)
 

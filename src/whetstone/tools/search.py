@@ -1,4 +1,4 @@
-"""Looking things up in a corpus of one's own: `search` finds passages, `open` shows one with what is around it."""
+"""Search in a custom corpus: `search` finds passages, `open` shows one with its neighbors."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any, Literal
 
 import httpx2
 
-from whetstone.errors import InfrastructureError, RecipeError, ToolError, explained
-from whetstone.network import Answer, asked, trusted
+from whetstone.errors import InfrastructureError, RecipeError, ToolError, summarize_exception
+from whetstone.network import BoundedResponse, fetch_bounded, ssl_context
 from whetstone.plugins import find_part
 from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
-from whetstone.tools.blame import blamed
-from whetstone.tools.index import Embedding, Hit, Index, built_index
+from whetstone.tools.corpus_index import Embedding, Hit, Index, build_index
 from whetstone.tools.schema import Tool, tool_from_function
+from whetstone.tools.server_health import classify_failure
 
 _MOST_RESULTS = 20
 _SNIPPET_CHARACTERS = 300
 
 
 class Search:
-    """Search in a folder of documents: two tools, `search` and `open`. The index is built once and kept.
+    """Search in a folder of documents: two tools, `search` and `open`. The index is built once and cached.
 
     Args:
         corpus: A folder of text, Markdown, HTML, reStructuredText and JSON Lines, or one such file.
-        embedding: A folder with an encoder, or `package.module:function` that makes vectors of texts; null: words
-            alone.
-        mode: By what passages are found; null: by both where there is an embedding, else by words.
-        words: Most words of a passage.
-        index: The folder indexes are kept in; null: with the user's caches.
+        embedding: A folder with an encoder, or `package.module:function` that maps texts to vectors; null: search only
+            by words.
+        mode: Search by `words`, `vectors` or `both`; null: both if there is an embedding, else words.
+        words: Maximum number of words per passage.
+        index: Folder of the indexes; null: the user's cache folder.
 
     Raises:
         TaskError: The corpus cannot be read.
-        RecipeError: `mode` asks for vectors and there is no embedding, or a library is not installed.
+        RecipeError: `mode` requires vectors and there is no embedding, or a library is not installed.
     """
 
     effects = "read"
@@ -50,11 +50,11 @@ class Search:
     ) -> None:
         self.mode = mode or ("both" if embedding else "words")
         if self.mode != "words" and embedding is None:
-            raise RecipeError(f"search by {self.mode} needs an `embedding`")
+            raise RecipeError(f"search: mode {self.mode} requires an `embedding`")
         self.index = _index(corpus, embedding, words, index)
 
     def tools(self) -> list[Tool]:
-        """Both tools; the second is called `open`."""
+        """Return both tools; the second is named `open`."""
         return [tool_from_function(self.search), tool_from_function(self.open_passage).named("open")]
 
     def search(self, query: str, count: int = 5) -> str:
@@ -64,12 +64,12 @@ class Search:
             query: What to look for, in a few words.
             count: How many results, up to 20.
         """
-        found: list[Hit] = {"words": self.index.by_words, "vectors": self.index.by_vectors, "both": self.index.by_both}[
+        hits: list[Hit] = {"words": self.index.by_words, "vectors": self.index.by_vectors, "both": self.index.by_both}[
             self.mode
         ](query, max(1, min(count, _MOST_RESULTS)))
-        if not found:
+        if not hits:
             return "nothing found"
-        return "\n\n".join(_shown(hit) for hit in found)
+        return "\n\n".join(_format_results(hit) for hit in hits)
 
     def open_passage(self, id: str) -> str:
         """Show a passage whole, and the ones before and behind it.
@@ -77,26 +77,26 @@ class Search:
         Args:
             id: As `search` gave it.
         """
-        passage = self.index.passage(id)
+        passage = self.index.get_passage(id)
         if passage is None:
             raise ToolError(f'there is no passage "{id}"; ids come from search')
         document, _, number = id.rpartition("#")
         around = [passage]
         if document and number.isdigit():
-            before, behind = (self.index.passage(f"{document}#{int(number) + step}") for step in (-1, 1))
-            around = [piece for piece in (before, passage, behind) if piece is not None]
+            before, after = (self.index.get_passage(f"{document}#{int(number) + step}") for step in (-1, 1))
+            around = [piece for piece in (before, passage, after) if piece is not None]
         return f"{passage.title}\n\n" + "\n\n".join(piece.text for piece in around)
 
 
 class HttpSearch:
-    """Search by a server that others run: one tool, `search`.
+    """Search by a retrieval server: one tool, `search`.
 
-    The server is asked with `POST url {"query": …, "count": …}` and answers with `{"results": [{"title", "text"}, …]}`;
-    a list of lists under `result`, as retrieval servers of the field give it, is read, too.
+    The request is `POST url {"query": …, "count": …}`, the response `{"results": [{"title", "text"}, …]}`. A list of
+    lists under `result`, as other retrieval servers return it, is also accepted.
 
     Args:
-        url: Where it is.
-        timeout_seconds: How long it may take.
+        url: Address of the server.
+        timeout_seconds: Time limit of a search.
     """
 
     effects = "read"
@@ -116,28 +116,28 @@ class HttpSearch:
         try:
             answer = await self._post(question)
         except httpx2.HTTPError as error:
-            raise self._error(explained(error), was_sent=is_sent(error)) from None
+            raise self._error(summarize_exception(error), was_sent=is_sent(error)) from None
         if answer.status >= 300:
             after = answer.headers.get("retry-after")
             failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
             blame = failed.blame
             raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
-            said = answer.json()
-            results = said["results"] if "results" in said else said["result"][0]
+            body = answer.json()
+            results = body["results"] if "results" in body else body["result"][0]
             return "\n\n".join(_as_text(result) for result in results) or "nothing found"
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the search server {self.url}: {explained(error)}") from None
+            raise InfrastructureError(f"the search server {self.url}: {summarize_exception(error)}") from None
 
-    async def _post(self, question: dict[str, Any]) -> Answer:
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, verify=trusted()) as client:
-            return await asked(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
+    async def _post(self, question: dict[str, Any]) -> BoundedResponse:
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, verify=ssl_context()) as client:
+            return await fetch_bounded(client, "POST", self.url, seconds=self.timeout_seconds, json=question)
 
     def _error(self, failure: str, **options: Any) -> BackendError:
         """Return the error of a search that failed; a search for one word decides whether the server is down."""
         failure = f"the search server {self.url}: {failure}"
         plain = functools.partial(self._post, {"query": "word", "count": 1})
-        return BackendError(failure, blame=functools.partial(blamed, failure, plain, below=400), **options)
+        return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)
 
 
 def _as_text(result: object) -> str:
@@ -150,7 +150,7 @@ def _as_text(result: object) -> str:
     return str(result)
 
 
-def _shown(hit: Hit) -> str:
+def _format_results(hit: Hit) -> str:
     text = " ".join(hit.passage.text.split())
     snippet = text if len(text) <= _SNIPPET_CHARACTERS else f"{text[:_SNIPPET_CHARACTERS]} …"
     return f"[{hit.passage.id}] {hit.passage.title}\n{snippet}"
@@ -158,10 +158,10 @@ def _shown(hit: Hit) -> str:
 
 @functools.cache
 def _index(corpus: str, embedding: str | None, words: int, index: str | None) -> Index:
-    found: Embedding | None = None
+    encoder: Embedding | None = None
     if embedding is not None and ":" in embedding:
-        found = find_part("embedding", embedding, {})
+        encoder = find_part("embedding", embedding, {})
     elif embedding is not None:
-        found = find_part("embedding", "whetstone.tools.embedding:encoder_in", {})(embedding)
+        encoder = find_part("embedding", "whetstone.tools.embedding:encoder_in", {})(embedding)
     folder = Path(index) if index is not None else None
-    return built_index(Path(corpus), words=words, embedding=found, name=embedding or "", folder=folder)
+    return build_index(Path(corpus), words=words, embedding=encoder, name=embedding or "", folder=folder)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.errors import RecipeError, did_you_mean
 
 Effect = Literal["read", "write", "destructive"]
@@ -84,7 +84,7 @@ def declared_effect(part: Any, name: str = "") -> Effect | None:
     """
     while isinstance(part, partial):
         part = part.func
-    declared = part.effects if fulfils(part, DeclaresEffects) else None
+    declared = part.effects if implements_protocol(part, DeclaresEffects) else None
     if isinstance(declared, Mapping):
         declared = declared.get(name)
     elif not isinstance(declared, str):  # None, or a tool that has this name
@@ -115,7 +115,7 @@ def effect_of_hints(annotations: Any) -> Effect | None:
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Which tools are called."""
+    """Policy that decides which tools are called."""
 
     allowed: bool | tuple[str, ...] = False
     """Permission for tools of the effects `write` and `destructive`: for all, or for those of these names."""

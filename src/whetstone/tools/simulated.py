@@ -1,7 +1,7 @@
-"""A table or a model answers in a tool's place, so that agents can be trained on tools that are not there.
+"""Simulated tools: a table or a model provides results, to train agents on tools that are not available.
 
-A table is JSON Lines: `{"name": "weather", "arguments": {"city": "Bern"}, "result": "rain"}`. A call that is not in it
-is answered by the model where there is one, and else by an error the agent reads.
+A table is JSON Lines: `{"name": "weather", "arguments": {"city": "Bern"}, "result": "rain"}`. A call that is not in the
+table is answered by the model if there is one, else with an error for the agent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import orjson
 
 from whetstone.chat import ToolSpec
 from whetstone.chat.message import Text
-from whetstone.errors import InfrastructureError, RecipeError, TaskError, explained
-from whetstone.network import Answer, asked, trusted
+from whetstone.errors import InfrastructureError, RecipeError, TaskError, summarize_exception
+from whetstone.network import BoundedResponse, fetch_bounded, ssl_context
 from whetstone.provenance import Provenance
 from whetstone.tools.backend_failures import BackendError, is_retryable, is_sent
-from whetstone.tools.blame import blamed
 from whetstone.tools.json_schema_tools import tool_from_schema
 from whetstone.tools.protocol import Result
 from whetstone.tools.schema import Tool, with_integers
+from whetstone.tools.server_health import classify_failure
 
 _ASKED = (
     "You stand in for a tool. Answer the call as the tool would, with its output alone. If the arguments make no "
@@ -33,17 +33,17 @@ _ASKED = (
 
 
 class Simulated:
-    """Tools of a file, answered from a table or by a model.
+    """Tools of a file, with results from a table or from a model.
 
     Args:
-        file: JSON Lines with a tool each, in the OpenAI shape.
+        file: JSON Lines with one tool per line, in the OpenAI format.
         answers: JSON Lines with `name`, `arguments` and `result`.
-        url: Where a model listens, in the OpenAI shape (`…/v1`); its key is in `OPENAI_API_KEY`.
-        model: The model's name there.
-        timeout_seconds: How long it may take.
+        url: OpenAI-compatible address of a model (`…/v1`); its key is in `OPENAI_API_KEY`.
+        model: Name of the model on the server.
+        timeout_seconds: Time limit of a request.
 
     Raises:
-        RecipeError: Neither a table nor a model.
+        RecipeError: There is neither a table nor a model.
         TaskError: A file cannot be read.
     """
 
@@ -59,7 +59,7 @@ class Simulated:
         timeout_seconds: float = 60.0,
     ) -> None:
         if answers is None and url is None:
-            raise RecipeError("simulated: `answers` or `url` says who answers")
+            raise RecipeError("simulated: set `answers` or `url`")
         self.replayable = url is None
         self.stateless = url is None
         self.provenance = Provenance.SAMPLED if url is None else Provenance.IMAGINED
@@ -72,52 +72,54 @@ class Simulated:
             raise TaskError(f"{file}: {error}") from None
 
     def tools(self) -> list[Tool]:
-        """Those of the file."""
+        """Return the tools of the file."""
         return [tool_from_schema(spec, functools.partial(self._answer, spec.name)) for spec in self.specs]
 
     async def _answer(self, name: str, arguments: dict[str, Any]) -> Result:
         if self.answers is not None:
-            found = await self.answers.answer(name, arguments)
-            if found.outcome == "ok" or self.url is None:
-                return found
-        return await self._modelled(name, arguments)
+            result = await self.answers.answer(name, arguments)
+            if result.outcome == "ok" or self.url is None:
+                return result
+        return await self._ask_model(name, arguments)
 
-    async def _modelled(self, name: str, arguments: dict[str, Any]) -> Result:
+    async def _ask_model(self, name: str, arguments: dict[str, Any]) -> Result:
         spec = next(spec for spec in self.specs if spec.name == name)
         call = json.dumps({"tool": spec.to_openai()["function"], "arguments": arguments}, ensure_ascii=False)
         try:
-            answer = await self._said(_ASKED, call)
+            answer = await self._request(_ASKED, call)
         except httpx2.HTTPError as error:  # a call longer than the model can read is one, too
-            raise self._error(explained(error), was_sent=is_sent(error)) from None
+            raise self._error(summarize_exception(error), was_sent=is_sent(error)) from None
         if answer.status >= 300:
             after = answer.headers.get("retry-after")
             failed = self._error(f"status {answer.status}", status=answer.status, retry_after=after)
             blame = failed.blame
             raise failed if is_retryable(answer.status) or blame is None else await blame()
         try:
-            said = str(answer.json()["choices"][0]["message"]["content"])
+            text = str(answer.json()["choices"][0]["message"]["content"])
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"the model at {self.url}: {explained(error)}") from None
-        return Result((Text(said),), "tool_error" if said.startswith("error:") else "ok")
+            raise InfrastructureError(f"the model at {self.url}: {summarize_exception(error)}") from None
+        return Result((Text(text),), "tool_error" if text.startswith("error:") else "ok")
 
-    async def _said(self, system: str, call: str) -> Answer:
-        """The model's answer.
+    async def _request(self, system: str, call: str) -> BoundedResponse:
+        """Return the response of the model.
 
         Raises:
-            httpx2.HTTPError: There is none.
+            httpx2.HTTPError: The request failed.
         """
         messages = [{"role": "system", "content": system}, {"role": "user", "content": call}]
         body = {"model": self.model, "temperature": 0, "messages": messages}
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers, verify=trusted()) as client:
-            return await asked(client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body)
+        async with httpx2.AsyncClient(timeout=self.timeout_seconds, headers=headers, verify=ssl_context()) as client:
+            return await fetch_bounded(
+                client, "POST", f"{self.url}/chat/completions", seconds=self.timeout_seconds, json=body
+            )
 
     def _error(self, failure: str, **options: Any) -> BackendError:
         """Return the error of a call that failed; a short question decides whether the server is down."""
         failure = f"the model at {self.url}: {failure}"
-        plain = functools.partial(self._said, "You are there.", "Are you?")
-        return BackendError(failure, blame=functools.partial(blamed, failure, plain, below=400), **options)
+        plain = functools.partial(self._request, "You are there.", "Are you?")
+        return BackendError(failure, blame=functools.partial(classify_failure, failure, plain, below=400), **options)
 
 
 class Answers:
@@ -127,7 +129,7 @@ class Answers:
         file: JSON Lines with `name`, `arguments` and `result`.
 
     Raises:
-        TaskError: It cannot be read, or a line is none.
+        TaskError: The file cannot be read, or a line is not a result.
     """
 
     def __init__(self, file: str) -> None:
@@ -141,21 +143,21 @@ class Answers:
             )
 
     async def answer(self, name: str, arguments: dict[str, Any]) -> Result:
-        """What the table says; an error where it says nothing."""
-        found = self._known.get(_key(name, arguments))
-        if found is None:
-            asked = json.dumps(arguments, ensure_ascii=False)
-            return Result((Text(f"error: {name} knows nothing of {asked}"),), "tool_error")
-        return Result((Text(found),), "tool_error" if found.startswith("error:") else "ok")
+        """Return the result in the table; an error if the call is not in it."""
+        result = self._known.get(_key(name, arguments))
+        if result is None:
+            text = json.dumps(arguments, ensure_ascii=False)
+            return Result((Text(f"error: {name} knows nothing of {text}"),), "tool_error")
+        return Result((Text(result),), "tool_error" if result.startswith("error:") else "ok")
 
 
 def read_lines(file: str) -> list[Any]:
-    """The values of a file of JSON Lines.
+    """Read the values of a JSON Lines file.
 
     Raises:
-        TaskError: No such file, or a line that does not parse.
+        TaskError: The file does not exist, or a line does not parse.
     """
-    found = []
+    values = []
     try:
         lines = Path(file).read_bytes().splitlines()
     except OSError as error:
@@ -163,10 +165,10 @@ def read_lines(file: str) -> list[Any]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(orjson.loads(line))
+                values.append(orjson.loads(line))
             except ValueError as error:
                 raise TaskError(f"{file}:{number}: {error}") from None
-    return found
+    return values
 
 
 def _key(name: str, arguments: dict[str, Any]) -> str:

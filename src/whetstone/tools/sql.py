@@ -1,10 +1,11 @@
-"""Asking a database: SQLite and DuckDB by path, PostgreSQL by URL.
+"""SQL tools: SQLite and DuckDB by path, PostgreSQL by URL.
 
-Read-only unless a recipe says otherwise; then each episode has a copy of its own (SQLite, DuckDB) or a transaction that
-is taken back at its end (PostgreSQL), so that episodes do not see one another.
+Read-only by default. Otherwise each episode has its own copy (SQLite, DuckDB) or a transaction that is rolled back at
+its end (PostgreSQL), so that episodes do not affect one another.
 
-Easy to get wrong: a limit on rows is none on time or memory. SQLite and DuckDB are asked in a process of their own
-(`database/`), which is ended where a query takes too long or too much, and is there again for the next.
+Note:
+    A limit on rows does not limit time or memory. SQLite and DuckDB therefore run in a dedicated process (`database/`),
+    which is killed if a query exceeds its time or memory, and is restarted for the next query.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.errors import DatabaseError, InfrastructureError, RecipeError, TaskError, ToolError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.tools.database import Database, DatabaseProcess, Origin, PostgreSQL
 from whetstone.tools.protocol import Episode
 
@@ -28,13 +29,13 @@ class Sql:
     Args:
         url: A file of SQLite or DuckDB (`.duckdb`), or `postgresql://…`; `task`: a SQLite database made by the
             statements under `database` in the task's private data.
-        read_only: Whether nothing can be changed; otherwise each episode changes something of its own.
-        max_rows: Rows shown of a result.
-        timeout_seconds: How long a query may run.
-        memory_mb: MiB a query may take, and what an episode changes may grow by (SQLite, DuckDB).
+        read_only: Whether changes are forbidden; otherwise the changes of an episode are visible only to that episode.
+        max_rows: Maximum number of rows shown.
+        timeout_seconds: Time limit of a query.
+        memory_mb: Memory limit of a query, and maximum growth of the database, in MiB (SQLite, DuckDB).
 
     Raises:
-        RecipeError: There is no such file, or the library is not installed.
+        RecipeError: The file does not exist, or the library is not installed.
     """
 
     effects = "read"
@@ -55,9 +56,9 @@ class Sql:
             raise RecipeError(f"sql: memory_mb must be above 0, got {memory_mb}")
         if url != "task" and not url.startswith("postgresql://"):
             if not Path(url).is_file():
-                raise RecipeError(f"sql: there is no file {url}")
+                raise RecipeError(f"sql: no such file: {url}")
             if not _is_database(Path(url)):
-                raise RecipeError(f"sql: {url} is no {'DuckDB' if url.endswith('.duckdb') else 'SQLite'} database")
+                raise RecipeError(f"sql: {url} is not a {'DuckDB' if url.endswith('.duckdb') else 'SQLite'} database")
             if url.endswith(".duckdb") and importlib.util.find_spec("duckdb") is None:
                 raise RecipeError(f"sql: DuckDB is not installed: {install_command('sql')}")
         if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
@@ -65,11 +66,11 @@ class Sql:
         self._database: Database | None = None
 
     async def open(self, episode: Episode) -> None:
-        """Begin with the database as it is.
+        """Open the database.
 
         Raises:
-            TaskError: The task is to bring it, and does not, or its statements do not run.
-            InfrastructureError: It cannot be had.
+            TaskError: The task has no database, or its statements fail.
+            InfrastructureError: The database cannot be opened.
         """
         await self.close()
         if self.url.startswith("postgresql://"):
@@ -84,18 +85,18 @@ class Sql:
             statements = str(episode.task.private["database"])
             origin = Origin("sqlite", statements=statements, read_only=self.read_only)
         else:
-            raise TaskError(f"task {episode.task.id}: has no private `database`, the statements that make one")
+            raise TaskError(f"task {episode.task.id}: has no private `database` with SQL statements that create it")
         process = DatabaseProcess(origin, memory_mb=self.memory_mb)
         try:
             await process.open()
         except DatabaseError as error:
             if self.url == "task":
-                raise TaskError(f"task {episode.task.id}: its database cannot be made: {error}") from None
+                raise TaskError(f"task {episode.task.id}: its database cannot be created: {error}") from None
             raise InfrastructureError(f"sql: {self.url} cannot be opened: {error}") from None
         self._database = process
 
     async def close(self) -> None:
-        """Let go of it, and of what the episode has changed. A query that still runs is ended first."""
+        """Close the database and discard the changes of the episode. A running query is stopped first."""
         database, self._database = self._database, None
         if database is not None:
             await database.close()
@@ -110,7 +111,7 @@ class Sql:
             query.encode()
         except UnicodeEncodeError:
             raise ToolError("the query holds half a letter, which no text can") from None
-        result = await self._there().rows(query, most=self.max_rows + 1, seconds=self.timeout_seconds)
+        result = await self._require_database().rows(query, most=self.max_rows + 1, seconds=self.timeout_seconds)
         if not result.columns:
             return "done"
         return as_table(result.columns, result.rows[: self.max_rows], more=len(result.rows) > self.max_rows)
@@ -121,28 +122,28 @@ class Sql:
         Args:
             table: Its name; empty for all.
         """
-        tables = await self._there().tables(seconds=self.timeout_seconds)
+        tables = await self._require_database().tables(seconds=self.timeout_seconds)
         if not table:
             return "\n".join(f"{name}({columns})" for name, (_, columns) in tables.items()) or "there are no tables"
         if table not in tables:
             raise ToolError(f'there is no table "{table}"; there are: {", ".join(tables)}')
         return tables[table][0]
 
-    def _there(self) -> Database:
+    def _require_database(self) -> Database:
         if self._database is None:
-            raise InfrastructureError("the database was asked before its episode began")
+            raise InfrastructureError("the database was queried before `open`")
         return self._database
 
 
 def _is_database(path: Path) -> bool:
-    """By its first bytes; SQLite reads an empty file as an empty database."""
+    """Check the first bytes of a file; an empty file is a valid SQLite database."""
     with open(path, "rb") as file:
         head = file.read(16)
     return head[8:12] == b"DUCK" if path.name.endswith(".duckdb") else head in (b"", b"SQLite format 3\x00")
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool) -> str:
-    """Columns and rows with `|` between them, one a line; long cells are cut."""
+    """Format columns and rows with `|` as separator, one row per line; long cells are cut."""
     lines = [" | ".join(columns), *(" | ".join(map(_cell, row)) for row in rows)]
     lines.append(f"[{len(rows)} rows, there are more]" if more else f"[{len(rows)} row{'s' * (len(rows) != 1)}]")
     return "\n".join(lines)

@@ -8,28 +8,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.errors import InfrastructureError, RecipeError, WhetstoneError, did_you_mean
-from whetstone.tools.protocol import LIFETIME, OffersTools, Opens
+from whetstone.tools.protocol import LIFETIME, HasOpen, OffersTools
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.side_effects import DeclaresEffects, declared_effect
 from whetstone.user_code import describe_exception
 
 
-def tools_of(holder: Any) -> list[Tool]:
+def list_object_tools(holder: Any) -> list[Tool]:
     """Return the tools of an object: those that its `tools` returns, or its public methods.
 
     Raises:
         RecipeError: A method cannot be a tool.
     """
-    if fulfils(holder, OffersTools):
+    if implements_protocol(holder, OffersTools):
         offered = [tool if isinstance(tool, Tool) else tool_from_function(tool) for tool in holder.tools()]
         return [_with_effects(tool, holder) for tool in offered]
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))  # as they are written
     names = {name: None for name in names if not name.startswith("_") and name not in LIFETIME}
     methods = {name: getattr(holder, name) for name in names if not _is_property(holder, name)}
     tools = [tool_from_function(method, name) for name, method in methods.items() if _is_method(method)]
-    if fulfils(holder, DeclaresEffects) and isinstance(holder.effects, Mapping):
+    if implements_protocol(holder, DeclaresEffects) and isinstance(holder.effects, Mapping):
         known = {tool.spec.name for tool in tools}
         for name in holder.effects.keys() - known:
             raise RecipeError(f'{type(holder).__name__}.effects: there is no tool "{name}"{did_you_mean(name, known)}')
@@ -63,9 +63,9 @@ def create_holder(item: Any) -> Any:
     except (WhetstoneError, InfrastructureError):
         raise
     except (Exception, SystemExit) as error:
-        raise RecipeError(f'tool "{kind.__name__}" cannot be made: {describe_exception(error)}') from error
+        raise RecipeError(f'tool "{kind.__name__}" cannot be created: {describe_exception(error)}') from error
     if not holds_something(holder):
-        raise RecipeError(f'tool "{kind.__name__}" has no public method, so there is nothing a model could call')
+        raise RecipeError(f'tool "{kind.__name__}" has no public method that a model could call')
     return holder
 
 
@@ -73,7 +73,7 @@ def holds_something(item: Any) -> bool:
     """Return whether an object has tools, or takes part in the calls of other tools."""
     if inspect.isroutine(item) or isinstance(item, str | bytes | int | float | list | tuple | dict | set):
         return False
-    return any(hasattr(item, name) for name in LIFETIME) or bool(tools_of(item))
+    return any(hasattr(item, name) for name in LIFETIME) or bool(list_object_tools(item))
 
 
 def is_class(item: Any) -> bool:
@@ -83,4 +83,6 @@ def is_class(item: Any) -> bool:
 
 def holds_tools(item: Any) -> bool:
     """Return whether an item of a toolset is an object whose tools are listed or opened."""
-    return not inspect.isroutine(item) and (fulfils(item, OffersTools) or fulfils(item, Opens))
+    return not inspect.isroutine(item) and (
+        implements_protocol(item, OffersTools) or implements_protocol(item, HasOpen)
+    )

@@ -1,17 +1,18 @@
-"""How is a tool call executed? Looked up, checked, run within a deadline, and answered, always.
+"""Execution of tool calls: lookup, validation, execution within a deadline, and a result in every case.
 
-Whatever a tool does (raise, hang, return a megabyte, speak in escape sequences), the call comes back as short content
-and a `CallRecord` that says what happened. Whose a failure is:
+Whatever a tool does (raise, hang, return a megabyte or escape sequences), the call returns short content and a
+`CallRecord` with its outcome. Failures are attributed as follows:
 
-    the model's        what cannot be read or is not on offer, and `ToolError`: it asked for something impossible
-    the tool's own     any other exception, `SystemExit` and the like among them, and a result that cannot be shown:
-                       `tool_failed` in the record; the model reads it too, since its arguments may have led there
+    the model's        arguments that cannot be parsed, a tool that is not available, and `ToolError`: an impossible
+                       request
+    the tool's own     any other exception, `SystemExit` included, and a result that cannot be shown: `tool_failed` in
+                       the record; the model reads it too, since its arguments may be the cause
     infrastructure's   a backend that fails in every attempt (`backend_failures.py`), and `InfrastructureError`, which a
                        tool raises if the call fails for any arguments: `Answer.failure`, and the episode ends
 
 Deadlines: a call may take `timeout_seconds`, a close at least `MIN_CLOSE_SECONDS`; an open may take as long as the
-episode. Plain functions run in threads at each of these stages (`threads.py`), async ones in a separate task; one that
-ignores its deadline is abandoned.
+episode. Plain functions run in threads at each of these stages (`thread_runner.py`), async ones in a separate task; one
+that ignores its deadline is abandoned.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from whetstone.cancellation import is_cancellation_requested, is_second_interrupt
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Image, Text, ToolCall, ToolSpec
-from whetstone.contracts import fulfils
 from whetstone.errors import (
     InfrastructureError,
     RecipeError,
     ToolError,
     did_you_mean,
-    explained,
-    said_by,
+    exception_text,
+    summarize_exception,
 )
 from whetstone.masking import mask_secrets
 from whetstone.sandbox.host_paths import remove_host_paths
-from whetstone.shortening import shortened
-from whetstone.stopping import asked_to_stop, pressed
-from whetstone.tools.backend_failures import BackendError, call_with_retries, pace_of
+from whetstone.tool_calls import RATE_LIMITED
+from whetstone.tools.backend_failures import BackendError, call_with_retries, get_pace
 from whetstone.tools.execution import (
     attribute_failure,
     error_line,
@@ -44,35 +45,36 @@ from whetstone.tools.execution import (
     failed_result,
     waiting_for_tool,
 )
-from whetstone.tools.plain_text import plain
 from whetstone.tools.protocol import (
-    Changing,
-    Charges,
-    Closes,
-    Declares,
+    DynamicTools,
     Episode,
     GivesVerdict,
+    HasClose,
+    HasCost,
+    HasOpen,
+    HasSemantics,
     ListsEveryTool,
-    MustAgree,
     OffersTools,
-    Opens,
     Priced,
     Result,
+    SharedOptions,
     replayable,
     stateless,
 )
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.tools.schema import Tool, tool_from_function
 from whetstone.tools.side_effects import CallPolicy, Effect, describe_effects, describe_remedy
-from whetstone.tools.threads import (
+from whetstone.tools.thread_runner import (
     call_in_single_thread,
     call_user_function,
     is_async,
     run_in_thread,
     turn_of_single_thread,
 )
-from whetstone.tools.tool_classes import create_holder, holds_something, holds_tools, is_class, tools_of
+from whetstone.tools.tool_classes import create_holder, holds_something, holds_tools, is_class, list_object_tools
 from whetstone.trajectory import CallRecord, Task
-from whetstone.waiting import DeadlinePassed, deadline, finish_within
+from whetstone.truncate_text import truncate_middle
+from whetstone.waiting import DeadlinePassed, finish_within, limit_duration
 
 _DEFAULT_CALLS = CallPolicy()
 _MOST_IMAGES = 8
@@ -97,18 +99,18 @@ class Answer:
 
 
 class Toolset:
-    """The tools on offer in an episode.
+    """The tools available in an episode.
 
     Args:
-        tools: Typed functions, sync or async, and classes whose methods are tools; see `protocol.py`. Of a class an
-            object is made here, and it is open from `open` to `close`.
-        timeout_seconds: How long one call may run, where the tool does not see to it itself.
-        max_result_characters: Longer results keep their head and tail.
+        tools: Typed functions, sync or async, and classes whose methods are tools; see `protocol.py`. An object of each
+            class is created here, and is open from `open` to `close`.
+        timeout_seconds: Time limit of one call, unless the tool enforces its own.
+        max_result_characters: Maximum length of a result; the middle of a longer one is cut.
         max_calls_per_second: Rate limit by the name of a tool, shared by all episodes of the process.
         attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx).
         single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
             after another: for SQLite connections and libraries that are not thread-safe.
-        calls: Which tools are called. The default calls no tool that declares the effect `write` or `destructive`.
+        calls: Policy for tools with effects. The default calls no tool that declares `write` or `destructive`.
 
     Raises:
         RecipeError: Two tools share a name, a function cannot be a tool, or a rate limit is not above 0 or is of no
@@ -130,9 +132,9 @@ class Toolset:
         self.max_calls_per_second, self.attempts = dict(max_calls_per_second or {}), attempts
         self.single_thread = single_thread
         self.holders: list[Any] = []
-        """What keeps something for the length of an episode."""
+        """Objects with state that lasts for an episode."""
         self.episode: Episode | None = None
-        """The one under way."""
+        """The current episode."""
         self._opened = False
         self._alone: list[Tool] = []
         self._tools: dict[str, Tool] = {}
@@ -148,12 +150,12 @@ class Toolset:
             elif holds_something(item):
                 self.holders.append(item)
             else:
-                raise RecipeError(f"{item!r} is no tool: a tool is a typed function, or a class with public methods")
+                raise RecipeError(f"{item!r} is not a tool: use a typed function, or a class with public methods")
         self._agree()
         self._list()
         if not self._changing():
             for holder in self.holders:
-                for name in holder.prices if fulfils(holder, Priced) else ():
+                for name in holder.prices if implements_protocol(holder, Priced) else ():
                     self._check_name("prices", name)
             for name in self.max_calls_per_second:
                 self._check_name("max_calls_per_second", name)
@@ -165,69 +167,84 @@ class Toolset:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told of each tool."""
+        """Specs of the tools, as the model receives them."""
         return tuple(tool.spec for tool in self._tools.values())
 
     @property
     def effects(self) -> dict[str, Effect | None]:
-        """Effect of each tool, those that can come on offer included; None: unknown."""
-        later = [tool for holder in self.holders if fulfils(holder, ListsEveryTool) for tool in holder.every_tool()]
+        """Effect of each tool, including tools that can become available; None: unknown."""
+        later = [
+            tool
+            for holder in self.holders
+            if implements_protocol(holder, ListsEveryTool)
+            for tool in holder.every_tool()
+        ]
         tools = {tool.spec.name: tool.effects for tool in later}
         tools |= {name: tool.effects for name, tool in self._tools.items()}
         return {name: self.calls.effect_of(name, declared) for name, declared in tools.items()}
 
     @property
     def changing(self) -> bool:
-        """Whether tools come and go."""
+        """Whether the set of tools can change."""
         return self._changing()
 
+    @property
+    def has_unlisted_tools(self) -> bool:
+        """Whether a holder, such as an MCP server, lists its tools only after `open`."""
+        return any(
+            implements_protocol(holder, DynamicTools) and holder.changing and not list_object_tools(holder)
+            for holder in self.holders
+        )
+
     async def list_effects(self) -> dict[str, Effect | None]:
-        """Return `effects` after an MCP server, or another source of changing tools, was asked for its tools.
+        """List the tools of changing sources, such as an MCP server, and return `effects`.
+
+        Afterwards, `specs` has these tools too.
 
         Raises:
             InfrastructureError: The server does not respond.
         """
-        changing = [holder for holder in self.holders if fulfils(holder, Changing) and holder.changing]
+        changing = [holder for holder in self.holders if implements_protocol(holder, DynamicTools) and holder.changing]
         try:
             for holder in changing:
-                if fulfils(holder, Opens):
+                if implements_protocol(holder, HasOpen):
                     await self._call_plainly(holder.open, Episode(Task("effects", ""), 0))
             await self._list_again()
             return self.effects
         finally:
             for holder in changing:
-                if fulfils(holder, Closes):
+                if implements_protocol(holder, HasClose):
                     await call_user_function(holder.close)
 
     @property
     def stateless(self) -> bool:
-        """Whether an answer depends on its call alone."""
+        """Whether a response depends only on its call."""
         return all(stateless(holder) for holder in self.holders)
 
     @property
     def replayable(self) -> bool:
-        """Whether the same calls lead to the same place again."""
+        """Whether the same calls lead to the same state."""
         return all(replayable(holder) for holder in self.holders)
 
     @property
     def declared(self) -> dict[str, str]:
-        """By name, how tools work, where models get used to it."""
-        told = [holder.declared for holder in self.holders if fulfils(holder, Declares)]
-        return {name: said for declared in told for name, said in declared.items()}
+        """Behavior of tools that a policy adapts to, by name."""
+        declarations = [holder.declared for holder in self.holders if implements_protocol(holder, HasSemantics)]
+        return {name: behavior for declared in declarations for name, behavior in declared.items()}
 
     async def open(self, task: Task, *, seed: int) -> None:
-        """Begin an episode.
+        """Start an episode.
 
         Raises:
-            InfrastructureError: What a tool stands on is not there.
+            InfrastructureError: A resource that a tool requires is not available.
         """
         if self._opened:
             await self.close()
         self._opened = True
         episode = self.episode = Episode(task, seed)
         for holder in self.holders:
-            if fulfils(holder, Opens):
-                with waiting_for_tool(f"tool {_name_of(holder)} (open)"):
+            if implements_protocol(holder, HasOpen):
+                with waiting_for_tool(f"tool {_class_name(holder)} (open)"):
                     await self._call_plainly(holder.open, episode)
         await self._list_again()
 
@@ -240,27 +257,29 @@ class Toolset:
         self._opened = False
         failures: list[BaseException] = []
         for holder in reversed(self.holders):
-            if fulfils(holder, Closes):
+            if implements_protocol(holder, HasClose):
                 seconds = max(self.timeout_seconds, MIN_CLOSE_SECONDS)
                 closing = self._call_plainly(holder.close)
                 try:
-                    async with deadline(seconds, owner=f"tool {_name_of(holder)} (close)"):
+                    async with limit_duration(seconds, owner=f"tool {_class_name(holder)} (close)"):
                         await closing
-                except BaseException as error:  # a cancellation, too: what is open is closed first
+                except BaseException as error:  # a cancellation, too: the other tools are closed first
                     failures.append(error)
         if failures:
             raise failures[0]
 
     async def call(self, call: ToolCall) -> Answer:
-        """Execute one call. Whatever comes of it is an answer: never raises but where the caller itself is stopped."""
+        """Execute one call and return its result, even if the tool fails. Raises only if the caller is stopped."""
         try:
-            return await self._called(call)
-        except BaseException as error:  # of code around a tool: what it charges, reads arguments with, or lists
-            if asked_to_stop() or pressed(error):
+            return await self._call(call)
+        except (
+            BaseException
+        ) as error:  # from code around a tool: its prices, its parser of arguments, its list of tools
+            if is_cancellation_requested() or is_second_interrupt(error):
                 raise
             return self._answer(call, attribute_failure(error))
 
-    async def _called(self, call: ToolCall) -> Answer:
+    async def _call(self, call: ToolCall) -> Answer:
         if not isinstance(call.name, str) or not isinstance(call.arguments, str):
             return self._answer(
                 call, failed_result("invalid_arguments", "a call has a name and arguments, both of them texts")
@@ -277,7 +296,7 @@ class Toolset:
             else:
                 arguments = tool.bind(call.arguments)
         except ToolError as error:
-            return self._answer(call, failed_result("invalid_arguments", said_by(error)))
+            return self._answer(call, failed_result("invalid_arguments", exception_text(error)))
         effect = self.calls.effect_of(call.name, tool.effects)
         if not self.calls.permits(call.name, effect):
             refused = {call.name: effect}
@@ -285,11 +304,11 @@ class Toolset:
             return self._answer(call, failed_result("not_called", reason))
         cost = 0.0
         for holder in self.holders:
-            if fulfils(holder, Charges):
-                said, price = holder.charge(call.name)
+            if implements_protocol(holder, HasCost):
+                reason, price = holder.charge(call.name)
                 cost += price
-                if said:
-                    return self._answer(call, failed_result("budget_exhausted", said))
+                if reason:
+                    return self._answer(call, failed_result("budget_exhausted", reason))
         started = time.perf_counter()
         result = await self._run(tool, arguments)
         seconds = time.perf_counter() - started
@@ -298,17 +317,17 @@ class Toolset:
         return self._answer(call, result, seconds=seconds, cost=cost)
 
     async def verdict(self) -> dict[str, Any]:
-        """What became of what tools hold; a success where all of them call it one, and the least of their scores."""
-        said: dict[str, Any] = {}
+        """Return the merged verdict of all tools: success if all report success, and the lowest score."""
+        merged: dict[str, Any] = {}
         for holder in self.holders:
-            if fulfils(holder, GivesVerdict):
-                with waiting_for_tool(f"tool {_name_of(holder)} (verdict)"):
+            if implements_protocol(holder, GivesVerdict):
+                with waiting_for_tool(f"tool {_class_name(holder)} (verdict)"):
                     one = dict(await self._call_plainly(holder.verdict))
                 for name, least in (("success", min), ("score", min)):
-                    if name in said and name in one:
-                        one[name] = least(said[name], one[name])
-                said |= one
-        return said
+                    if name in merged and name in one:
+                        one[name] = least(merged[name], one[name])
+                merged |= one
+        return merged
 
     async def _call_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of a tool, in the single thread if the toolset is restricted to it."""
@@ -320,44 +339,47 @@ class Toolset:
             raise RecipeError(f'{key}: there is no tool "{name}"{did_you_mean(name, self._tools)}')
 
     def _changing(self) -> bool:
-        return any(fulfils(holder, Changing) and holder.changing for holder in self.holders)
+        return any(implements_protocol(holder, DynamicTools) and holder.changing for holder in self.holders)
 
     def _agree(self) -> None:
-        """See that tools which share something are given it alike.
+        """Check that tools which share an object have equal options.
 
         Raises:
-            RecipeError: They are not; the message says in what they differ.
+            RecipeError: They differ; the message names the option.
         """
         known: dict[str, tuple[Any, str]] = {}
         for holder in self.holders:
             name = type(holder).__name__.lower()
-            for option, value in (holder.must_agree if fulfils(holder, MustAgree) else {}).items():
+            for option, value in (holder.must_agree if implements_protocol(holder, SharedOptions) else {}).items():
                 other, whose = known.setdefault(option, (value, name))
                 if other != value:
-                    raise RecipeError(f"{whose} and {name} share a sandbox and differ in `{option}`: {other}, {value}")
+                    raise RecipeError(
+                        f"{whose} and {name} share a sandbox and must have the same `{option}`, got {other} and {value}"
+                    )
 
     def _list(self) -> None:
-        """Read anew which tools there are.
+        """Update the list of tools.
 
         Raises:
-            RecipeError: Two share a name.
+            RecipeError: Two tools share a name.
         """
         tools: dict[str, Tool] = {}
-        for tool in (*self._alone, *(tool for holder in self.holders for tool in tools_of(holder))):
+        for tool in (*self._alone, *(tool for holder in self.holders for tool in list_object_tools(holder))):
             if tool.spec.name in tools:
-                raise RecipeError(f'two tools are named "{tool.spec.name}"; the model could not tell them apart')
+                remedy = "rename one of them (set __name__ of a functools.partial)"
+                raise RecipeError(f'two tools are named "{tool.spec.name}"; {remedy}')
             tools[tool.spec.name] = tool
         self._tools = tools
 
     async def _list_again(self) -> None:
         """List the tools in a thread if a holder is asked for them: `tools` is a plain function of a user."""
-        if any(fulfils(holder, OffersTools) for holder in self.holders):
+        if any(implements_protocol(holder, OffersTools) for holder in self.holders):
             await self._call_plainly(self._list)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> Result:
         """Call a tool, again if its backend fails; decide whose failure it is after the last attempt."""
         name = tool.spec.name
-        pace = pace_of(name)
+        pace = get_pace(name)
         num_answered, started = pace.num_answered, time.monotonic()
         try:
             result = await call_with_retries(
@@ -373,7 +395,9 @@ class Toolset:
             if error.was_sent and pace.num_answered > num_answered:  # the backend answers other calls
                 return failed_result("tool_failed", remove_host_paths(str(error), user_folders=True))
             seconds = time.monotonic() - started
-            return attribute_failure(InfrastructureError(f"{name}: {error} (after {seconds:.1f} s of attempts)"))
+            limit = f"{RATE_LIMITED}={{{name}: N}} below the limit of its backend: " if error.is_rate_limited else ""
+            text = f"{name}: {limit}{error} (after {seconds:.1f} s of attempts)"
+            return attribute_failure(InfrastructureError(text))
         pace.num_answered += result.outcome == "ok"
         return result
 
@@ -389,37 +413,39 @@ class Toolset:
         """Return the result of a call as it is shown and recorded."""
         failure = result.failure
         try:
-            content, truncated = self._within(result.content)
+            content, truncated = self._sanitize(result.content)
         except Exception as error:  # a tool made the result, and may have put anything into it
-            why = remove_host_paths(explained(error), user_folders=True)
+            why = remove_host_paths(summarize_exception(error), user_folders=True)
             result = failed_result("tool_failed", f"what the tool returned cannot be shown: {why}")
-            content, truncated = self._within(result.content)
+            content, truncated = self._sanitize(result.content)
         name = _short_name(call.name)
         line = error_line(result, content).removeprefix(f"{name}: ")
         record = CallRecord(name, result.outcome, seconds, truncated, cost, line)
         return Answer(content, record, failure)
 
-    def _within(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
-        """The content with as much text as may be, all of it plain, and no more images than anybody looks at."""
-        kept: list[Text | Image] = []
+    def _sanitize(self, content: tuple[Text | Image, ...]) -> tuple[tuple[Text | Image, ...], bool]:
+        """Return sanitized content, cut to the maximum number of characters and images."""
+        parts: list[Text | Image] = []
         room, truncated, images = self.max_result_characters, False, 0
         for part in content:
             if isinstance(part, Image):
                 images += 1
                 if images <= _MOST_IMAGES:
-                    kept.append(part)
+                    parts.append(part)
                 truncated = truncated or images > _MOST_IMAGES
                 continue
-            text, cut = shortened(plain(mask_secrets(part.text)), room)
-            kept.append(replace(part, text=text))
+            text, cut = truncate_middle(sanitize_text(mask_secrets(part.text)), room)
+            parts.append(replace(part, text=text))
             room, truncated = max(room - len(text), 0), truncated or cut
-        return tuple(kept), truncated
+        return tuple(parts), truncated
 
 
 def _short_name(name: Any) -> str:
-    """The name of the tool a model asked for, which may be of any length, and of any kind."""
-    return plain(shortened(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__)
+    """Return the name of the requested tool, sanitized and cut; a model may send any type and length."""
+    return sanitize_text(
+        truncate_middle(name, _MOST_NAME_CHARACTERS)[0] if isinstance(name, str) else type(name).__name__
+    )
 
 
-def _name_of(holder: Any) -> str:
+def _class_name(holder: Any) -> str:
     return type(holder).__name__

@@ -1,47 +1,38 @@
-"""How does a run go? The loop, its stages, evaluations beside it, and what watches over it."""
+"""Training: runs, stages, evaluations, checkpoints and monitoring."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.training.agent_evaluation import Agent, agent_of, evaluate_agent, recipe_of
-    from whetstone.training.cost_estimate import RunCost, StageCost
-    from whetstone.training.evaluating import EvaluationRecord, evaluate, protocol_of
-    from whetstone.training.exporting import ExportResult, export_model
-    from whetstone.training.final import final_agent, final_policy
-    from whetstone.training.interruption import Interrupted
-    from whetstone.training.permission import known_effects, permit_run, tool_effects
-    from whetstone.training.pinned import pin_choices
-    from whetstone.training.run import train
-    from whetstone.training.summary import AblationSummary, RunSummary
-    from whetstone.training.telling import headline
-    from whetstone.training.trial import plan_cost
+    from whetstone.training.agent_evaluation import (
+        Agent as Agent,
+        load_agent as load_agent,
+        evaluate_agent as evaluate_agent,
+        resolve_recipe as resolve_recipe,
+    )
+    from whetstone.training.cost_estimate import RunCost as RunCost, StageCost as StageCost
+    from whetstone.training.evaluation_loop import (
+        EvaluationRecord as EvaluationRecord,
+        evaluate_policy as evaluate_policy,
+        evaluation_protocol as evaluation_protocol,
+    )
+    from whetstone.training.exporting import ExportResult as ExportResult, export_model as export_model
+    from whetstone.training.final_checkpoint import (
+        final_agent as final_agent,
+        final_policy as final_policy,
+        require_member as require_member,
+    )
+    from whetstone.training.interruption import Interrupted as Interrupted
+    from whetstone.training.permission import (
+        known_effects as known_effects,
+        permit_run as permit_run,
+        tool_effects as tool_effects,
+    )
+    from whetstone.training.model_revisions import pin_choices as pin_choices
+    from whetstone.training.run import train as train
+    from whetstone.training.summary import AblationSummary as AblationSummary, RunSummary as RunSummary
+    from whetstone.training.run_summary import run_headline as run_headline
+    from whetstone.training.trial import plan_cost as plan_cost
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "AblationSummary",
-    "Agent",
-    "EvaluationRecord",
-    "ExportResult",
-    "Interrupted",
-    "RunCost",
-    "RunSummary",
-    "StageCost",
-    "agent_of",
-    "evaluate",
-    "evaluate_agent",
-    "export_model",
-    "final_agent",
-    "final_policy",
-    "headline",
-    "known_effects",
-    "permit_run",
-    "pin_choices",
-    "plan_cost",
-    "protocol_of",
-    "recipe_of",
-    "tool_effects",
-    "train",
-]
+__getattr__, __dir__ = export_lazily(__name__)

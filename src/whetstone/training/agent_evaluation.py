@@ -1,4 +1,4 @@
-"""How good is the agent of a run or a recipe? Found, assembled and played on held-out tasks, in one call."""
+"""Evaluation of the agent of a run or a recipe on held-out tasks, in one call."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly import Assembly, assemble
+from whetstone.assembly import RunComponents, assemble
+from whetstone.assembly.members import open_members
 from whetstone.chat import ChatEndpoint
 from whetstone.errors import RecipeError
 from whetstone.evaluation import Evaluation
+from whetstone.inference import load_member_states
+from whetstone.own_loop import run_sync
 from whetstone.policies import Policy
 from whetstone.recipe import Recipe, Resolved, load_recipe
 from whetstone.record import run_of_checkpoint, run_recipe
 from whetstone.reporting import Progress
-from whetstone.rewards.protocol import let_go
+from whetstone.rewards.protocol import close_reward
 from whetstone.rollout import EndpointActor
-from whetstone.training import evaluating
+from whetstone.training import evaluation_loop
 from whetstone.training.cost_estimate import count_evaluation
-from whetstone.training.evaluating import EvaluationRecord, protocol_of
-from whetstone.training.final import final_agent
-from whetstone.training.own_loop import run_to_end
+from whetstone.training.evaluation_loop import EvaluationRecord, evaluation_protocol
+from whetstone.training.final_checkpoint import final_agent
 from whetstone.training.permission import Ask, permit_run
 from whetstone.training.summary import RunSummary
 from whetstone.trajectory import Group
@@ -43,27 +45,28 @@ def evaluate(
     progress: Progress | None = None,
     ask: Ask | None = None,
 ) -> Evaluation:
-    """Success on held-out tasks, with intervals: of a run at its last checkpoint, or of a recipe's policy as it stands.
-    Works where an event loop is running, as in a notebook.
+    """Measure success on held-out tasks, with intervals: of a run's last checkpoint, or of a recipe's policy.
+
+    Works inside a running event loop, as in a notebook.
 
     Args:
-        run_or_recipe: A run's summary or directory, or a recipe as of `load_recipe`.
+        run_or_recipe: A run's summary or directory, or a recipe as for `load_recipe`.
         overrides: `key=value`, values in YAML.
-        policy: Who acts instead: a run, a model's folder, or an endpoint.
-        episodes: Held-out tasks; None: the recipe's, here and below.
-        samples: Episodes of each task, for pass@k.
-        temperature: 0 takes the likeliest token.
-        seed: Of the draws.
-        into: A folder that episodes are kept in; the same call goes on with them.
-        progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
+        policy: Policy to evaluate instead: a run, a model folder, or an endpoint.
+        episodes: Number of held-out tasks; None: that of the recipe, here and below.
+        samples: Episodes per task, for pass@k.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Random seed for sampling.
+        into: Folder that episodes are stored in; the same call resumes from them.
+        progress: Progress display; None: a bar in a terminal or notebook, else lines.
         ask: Same as for `train`.
 
     Raises:
-        WhetstoneError: A recipe, file or folder is wrong, or there is no such run.
+        WhetstoneError: If a recipe, file or folder is invalid, or there is no such run.
     """
-    given = {"episodes": episodes, "samples": samples, "temperature": temperature}
-    changes = [f"evaluation.{key}={value}" for key, value in given.items() if value is not None]
-    agent = agent_of(run_or_recipe, (*overrides, *changes), policy)
+    settings = {"episodes": episodes, "samples": samples, "temperature": temperature}
+    changes = [f"evaluation.{key}={value}" for key, value in settings.items() if value is not None]
+    agent = load_agent(run_or_recipe, (*overrides, *changes), policy)
     record = EvaluationRecord(Path(into)) if into is not None else None
     if record is not None:
         record.check()
@@ -72,46 +75,54 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who acts, and in which recipe."""
+    """An agent to evaluate, with its recipe."""
 
     resolved: Resolved
     policy: Policy | None = None
-    """None: the recipe's own."""
+    """Policy; None: that of the recipe."""
     memory: Mapping[str, Any] | None = None
-    """What parts of the method remember."""
+    """State of stateful components of the method."""
     endpoint: ChatEndpoint | None = None
-    """Acts in the policy's place."""
+    """Model endpoint that acts instead of the policy."""
     run_dir: Path | None = None
     """Run directory of the recipe."""
+    every_member: bool = False
+    """Whether `memory` has the other members of a run with several (`policies`), which are evaluated as well."""
 
 
-def agent_of(
-    run_or_recipe: RunOrRecipe, overrides: Sequence[str] = (), policy: str | Path | ChatEndpoint | None = None
+def load_agent(
+    run_or_recipe: RunOrRecipe,
+    overrides: Sequence[str] = (),
+    policy: str | Path | ChatEndpoint | None = None,
+    *,
+    member: str | None = None,
 ) -> Agent:
-    """The agent of a run or recipe.
+    """Return the agent of a run or recipe.
 
     Args:
-        policy: As of `evaluate`.
+        policy: Same as for `evaluate`.
+        member: Member of a run with several (`policies`); None: the first.
 
     Raises:
-        WhetstoneError: There is neither, or the recipe cannot be meant.
+        WhetstoneError: If there is neither, or the recipe is invalid.
     """
-    resolved, run = recipe_of(run_or_recipe, overrides)
+    resolved, run = resolve_recipe(run_or_recipe, overrides)
     trained = partial(final_agent, trust_remote_code=resolved.recipe.policy.trust_remote_code)
     if isinstance(policy, str | Path):
         folder = Path(policy)
         if (folder / "recipe.yaml").is_file():
             return Agent(resolved, *trained(folder), run_dir=run)
         return Agent(resolved.with_changes({"policy": {"path": str(policy)}}), run_dir=run)
-    own, memory = trained(run) if run is not None else (None, None)
-    return Agent(resolved, own, memory, policy, run)
+    own, memory = trained(run, member=member) if run is not None else (None, None)
+    every_member = policy is None and run is not None and member is None
+    return Agent(resolved, own, memory, policy, run, every_member=every_member)
 
 
-def recipe_of(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
-    """(the recipe with overrides, the directory where it is that of a run or of a checkpoint in one)
+def resolve_recipe(run_or_recipe: RunOrRecipe, overrides: Sequence[str] = ()) -> tuple[Resolved, Path | None]:
+    """Return the recipe with overrides, and its run directory or checkpoint, or None.
 
     Raises:
-        WhetstoneError: There is neither, or the recipe cannot be meant.
+        WhetstoneError: If there is neither a run nor a recipe, or the recipe is invalid.
     """
     if isinstance(run_or_recipe, RunSummary):
         run_or_recipe = run_or_recipe.run_dir
@@ -133,41 +144,44 @@ def evaluate_agent(
     seed: int | None,
     record: EvaluationRecord | None,
     progress: Progress,
-    say: Callable[[str], None] | None = None,
-    heard: Callable[[Group], None] | None = None,
+    log: Callable[[str], None] | None = None,
+    on_group: Callable[[Group], None] | None = None,
     ask: Ask | None = None,
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """(what it came to, everything that decided it)
+    """Evaluate an agent; return the evaluation and all settings that determine it.
 
     Args:
-        seed: None: the recipe's.
-        record: Where episodes are kept.
-        say: Told what takes a while, and what was left out; None: `progress` shows it.
-        heard: Told each task's episodes as they end.
+        seed: Random seed; None: that of the recipe.
+        record: Record of the episodes.
+        log: Receives lines about slow operations and skipped data; None: `progress` shows them.
+        on_group: Called with each task's episodes as they end.
         ask: Same as for `train`.
 
     Raises:
-        WhetstoneError: As `assemble`; or the record is of another evaluation.
+        WhetstoneError: Same as for `assemble`; or if the record is of another evaluation.
     """
     parts = [(agent.resolved, count_evaluation)]
-    resolved = permit_run(agent.resolved, parts, ask=ask, log=say or progress.say, measured=agent.run_dir)
-    assembly = assemble(resolved, agent.policy, agent.memory, say=say or progress.say)
+    resolved = permit_run(agent.resolved, parts, ask=ask, log=log or progress.say, measured=agent.run_dir)
+    assembly = assemble(resolved, agent.policy, agent.memory, say=log or progress.say)
+    if agent.every_member and resolved.recipe.reinforcement is not None:
+        assembly.members |= open_members(assembly, None)
+        load_member_states(assembly.members, agent.memory, learners=False)
     seed = agent.resolved.recipe.seed if seed is None else seed
-    return run_to_end(lambda: _played(assembly, agent.endpoint, seed, record, progress, heard))
+    return run_sync(lambda: _played(assembly, agent.endpoint, seed, record, progress, on_group))
 
 
 async def _played(
-    assembly: Assembly,
+    assembly: RunComponents,
     endpoint: ChatEndpoint | None,
     seed: int,
     record: EvaluationRecord | None,
     progress: Progress,
-    heard: Callable[[Group], None] | None,
+    on_group: Callable[[Group], None] | None,
 ) -> tuple[Evaluation, dict[str, Any]]:
     settings, recipe = assembly.resolved.recipe.evaluation, assembly.resolved.recipe
     tasks = assembly.source.held_out(settings.episodes)
     who = f"{endpoint.model} at {endpoint.url}" if endpoint is not None else ""
-    protocol = protocol_of(
+    protocol = evaluation_protocol(
         assembly, tasks, samples=settings.samples, temperature=settings.temperature, seed=seed, who=who
     )
     if record is not None:
@@ -179,27 +193,29 @@ async def _played(
     closers: list[Callable[[], Any]] = [engine.close]
     if endpoint is not None:
         closers.append(endpoint.close)
-    closers.append(partial(let_go, assembly.reward))
+    closers.append(partial(close_reward, assembly.reward))
 
     def ended(group: Group) -> None:
-        shown.advance({})
-        if heard is not None:
-            heard(group)
+        stage_progress.advance({})
+        if on_group is not None:
+            on_group(group)
 
     try:
-        with progress.stage("evaluation", len(tasks)) as shown:
-            came_to, _ = await evaluating.evaluate(
+        with progress.stage("evaluation", len(tasks)) as stage_progress:
+            result, _ = await evaluation_loop.evaluate_policy(
                 assembly,
                 engine,
                 episodes=settings.episodes,
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=seed,
-                heard=ended,
+                on_group=ended,
                 actor=actor,
                 record=record,
+                every_member=bool(assembly.trained),
             )
     finally:
+        closers += [each.close for each in assembly.members.values()]
         for close in closers:
             await close()
-    return came_to, protocol
+    return result, protocol

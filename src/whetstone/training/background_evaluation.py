@@ -1,7 +1,8 @@
-"""How does an agent do while it learns? Evaluations beside training, each of a copy of the weights as they were.
+"""Evaluations during training, each of a copy of the weights at its step.
 
-Easy to get wrong: an evaluation that waits for nothing may still be under way when a checkpoint is made. Before one is
-made those under way are waited for, so that a run which goes on from it has every number it would have had.
+Note:
+    An evaluation can still be running when a checkpoint is due. The checkpoint waits for it, so that a resumed run has
+    all results of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -9,44 +10,45 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.evaluation import Evaluation
-from whetstone.inference import ENGINES
-from whetstone.policies import clone_trainable
+from whetstone.inference import ENGINES, Engine, Member
+from whetstone.policies import Policy, clone_trainable
 from whetstone.record.run_directory import write_json
-from whetstone.reporting import write_trajectories
-from whetstone.training.evaluating import evaluate
+from whetstone.training.evaluation_loop import evaluate_policy, write_evaluation
 from whetstone.training.kept import validation_path
 
 _MOST_AT_ONCE = 2
 
 
 class BackgroundEvaluations:
-    """Evaluations under way.
+    """Running evaluations.
 
     Args:
-        run_dir: They are written to `evaluations/` there, as `STAGE-000010.json`.
-        say: Told what each came to.
-        heard: Told of each (the stage, the step, what it came to).
+        run_dir: Run directory; results are written to `evaluations/`, as `STAGE-000010.json`.
+        log: Receives a line with each result.
+        on_result: Called with the stage, the step and the result of each.
     """
 
     def __init__(
         self,
-        assembly: Assembly,
+        assembly: RunComponents,
         run_dir: Path,
         *,
-        say: Callable[[str], None],
-        heard: Callable[[str, int, Evaluation], None] = lambda stage, step, came_to: None,
+        log: Callable[[str], None],
+        on_result: Callable[[str, int, Evaluation], None] = lambda stage, step, result: None,
     ) -> None:
-        self.assembly, self.run_dir, self.say, self.heard = assembly, run_dir, say, heard
+        self.assembly, self.run_dir, self.log, self.on_result = assembly, run_dir, log, on_result
         self._running: dict[Path, asyncio.Task[None]] = {}
 
     async def begin(self, stage: str, step: int, *, validates: bool = False) -> None:
-        """Evaluate the weights as they are now; returns at once unless two evaluations are behind already. One that was
-        made before is not made again.
+        """Start an evaluation of the current weights, unless its result exists.
+
+        Returns immediately, unless two evaluations are running already.
 
         Args:
             validates: Whether to evaluate on validation tasks, for `kept.py`, instead of the first test tasks.
@@ -59,23 +61,22 @@ class BackgroundEvaluations:
         while len(self._running) >= _MOST_AT_ONCE:
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
             self._collect()
-        model = await run_in_compute_thread(clone_trainable, self.assembly.policy.model)
-        policy = replace(self.assembly.policy, model=model)
-        evaluating = self._made(self.assembly.with_components(policy=policy), path, stage, step, validates)
+        copied = await run_in_compute_thread(self._copy, step, every_member=not validates)
+        evaluating = self._evaluate_copy(copied, path, stage, step, validates)
         self._running[path] = asyncio.create_task(evaluating)
 
     async def settle(self) -> None:
-        """Wait for those under way.
+        """Wait for the running evaluations.
 
         Raises:
-            Exception: One failed.
+            Exception: If one failed.
         """
         if self._running:
             await asyncio.wait(self._running.values())
             self._collect()
 
     async def close(self) -> None:
-        """Give up those under way."""
+        """Cancel the running evaluations."""
         running, self._running = list(self._running.values()), {}
         for task in running:
             task.cancel()
@@ -85,13 +86,29 @@ class BackgroundEvaluations:
         for path in [path for path, task in self._running.items() if task.done()]:
             self._running.pop(path).result()
 
-    async def _made(self, assembly: Assembly, path: Path, stage: str, step: int, validates: bool) -> None:
+    def _copy(self, step: int, *, every_member: bool) -> RunComponents:
+        """Return the components of the run with a copy of the weights of the first member, or of every member."""
+        trained = {self.assembly.member: self.assembly.policy}
+        if every_member:
+            trained |= {name: each.policy for name, each in self.assembly.trained.items()}
+        copies = {name: replace(each, model=clone_trainable(each.model)) for name, each in trained.items()}
+        members = {
+            name: Member(name, partial(copies.__getitem__, name), engine=partial(self._engine, step))
+            for name in [*copies][1:]
+        }
+        return self.assembly.with_components(policy=copies[self.assembly.member], members=members)
+
+    def _engine(self, step: int, policy: Policy) -> Engine:
+        recipe, sampled = self.assembly.resolved.recipe, self.assembly.with_components(policy=policy).sampled_model()
+        policy = replace(policy, model=sampled)
+        return ENGINES["local"](policy=policy, max_sequences=recipe.rollout.max_in_flight, version=step)
+
+    async def _evaluate_copy(self, assembly: RunComponents, path: Path, stage: str, step: int, validates: bool) -> None:
         recipe = assembly.resolved.recipe
         settings = recipe.evaluation
-        policy = replace(assembly.policy, model=assembly.sampled_model())
-        engine = ENGINES["local"](policy=policy, max_sequences=recipe.rollout.max_in_flight, version=step)
+        engine = self._engine(step, assembly.policy)
         try:
-            came_to, groups = await evaluate(
+            result, groups = await evaluate_policy(
                 assembly,
                 engine,
                 episodes=settings.validation_episodes if validates else settings.interval_episodes,
@@ -99,16 +116,18 @@ class BackgroundEvaluations:
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=recipe.seed,
+                every_member=not validates,
             )
         finally:
             await engine.close()
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+            for member in assembly.members.values():
+                await member.close()
         folder, name = (
             (path.parent, path.stem) if validates else (self.run_dir / "trajectories", f"evaluation-{path.stem}")
         )
-        write_trajectories(folder / f"{name}.jsonl", trajectories)
-        write_json(path, came_to.to_json())
+        write_evaluation(folder, name, groups, assembly.member)
+        write_json(path, result.to_json())
         if not validates:
-            self.heard(stage, step, came_to)
+            self.on_result(stage, step, result)
         on = "validation success" if validates else "success"
-        self.say(f"after step {step}: {on} {came_to.success:.1%} of {came_to.episodes} episodes")
+        self.log(f"after step {step}: {on} {result.success:.1%} of {result.episodes} episodes")

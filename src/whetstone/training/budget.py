@@ -1,7 +1,8 @@
-"""What has a stage spent, and how much of what it may?
+"""Budget of a stage: spent episodes, tokens, calls, time and money, and the fraction that is used.
 
-Easy to get wrong: a stage that ends by its budget never makes all of its `steps`. What is laid out over the stage (a
-learning rate that rises and falls) is laid out over the budget then, or all of it lies in the beginning.
+Note:
+    A stage that ends by its budget never makes all of its `steps`. Schedules over the stage, such as a learning rate
+    with warm-up and decay, then follow the budget, or only their start would be used.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from whetstone.recipe.stage_settings import BudgetSettings
 UNITS = ("episodes", "sampled_tokens", "tool_calls", "seconds", "hours", "dollars")
 
 
-def spent_in(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
-    """What a stage has spent so far, by `BudgetSettings`' units.
+def compute_spending(rows: Sequence[Mapping[str, Any]], stage: str = "reinforcement") -> dict[str, float]:
+    """Return the amounts that a stage has spent so far, by the units of `BudgetSettings`.
 
     Args:
-        rows: Of `metrics.jsonl`.
+        rows: Rows of `metrics.jsonl`.
     """
-    mine = [row for row in rows if row["stage"] == stage]
-    found = {unit: sum(row.get(f"cost_per_step/{unit}") or 0.0 for row in mine) for unit in UNITS[:3]}
-    found["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in mine)
-    found["hours"] = found["seconds"] / 3600
-    found["dollars"] = _total([row.get("judge/cost") or 0.0 for row in mine])
-    return found
+    stage_rows = [row for row in rows if row["stage"] == stage]
+    spent = {unit: sum(row.get(f"cost_per_step/{unit}") or 0.0 for row in stage_rows) for unit in UNITS[:3]}
+    spent["seconds"] = sum((row.get("time/rollout") or 0.0) + (row.get("time/update") or 0.0) for row in stage_rows)
+    spent["hours"] = spent["seconds"] / 3600
+    spent["dollars"] = _total([row.get("judge/cost") or 0.0 for row in stage_rows])
+    return spent
 
 
 def _total(counts: Sequence[float]) -> float:
@@ -35,24 +36,25 @@ def _total(counts: Sequence[float]) -> float:
     return sum(increments)
 
 
-def share_spent(
+def budget_fraction_spent(
     rows: Sequence[Mapping[str, Any]], budget: BudgetSettings | None, stage: str = "reinforcement"
 ) -> float:
-    """How much of its budget a stage has used up, of the unit it has least left of; 1 or more: it is over. 0 without a
-    budget.
+    """Return the used fraction of a stage's budget, in the unit with the highest one; at 1 the stage ends.
+
+    It is 0 without a budget.
 
     Args:
-        rows: Of `metrics.jsonl`.
+        rows: Rows of `metrics.jsonl`.
     """
     return max(_shares(rows, budget, stage).values(), default=0.0) if budget is not None else 0.0
 
 
-def unit_spent(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str = "reinforcement") -> str:
-    """The unit of its budget a stage has least left of."""
+def most_spent_unit(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str = "reinforcement") -> str:
+    """Return the unit of its budget with the highest used fraction."""
     shares = _shares(rows, budget, stage)
     return max(shares, key=lambda unit: shares[unit])
 
 
 def _shares(rows: Sequence[Mapping[str, Any]], budget: BudgetSettings, stage: str) -> dict[str, float]:
-    spent = spent_in(rows, stage)
+    spent = compute_spending(rows, stage)
     return {unit: spent[unit] / most for unit, most in budget.limits.items()}

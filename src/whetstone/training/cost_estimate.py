@@ -1,7 +1,7 @@
 """Cost of a run before it starts: updates, episodes, tool calls, judge requests, time and memory.
 
-Without a trial, the number of updates and episodes follows from the recipe, and tool calls have an upper bound. A trial
-(`trial.py`) measures the rest.
+Without a trial, the number of updates and episodes follows from the recipe, and one tool call per turn is assumed. A
+trial (`trial.py`) measures the rest.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from whetstone.assembly.memory import MemoryShare, memory_plan
-from whetstone.assembly.task_components import source_of
+from whetstone.assembly.memory_estimate import MemoryShare, memory_plan
+from whetstone.assembly.task_components import build_source
+from whetstone.environments import ENVIRONMENTS
+from whetstone.plugins import get_component_options
 from whetstone.recipe import (
     DistillationSettings,
     OptimizerSettings,
@@ -19,7 +21,7 @@ from whetstone.recipe import (
     Resolved,
     SamplingSettings,
     SupervisedSettings,
-    stages_of,
+    list_stages,
 )
 
 EVALUATION = "evaluations"
@@ -76,7 +78,7 @@ class StageCost:
     updates: int
     episodes: int
     tool_calls: int
-    """An upper bound without a trial."""
+    """One per turn without a trial."""
     judge_requests: float
     dollars: float | None = None
     """Price of the judge requests, in the currency of `prompt_price`; None without a trial."""
@@ -92,10 +94,12 @@ class RunCost:
     memory: Sequence[MemoryShare]
     start_seconds: float | None
     trial: Trial | None
+    calls_per_turn: int = 1
+    """Maximum number of tool calls of a turn."""
 
     @property
     def total(self) -> StageCost:
-        """The sum over all stages, with the time for loading."""
+        """Return the sum over all stages, with the time for loading."""
         parts = self.stages
         seconds = [part.seconds for part in parts if part.seconds is not None]
         dollars = [part.dollars for part in parts if part.dollars is not None]
@@ -115,7 +119,7 @@ class RunCost:
             "stages": [asdict(stage) for stage in self.stages],
             "total": asdict(self.total),
             "memory": [
-                {"device": str(share.device), "part": share.what, "bytes": share.bytes, "held": share.held}
+                {"device": str(share.device), "part": share.what, "bytes": share.bytes, "held": share.is_permanent}
                 for share in self.memory
             ],
             "trial": None if self.trial is None else asdict(self.trial),
@@ -125,7 +129,7 @@ class RunCost:
 def run_work(resolved: Resolved) -> list[StageWork]:
     """Return the work of all stages of a run, of its evaluations and of its ablations."""
     work: list[StageWork] = []
-    for stage in stages_of(resolved):
+    for stage in list_stages(resolved):
         work += _stage_work(stage.resolved, stage.name)
     work = _merge_evaluations(work) or list(_stage_work(resolved))
     for name, changes in resolved.recipe.ablations.items():
@@ -151,7 +155,7 @@ def count_episodes(resolved: Resolved) -> int:
 def count_evaluation(resolved: Resolved) -> int:
     """Return the number of episodes of one evaluation."""
     settings = resolved.recipe.evaluation
-    tasks = source_of(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
+    tasks = build_source(resolved, "tasks", resolved.recipe.tasks.options).held_out(settings.episodes)
     return len(tasks) * settings.samples
 
 
@@ -164,7 +168,19 @@ def estimate_cost(resolved: Resolved, *, judges: int, trial: Trial | None = None
     """
     stages = [_stage_cost(part, resolved, judges, trial) for part in run_work(resolved)]
     memory = memory_plan(resolved, trains=True)
-    return RunCost(stages, memory, None if trial is None else trial.start_seconds, trial)
+    start = None if trial is None else trial.start_seconds
+    return RunCost(stages, memory, start, trial, max_calls_per_turn(resolved))
+
+
+def max_calls_per_turn(resolved: Resolved) -> int:
+    """Return the maximum number of tool calls of a turn: the option of the environment, or its default."""
+    settings = resolved.recipe.environment
+    limit = (settings.model_extra or {}).get("max_calls_per_turn")
+    if limit is not None:
+        return int(limit)
+    environment = ENVIRONMENTS.get(settings.name)
+    option = get_component_options(environment).get("max_calls_per_turn") if environment is not None else None
+    return option.default if option is not None and isinstance(option.default, int) else 1
 
 
 def _stage_work(resolved: Resolved, name: str = "") -> Iterator[StageWork]:
@@ -190,10 +206,8 @@ def _played(resolved: Resolved, stage: OptimizerSettings) -> int:
 def _stage_cost(part: StageWork, resolved: Resolved, judges: int, trial: Trial | None) -> StageCost:
     scored = part.episodes if part.is_scored else 0
     if trial is None:
-        environment = resolved.recipe.environment
-        per_turn = (environment.model_extra or {}).get("max_calls_per_turn") or 1
-        most = part.episodes * environment.max_turns * per_turn
-        return StageCost(part.name, part.updates, part.episodes, most, scored * judges)
+        calls = part.episodes * resolved.recipe.environment.max_turns
+        return StageCost(part.name, part.updates, part.episodes, calls, scored * judges)
     rates = trial.rates.get(part.key)
     if rates is None:
         return StageCost(part.name, part.updates, part.episodes, 0, scored * trial.requests_per_episode)

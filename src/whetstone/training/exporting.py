@@ -1,4 +1,4 @@
-"""Export of a run or model as a folder for other programs: weights, chat template, tool-call parser, model card.
+"""Export of a run or model as a folder for other programs: weights, template, tool-call parser, model card.
 
 The folder is tested before it gets its name: plain Transformers loads its tokenizer and renders stored episodes of the
 run, whose tokens must be those of training.
@@ -18,9 +18,10 @@ from typing import Any, Literal
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from whetstone.assembly.environment import environment_of
+from whetstone.assembly.environment import build_environment, list_tools
 from whetstone.atomic_write import new_folder
-from whetstone.chat import FORMATS, Chat, ToolSpec, fitting_format
+from whetstone.chat import FORMATS, Chat, ToolSpec, detect_tool_call_format
+from whetstone.chat.detect_format import load_chat_settings, save_chat_settings
 from whetstone.chat.export_template import (
     ExportedTemplate,
     Prompt,
@@ -29,20 +30,18 @@ from whetstone.chat.export_template import (
     find_difference,
     probe_prompts,
 )
-from whetstone.chat.fitting import load_chat_settings, save_chat_settings
 from whetstone.chat.ollama_template import write_modelfile
 from whetstone.chat.served_parsers import PARSER_FILE, SGLANG_PARSERS, VLLM_PARSERS, write_parser_file
-from whetstone.environments.protocol import tools_shown
 from whetstone.errors import PolicyError, WhetstoneError
 from whetstone.plugins import find_part
-from whetstone.policies import ExportPrecision, Policy, has_adapters, load_policy, merged
-from whetstone.policies.export import base_folder, export_weights, gguf_plan, hub_identity, write_gguf
-from whetstone.policies.finding import found_model
-from whetstone.policies.kept import kept_models, origin_of
+from whetstone.policies import ExportPrecision, Policy, has_adapters, load_policy, merge_adapters
+from whetstone.policies.export_model import base_folder, export_weights, gguf_plan, hub_identity, write_gguf
+from whetstone.policies.local_models import read_origin, stored_models
+from whetstone.policies.resolve_model import resolve_model_folder
 from whetstone.recipe import Resolved
 from whetstone.record import read_json, run_of_checkpoint, run_recipe, stored_lines
 from whetstone.reporting.model_card import CardFacts, model_card
-from whetstone.training.final import final_policy
+from whetstone.training.final_checkpoint import final_policy, require_member
 from whetstone.trajectory import Trajectory
 from whetstone.trajectory_json import read_trajectory
 
@@ -71,6 +70,7 @@ def export_model(
     dtype: ExportPrecision | None = None,
     gguf: bool = False,
     template: TemplateChoice = "training",
+    member: str | None = None,
 ) -> ExportResult:
     """Export a run at its last checkpoint, a checkpoint of a run, or a model folder.
 
@@ -80,9 +80,10 @@ def export_model(
         dtype: Precision of merged weights; None: bfloat16.
         gguf: Also write a GGUF file and an Ollama Modelfile.
         template: `original` keeps the chat template of the model.
+        member: Member of a run with several models (`policies`), which requires one.
 
     Raises:
-        WhetstoneError: There is no such run, an option does not fit, or the chat template cannot be rendered.
+        WhetstoneError: There is no such run or member, an option does not fit, or the chat template cannot be rendered.
         SaveError: The folder exists, or cannot be written.
     """
     logging.set_verbosity_error()  # test prompts may be longer than the context of a small model
@@ -90,8 +91,11 @@ def export_model(
     run = path if (path / "recipe.yaml").is_file() else run_of_checkpoint(path)
     resolved = run_recipe(run) if run is not None else None
     if resolved is not None:
-        policy = final_policy(path, trust_remote_code=resolved.recipe.policy.trust_remote_code)
+        require_member(path, member)
+        policy = final_policy(path, trust_remote_code=resolved.recipe.policy.trust_remote_code, member=member)
     else:
+        if member is not None:
+            raise PolicyError(f"{run_or_model}: is one model; leave --member {member} out")
         policy = load_policy(run_or_model, as_stored=True)
     base = base_folder(policy)
     hub = hub_identity(base) if base is not None else None
@@ -112,7 +116,7 @@ def export_model(
     exported = _template(run_or_model, chat, stored, tools, template)
     parameters = policy.parameters
     if not is_adapter:
-        policy = merged(policy, precision)
+        policy = merge_adapters(policy, precision)
     with new_folder(output_dir) as aside:
         _set_generation(policy, chat, resolved)
         policy.tokenizer.chat_template = exported.source
@@ -191,10 +195,10 @@ def _chat(named: str, resolved: Resolved | None, policy: Policy) -> tuple[Chat, 
     if resolved is not None:
         name, variables = resolved.recipe.chat.format, resolved.recipe.chat.variables
     else:
-        name, variables = load_chat_settings(found_model(named))
+        name, variables = load_chat_settings(resolve_model_folder(named))
     try:
         if name == "auto":
-            name = fitting_format(policy.tokenizer, variables)
+            name = detect_tool_call_format(policy.tokenizer, variables)
         return Chat(policy.tokenizer, find_part("tool-call format", name, FORMATS)(), variables), name
     except PolicyError as error:
         raise PolicyError(
@@ -208,7 +212,7 @@ def _tools(resolved: Resolved | None) -> tuple[tuple[ToolSpec, ...], str]:
     if resolved is None:
         return (), ""
     try:
-        return tuple(tools_shown(environment_of(resolved)())), ""
+        return list_tools(build_environment(resolved)), ""
     except WhetstoneError as error:
         return (), f"the tools of the run are not known here ({error})"
 
@@ -223,7 +227,10 @@ def _template(
 
 
 def _test_folder(folder: Path, prompts: Sequence[Prompt]) -> tuple[int, int]:
-    """Render prompts by the exported folder; return how many are reproduced, and how many up to the model's turns."""
+    """Render prompts by the exported folder.
+
+    Return how many are reproduced, and how many up to the model's turns.
+    """
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     differences = [find_difference(tokenizer, tokenizer.chat_template, prompt) for prompt in prompts]
     return differences.count(None), sum(each is not None and each.is_own_turn for each in differences)
@@ -285,11 +292,13 @@ def _facts(
     tools: Sequence[ToolSpec],
 ) -> CardFacts:
     settings = resolved.recipe.policy if resolved is not None else None
-    source = base or (found_model(named) if run is None else None)
+    source = base or (resolve_model_folder(named) if run is None else None)
     if source is None and settings is not None and settings.path is not None:
-        stored_model = kept_models().get(settings.path)  # the base may be gone: a trained model is exported without it
+        stored_model = stored_models().get(
+            settings.path
+        )  # the base may be gone: a trained model is exported without it
         source = stored_model.folder if stored_model is not None else Path(settings.path)
-    origin = origin_of(source) if source is not None else None
+    origin = read_origin(source) if source is not None else None
     messages: Sequence[Any] = stored[0].messages if stored else ({"role": "user", "content": "Hello"},)
     declared = [tool.to_openai() for tool in tools]
     try:

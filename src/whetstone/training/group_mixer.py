@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from whetstone.contracts import fulfils
-from whetstone.data.stored_episodes import as_stored
+from whetstone.capabilities import implements_protocol
+from whetstone.data.offline_episodes import mark_offline
 from whetstone.errors import DataError, WhetstoneError
-from whetstone.rollout.group_sources import MixedSource
-from whetstone.tools.protocol import Closes, provenance_of
-from whetstone.tools.threads import call_user_function
+from whetstone.rollout.group_sources import MixedSource, PlaysEpisodes
+from whetstone.tools.protocol import HasClose, find_provenance
+from whetstone.tools.thread_runner import call_user_function
 from whetstone.trajectory import Group, Provenance
 from whetstone.user_code import describe_exception
 
@@ -46,13 +46,18 @@ class _Request:
     groups: asyncio.Task[Sequence[Group]]
 
 
+def total_groups(sources: Mapping[str, MixedSource], sampled: int) -> float:
+    """Return the number of groups of an update whose `sampled` groups are the rest that sources leave."""
+    return sampled / (1 - sum(mixed.fraction for mixed in sources.values()))
+
+
 class GroupMixer:
     """Takes groups from all sources of a recipe, in proportion to their fractions.
 
     Args:
         sources: By name.
-        sampled: Number of sampled groups of an update.
-        waits: Whether an update waits for a late source without a time limit.
+        groups: Number of groups of an update, sampled ones included; see `total_groups`.
+        waits: Whether an update waits for a late source without a time limit; for one that plays episodes it does.
         report: Receives a line about a source that is late.
     """
 
@@ -60,13 +65,12 @@ class GroupMixer:
         self,
         sources: Mapping[str, MixedSource],
         *,
-        sampled: int,
+        groups: float,
         waits: bool = True,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.sources, self.waits, self.report = sources, waits, report
-        rest = 1 - sum(mixed.fraction for mixed in sources.values())
-        self._per_update = {name: sampled * mixed.fraction / rest for name, mixed in sources.items()}
+        self._per_update = {name: groups * mixed.fraction for name, mixed in sources.items()}
         self._requests: dict[str, _Request] = {}
         self._reported: set[str] = set()
 
@@ -97,10 +101,11 @@ class GroupMixer:
         self.request(update, record)
         began = time.perf_counter()
         for name, request in list(self._requests.items()):
-            limit = self.sources[name].timeout_seconds
-            left = None if self.waits or limit is None else max(0.0, limit - (time.perf_counter() - began))
+            mixed = self.sources[name]
+            limit = None if self.waits or implements_protocol(mixed.source, PlaysEpisodes) else mixed.timeout_seconds
+            left = None if limit is None else max(0.0, limit - (time.perf_counter() - began))
             await asyncio.wait([request.groups], timeout=left)
-            if not request.groups.done():
+            if limit is not None and not request.groups.done():
                 late.append(name)
                 self._report(name, update, limit)
                 groups[name], taken[name] = (), (request.first, 0)
@@ -110,9 +115,16 @@ class GroupMixer:
             taken[name] = (request.first, request.count)
         return MixedGroups(groups, taken, tuple(late))
 
-    def request(self, update: int, record: Mapping[int, Spans]) -> None:
-        """Start to read the groups of an update, so that they are there when it takes them."""
-        for name in self.sources:
+    def request(self, update: int, record: Mapping[int, Spans], *, is_ahead: bool = False) -> None:
+        """Start to read the groups of an update, so that they are there when it takes them.
+
+        Args:
+            is_ahead: Whether the weights of the update are not there yet; groups that the policy plays are not
+                requested.
+        """
+        for name, mixed in self.sources.items():
+            if is_ahead and implements_protocol(mixed.source, PlaysEpisodes):
+                continue
             first, request = self._position(name, update, record), self._requests.get(name)
             if request is not None and request.first == first:
                 continue
@@ -128,7 +140,7 @@ class GroupMixer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for mixed in self.sources.values():
-            if fulfils(mixed.source, Closes):
+            if implements_protocol(mixed.source, HasClose):
                 await call_user_function(mixed.source.close)
 
     def _position(self, name: str, update: int, record: Mapping[int, Spans]) -> int:
@@ -151,12 +163,12 @@ class GroupMixer:
     def _prepared(self, name: str, update: int, groups: Sequence[Group]) -> tuple[Group, ...]:
         """Return groups with ids of the update, and a provenance other than `sampled`."""
         mixed = self.sources[name]
-        provenance = provenance_of(mixed.source)
+        provenance = find_provenance(mixed.source)
         prepared = []
         for number, group in enumerate(groups):
             prefix = f"{name}-{update}-{number}/"
             if provenance is not Provenance.IMAGINED:
-                group, prefix = as_stored(group, prefix, number=number, off_policy=mixed.off_policy), ""
+                group, prefix = mark_offline(group, prefix, number=number, off_policy=mixed.off_policy), ""
             trajectories = tuple(
                 replace(
                     each,
@@ -169,7 +181,7 @@ class GroupMixer:
             prepared.append(replace(group, trajectories=trajectories, number=number))
         return tuple(prepared)
 
-    def _report(self, name: str, update: int, limit: float | None) -> None:
+    def _report(self, name: str, update: int, limit: float) -> None:
         if name not in self._reported:
             self._reported.add(name)
             self.report(

@@ -20,23 +20,23 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """SIGHUP arrives when the terminal is closed."""
 GRACE_SECONDS = 60.0
-"""How long finishing and saving may take."""
+"""Maximum number of seconds for finishing and saving."""
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and is saved.
+    """The run was interrupted, and is saved.
 
     Args:
-        signal: The number of the one that asked.
+        signal: Number of the received signal.
     """
 
-    def __init__(self, said: str = "stopped", *, signal: int = signal.SIGINT) -> None:
-        super().__init__(said)
+    def __init__(self, message: str = "stopped", *, signal: int = signal.SIGINT) -> None:
+        super().__init__(message)
         self.signal = int(signal)
 
 
 class Interruption:
-    """Listens for signals inside the block; outside the main thread nobody can be asked."""
+    """Handles signals inside the block; outside the main thread no signal is received."""
 
     def __init__(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self.grace_seconds = grace_seconds
@@ -59,7 +59,7 @@ class Interruption:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
     def ask(self, number: int) -> None:
-        """A signal came."""
+        """Handle a signal."""
         if self._asked.is_set():
             os._exit(128 + number)
         self._since, self._signal = time.perf_counter(), number
@@ -67,31 +67,33 @@ class Interruption:
 
     @property
     def seconds_left(self) -> float:
-        """Of the time for finishing and saving."""
+        """Return the remaining seconds for finishing and saving."""
         return max(0.0, self.grace_seconds - (time.perf_counter() - self._since))
 
     async def unless_asked(self, work: Coroutine[Any, Any, T], *, finish: Callable[[], bool]) -> T:
-        """What `work` returns.
+        """Return the result of `work`, unless the run is interrupted.
 
         Args:
-            finish: Whether work under way is let finish, if it can within the time there is, rather than cut.
+            finish: Returns whether running work may finish, if it can within the remaining time, rather than be
+                cancelled.
 
         Raises:
-            Interrupted: The run was asked to stop before the work was over, and it was cut, or not begun.
+            Interrupted: If the run was interrupted before the work was finished; the work was cancelled, or not
+                started.
         """
         if self._asked.is_set():
             work.close()
             raise Interrupted(signal=self._signal)
-        asked = asyncio.ensure_future(self._asked.wait())
+        requested = asyncio.ensure_future(self._asked.wait())
         working = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([asked, working], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([requested, working], return_when=asyncio.FIRST_COMPLETED)
             if not working.done() and finish():
                 await asyncio.wait([working], timeout=self.seconds_left)
             if working.done():
                 return working.result()
             raise Interrupted(signal=self._signal)
         finally:
-            for task in (asked, working):
+            for task in (requested, working):
                 task.cancel()
-            await asyncio.gather(asked, working, return_exceptions=True)
+            await asyncio.gather(requested, working, return_exceptions=True)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly
+from whetstone.assembly.assembly import RunComponents
+from whetstone.inference import load_member_states
 from whetstone.recipe import OptimizerSettings, ReinforcementSettings, Resolved
 from whetstone.record.checkpoint import KEPT, Position, checkpoint_path, load_checkpoint
 from whetstone.record.run_directory import read_json, write_json
@@ -26,7 +27,7 @@ def keeps_best(settings: OptimizerSettings) -> bool:
     return isinstance(settings, ReinforcementSettings) and settings.keep == "best"
 
 
-def check_validation(assembly: Assembly, resolved: Resolved) -> None:
+def check_validation(assembly: RunComponents, resolved: Resolved) -> None:
     """Check that the source has enough held-out tasks for validation.
 
     Raises:
@@ -52,7 +53,9 @@ def validation_path(run_dir: Path, step: int) -> Path:
 
 
 def best_step(run_dir: Path, *, done: int) -> int | None:
-    """Return the validated step with the highest success, then reward, then step; None if none is validated.
+    """Return the validated step with the highest success, then reward, then step.
+
+    It is None if none is validated.
 
     Args:
         done: Steps of the stage; results of later steps are ignored.
@@ -72,7 +75,9 @@ def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
     return set() if best is None else {checkpoint_path(run_dir, position.steps - done + best)}
 
 
-def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, report: Callable[[str], None]) -> bool:
+def select_checkpoint(
+    run_dir: Path, assembly: RunComponents, position: Position, *, report: Callable[[str], None]
+) -> bool:
     """Store which checkpoint a finished stage keeps, and load it if it is not the last one.
 
     Args:
@@ -98,7 +103,10 @@ def select_checkpoint(run_dir: Path, assembly: Assembly, position: Position, *, 
     write_json(run_dir / KEPT, selected)
     report(kept_sentence(selected))
     if best != done:
-        policy, _, saved = load_checkpoint(path, trust_remote_code=assembly.resolved.recipe.policy.trust_remote_code)
+        policy, state, saved = load_checkpoint(
+            path, trust_remote_code=assembly.resolved.recipe.policy.trust_remote_code
+        )
         assembly.policy.model.load_state_dict(policy.model.state_dict())
         assembly.method.load_state(saved.memory or {})
+        load_member_states(assembly.members, state)
     return best != done

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whetstone.assembly.environment import effects_in, environment_of, run_policy
-from whetstone.contracts import fulfils
+from whetstone.assembly.environment import build_environment, effects_in, run_policy
+from whetstone.capabilities import implements_protocol
 from whetstone.environments import Environment
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import InfrastructureError, RunDirectoryError
-from whetstone.recipe import Resolved, stages_of
+from whetstone.own_loop import run_sync
+from whetstone.recipe import Resolved, list_stages
 from whetstone.recipe.settings import EnvironmentSettings
 from whetstone.reporting import read_trajectories
 from whetstone.tools import CallPolicy, Effect, Toolset
 from whetstone.tools.side_effects import describe_declaration, describe_effects
-from whetstone.training.cost_estimate import count_episodes
-from whetstone.training.own_loop import run_to_end
+from whetstone.training.cost_estimate import count_episodes, max_calls_per_turn
 
 Ask = Callable[[str], bool]
 """Asks a person whether tools may be called, and returns the answer."""
@@ -35,11 +35,13 @@ class RealCalls:
     """Calls by tool."""
     basis: str = ""
     """How the numbers were estimated."""
+    is_mean: bool = False
+    """Whether the numbers are expected values from measured calls; otherwise one call per turn is assumed."""
 
     def describe(self, names: Sequence[str]) -> str:
         """Return the tools with their effects and numbers of calls."""
         each = ", ".join(f"{self.count[n]:,} of {describe_effects({n: self.effects[n]})}" for n in names)
-        return f"up to {each}, estimated as {self.basis}"
+        return f"{'about ' if self.is_mean else ''}{each}: {self.basis}"
 
 
 def tool_effects(resolved: Resolved, log: Callable[[str], None] = lambda line: None) -> dict[str, Effect | None]:
@@ -51,7 +53,7 @@ def tool_effects(resolved: Resolved, log: Callable[[str], None] = lambda line: N
     Raises:
         RecipeError: The environment cannot be created.
     """
-    return known_effects(environment_of(resolved, CallPolicy()), resolved.recipe.environment, log)
+    return known_effects(build_environment(resolved, CallPolicy()), resolved.recipe.environment, log)
 
 
 def known_effects(
@@ -60,9 +62,9 @@ def known_effects(
     """Return the effects of the tools of an environment; see `tool_effects`."""
     environment = make()
     try:
-        toolset = environment.toolset if fulfils(environment, HoldsTools) else None
+        toolset = environment.toolset if implements_protocol(environment, HoldsTools) else None
         if isinstance(toolset, Toolset) and toolset.changing:
-            run_to_end(toolset.list_effects)
+            run_sync(toolset.list_effects)
     except InfrastructureError as error:
         log(f"the effects of tools are not known before the run: {error}")
     return effects_in(environment, settings)
@@ -72,8 +74,8 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
     """Estimate the real calls of the parts of a run.
 
     Args:
-        measured: Run directory whose last evaluation has the calls per episode; None, or without one: at most one call
-            per turn is assumed.
+        measured: Run directory whose last evaluation has the calls per episode; None, or without one: one call per turn
+            is assumed.
     """
     effects: dict[str, Effect | None] = {}
     played = [(part, {name: e for name, e in tool_effects(part[0], log).items() if e != "read"}) for part in parts]
@@ -93,12 +95,15 @@ def expect_calls(parts: Sequence[Part], measured: Path | None, log: Callable[[st
             else:
                 count[name] += number * (settings.max_turns if rates is None else rates.get(name, 0.0))
     turns = max(resolved.recipe.environment.max_turns for resolved, _ in parts)
-    basis = f"{episodes:,} episodes × {turns} turns with one call each"
+    most = max(max_calls_per_turn(resolved) for resolved, _ in parts)
+    several = f" of at most {most}" if most > 1 else ""
+    basis = f"{episodes:,} episodes × {turns} turns × 1 call{several} per turn"
+    is_mean = False
     if all(name in {part.recipe.environment.name for part, _ in parts} for name in effects):
-        basis = f"{episodes:,} episodes"
+        basis = f"one per episode, {episodes:,} episodes"
     elif rates is not None:
-        basis = f"{episodes:,} episodes, calls per episode measured in {measured}"
-    return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis)
+        basis, is_mean = f"{episodes:,} episodes × mean calls per episode in the last evaluation of {measured}", True
+    return RealCalls(effects, {name: round(number) for name, number in count.items()}, basis, is_mean)
 
 
 def measured_rates(run_dir: Path) -> dict[str, float] | None:
@@ -119,26 +124,31 @@ def permit_run(
     ask: Ask | None = None,
     log: Callable[[str], None] = lambda line: None,
     measured: Path | None = None,
+    whose: str = "",
 ) -> Resolved:
-    """Return the recipe with permission for the real calls of a run; ask for it if the recipe does not give it.
+    """Return the recipe with permission for the real calls of a run.
+
+    Ask for it if the recipe does not give it.
 
     Args:
         parts: The recipes that are played, such as stages and ablations.
         ask: Asks for permission; None refuses.
         log: Receives the expected number of calls.
         measured: See `expect_calls`.
+        whose: What makes the calls, such as `the trial`; empty: the run.
 
     Raises:
         RecipeError: A tool has the effect `write` or `destructive`, and nothing permits to call it.
     """
     calls = expect_calls(parts, measured, log)
+    title = f"real calls of {whose}" if whose else "real calls"
     unknown = [name for name, effect in calls.effects.items() if effect is None]
     known = [name for name in calls.effects if name not in unknown]
     if unknown:
-        log(f"real calls: {calls.describe(unknown)}; {describe_declaration(unknown)}")
+        log(f"{title}: {calls.describe(unknown)}; {describe_declaration(unknown)}")
     if not known:
         return resolved
-    log(f"real calls: {calls.describe(known)}")
+    log(f"{title}: {calls.describe(known)}")
     refused = list(run_policy(resolved).refused({name: calls.effects[name] for name in known}))
     if not refused:
         return resolved
@@ -149,13 +159,13 @@ def permit_run(
     raise resolved.error(
         "environment.allow_effects",
         f"real calls of {', '.join(refused)} are not permitted; set it to [{', '.join(refused)}] or use "
-        "--allow-effects, or replace the tool by a mock (docs/side-effects.md)",
+        "--allow-effects, or replace the tool by a mock (docs/guide/side-effects.md)",
     )
 
 
 def training_parts(resolved: Resolved) -> list[Part]:
     """Return the stages and ablations of a recipe, each with its number of episodes."""
-    parts: list[Part] = [(stage.resolved, count_episodes) for stage in stages_of(resolved)]
+    parts: list[Part] = [(stage.resolved, count_episodes) for stage in list_stages(resolved)]
     parts = parts or [(resolved, count_episodes)]
     for changes in resolved.recipe.ablations.values():
         parts += training_parts(resolved.with_changes({"ablations": None, **changes}))

@@ -16,24 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import assemble
-from whetstone.assembly.memory import check_fits
-from whetstone.assembly.trackers import trackers_of
+from whetstone.assembly.memory_estimate import check_fits
+from whetstone.assembly.trackers import build_trackers
 from whetstone.errors import RunDirectoryError
 from whetstone.evaluation.stage_results import last_evaluation
+from whetstone.own_loop import run_sync
 from whetstone.recipe import (
     NamedStage,
     Recipe,
     Resolved,
+    list_stages,
     load_recipe,
-    stages_of,
 )
 from whetstone.record.finding import is_run
-from whetstone.record.mirror import mirror_of
+from whetstone.record.mirror import open_mirror
 from whetstone.record.run_directory import (
     ORIGIN,
     Differences,
     check_inputs,
-    claimed,
+    open_run_directory,
     read_changes,
     read_json,
     run_recipe,
@@ -43,21 +44,20 @@ from whetstone.reporting import (
     Progress,
     write_report,
 )
-from whetstone.reporting.trackers import Feed
-from whetstone.training.continuing import change_run, era_of
+from whetstone.reporting.trackers import TrackerDispatcher
+from whetstone.training.changed_resume import change_run, era_of
 from whetstone.training.interruption import Interrupted
-from whetstone.training.made_already import take_first_evaluation, take_warm_up
-from whetstone.training.own_loop import run_to_end
+from whetstone.training.model_revisions import pin_choices
 from whetstone.training.permission import Ask, permit_run, training_parts
-from whetstone.training.pinned import pin_choices
-from whetstone.training.provenance import check_custom_code, record_environment
 from whetstone.training.run_plan import RunPlan
+from whetstone.training.run_provenance import check_custom_code, record_environment
 from whetstone.training.single_run import SingleRun
+from whetstone.training.stage_cache import reuse_evaluation, reuse_warm_up
 from whetstone.training.stages import check_stages, run_stages
 from whetstone.training.summary import RunSummary
 
 _SECONDS_WHEN_STOPPED = 10.0
-"""How long a run that was asked to stop waits for its trackers."""
+"""Seconds that an interrupted run waits for its trackers."""
 
 
 def train(
@@ -72,33 +72,33 @@ def train(
     ask: Ask | None = None,
     accept_changes: bool = False,
 ) -> RunSummary:
-    """Run all stages of a recipe, and its ablations. Works where an event loop is running, as in a notebook.
+    """Run all stages of a recipe, and its ablations. Works inside a running event loop, as in a notebook.
 
     Args:
         recipe: Same as in `load_recipe`; with `resume`, also a run directory, whose own recipe is used.
-        run_dir: Where the run is kept; None: `runs/` and the recipe's name.
+        run_dir: Run directory; None: `runs/` and the recipe's name.
         resume: Continue the run in `run_dir` from its last checkpoint; a finished one is only reported. A run whose
             recipe was given lambdas or local functions continues only in the process that has them.
         changes: `key=value` overrides of the recipe of a run directory that apply from its last checkpoint on, such as
-            `reinforcement.steps=200`; require `resume`. See `docs/continuing.md`.
-        on_metrics: Called after each step with its row of `metrics.jsonl`; an ablation's are not told.
-        progress: What a person sees meanwhile; None: a bar in a terminal or notebook, else lines.
-        reuse_from: Run directories whose warm-ups and stages are taken where they are what this run would make; what
-            was taken is said, and the run comes to the same.
+            `reinforcement.steps=200`; require `resume`. See `docs/guide/continuing.md`.
+        on_metrics: Called after each step with its row of `metrics.jsonl`; not for ablations.
+        progress: Progress display; None: a bar in a terminal or notebook, else lines.
+        reuse_from: Run directories whose warm-ups and stages are reused if they are identical to those of this run;
+            reused ones are reported, and the results are the same.
         ask: Asks for permission to call tools that change something, if the recipe does not give it
             (`environment.allow_effects`); None refuses.
-        accept_changes: Resume although custom code of the run (rewards, tools, estimators) was edited; the change is
-            recorded in `environment.json`.
+        accept_changes: Resume although custom code of the run (rewards, tools, estimators), or a file with tasks or
+            data, was edited; the change is recorded in `environment.json`.
 
     Raises:
-        Interrupted: The process was asked to stop; the run is saved and can be resumed.
-        WhetstoneError: A recipe, file or folder is wrong, or something could not be saved.
+        Interrupted: If the process was interrupted; the run is saved and can be resumed.
+        WhetstoneError: If a recipe, file or folder is invalid, or a file cannot be saved.
     """
     resolved, own = _recipe_of(recipe, run_dir, resume, changes)
     resolved.check_variables()
     run_dir = own or (Path(run_dir) if run_dir is not None else Path("runs") / resolved.name)
     progress = progress or Progress()
-    feed = Feed(trackers_of(resolved), run_dir, resolved.stored(), say=progress.say)
+    feed = TrackerDispatcher(build_trackers(resolved), run_dir, resolved.stored(), warn=progress.say)
     try:
         plan = RunPlan(
             resolved,
@@ -109,9 +109,10 @@ def train(
             on_metrics=on_metrics,
             reuse_from=reuse_from,
             continues=own is not None,
-            mirror=mirror_of(resolved, run_dir, resume=resume, say=progress.say),
+            mirror=open_mirror(resolved, run_dir, resume=resume, log=progress.say),
             ask=ask,
             accept_changes=accept_changes,
+            accept_inputs=accept_changes,
         )
         summary = run_plan(plan)
     except Interrupted:
@@ -133,7 +134,7 @@ def _recipe_of(
     """Return the recipe of a run, and its directory if `recipe` is one."""
     if not isinstance(recipe, str | Path) or not is_run(Path(recipe)):
         if changes:
-            raise RunDirectoryError("changes: require a run directory in the place of the recipe")
+            raise RunDirectoryError("changes: require a run directory instead of a recipe")
         return load_recipe(recipe), None
     own = Path(recipe)
     if run_dir is not None and Path(run_dir).resolve() != own.resolve():
@@ -155,25 +156,26 @@ def run_plan(plan: RunPlan) -> RunSummary:
     """
     plan = _prepare(plan)
     resolved, run_dir = plan.resolved, plan.run_dir
-    stages = stages_of(resolved)
+    stages = list_stages(resolved)
     if not stages and not resolved.recipe.own_stages:
-        raise resolved.error("live", "has no stage beside it to train; `whetstone live` learns while it serves")
+        raise resolved.error("live", "has no training stage; `whetstone live` trains while it serves")
     if not stages and not (plan.resume and (run_dir / "summary.json").is_file()):  # before any data is read
         check_fits(resolved, trains=resolved.recipe.sampling is None)
-    keeping = plan.mirror.kept() if plan.mirror is not None else contextlib.nullcontext()
+    keeping = plan.mirror.upload_periodically() if plan.mirror is not None else contextlib.nullcontext()
     change = partial(_change, plan) if plan.continues else None
-    with claimed(run_dir, resolved, resume=plan.resume, change=change), keeping:
+    opened = open_run_directory(run_dir, resolved, resume=plan.resume, change=change, accept_changes=plan.accept_inputs)
+    with opened, keeping:
         summary = _read_summary(plan)
         if summary is None:
             try:
                 if stages:
                     summary = _run_stages(plan, stages)
                 else:
-                    take_warm_up(resolved, run_dir, plan.reuse_from, say=plan.progress.say)
-                    take_first_evaluation(resolved, run_dir, plan.reuse_from, say=plan.progress.say)
+                    reuse_warm_up(resolved, run_dir, plan.reuse_from, log=plan.progress.say)
+                    reuse_evaluation(resolved, run_dir, plan.reuse_from, log=plan.progress.say)
                     while summary is None:
                         run = SingleRun(era_of(run_dir, resolved), plan)
-                        summary = run_to_end(run.play, ask_to_stop=run.ask_to_stop)
+                        summary = run_sync(run.play, ask_to_stop=run.ask_to_stop)
             except Interrupted as stop:
                 message = f"stopped; {run_dir} is saved, `whetstone train {run_dir} --resume` continues it"
                 raise Interrupted(message, signal=stop.signal) from None
@@ -196,7 +198,7 @@ def _prepare(plan: RunPlan) -> RunPlan:
     for note in plan.resolved.notes:
         say(note)
     if plan.resume and not (run_dir / "recipe.yaml").is_file():
-        say(f"{run_dir}: no run is there to go on with; one is started")
+        say(f"{run_dir}: no run to resume; a new one is started")
     resolved = pin_choices(plan.resolved, run_dir, resume=plan.resume)
     # a directory that has a run already is refused when it is claimed
     is_over = (run_dir / ("summary.json" if plan.resume else "recipe.yaml")).is_file()
@@ -209,6 +211,7 @@ def _change(plan: RunPlan, stored: Resolved, different: Differences) -> None:
     """Continue a run with a recipe that differs from the stored one."""
     if plan.accept_changes is False:
         check_custom_code(plan.run_dir, plan.resolved)
+        check_inputs(plan.run_dir, plan.resolved, log=plan.progress.say)  # before the change is recorded
     change_run(plan.run_dir, plan.resolved, stored, different, log=plan.progress.say)
 
 
@@ -222,7 +225,7 @@ def _read_summary(plan: RunPlan) -> dict[str, Any] | None:
         for stage in summary.get("stages", [{}]):
             plan.feed.follow(run_dir / stage.get("folder", ""))
     elif plan.resume:
-        check_inputs(run_dir, plan.resolved, say=say)
+        check_inputs(run_dir, plan.resolved, log=say, accept_changes=plan.accept_inputs)
     if plan.accept_changes is not None and not is_finished:
         record_environment(run_dir, plan.resolved, accept_changes=plan.accept_changes, report=say)
     return summary
@@ -235,8 +238,10 @@ def _run_ablation(plan: RunPlan, name: str, changes: Mapping[str, Any]) -> dict[
     say(f"ablation: {name}  ({', '.join(f'{k}={v}' for k, v in overrides.items())})")
     variant = plan.resolved.with_changes({"ablations": None, **changes})
     folder = plan.run_dir / "ablations" / name
-    untracked = Feed({}, folder, {}, say=say)
-    ablation = plan.derive(variant, folder, feed=untracked, on_metrics=None, reuse_from=[plan.run_dir], continues=True)
+    untracked = TrackerDispatcher({}, folder, {}, warn=say)
+    ablation = plan.derive_plan(
+        variant, folder, feed=untracked, on_metrics=None, reuse_from=[plan.run_dir], continues=True
+    )
     if not ablation.resume and read_changes(plan.run_dir):
         say(f"ablation {name}: has the current recipe from its first step on; that of the run changed")
     summary = run_plan(ablation).written
@@ -251,10 +256,10 @@ def _run_stages(plan: RunPlan, stages: Sequence[NamedStage]) -> dict[str, Any]:
     """Run the stages of a plan that has several, each in its own directory, and return their summary."""
 
     def run_stage(stage: Resolved, folder: Path, before: Sequence[Path]) -> object:
-        return run_plan(plan.derive(stage, folder, reuse_from=before))
+        return run_plan(plan.derive_plan(stage, folder, reuse_from=before))
 
     check_stages(stages, assemble)
     summary = run_stages(
-        stages, plan.run_dir, run_stage, also=plan.reuse_from, progress=plan.progress, there=plan.feed.follow
+        stages, plan.run_dir, run_stage, also=plan.reuse_from, progress=plan.progress, on_stage=plan.feed.follow
     )
     return summary | {"recipe": plan.resolved.name, "title": plan.resolved.recipe.title or plan.resolved.name}

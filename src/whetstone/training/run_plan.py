@@ -10,7 +10,7 @@ from typing import Any
 from whetstone.recipe import Resolved
 from whetstone.record.mirror import Mirror
 from whetstone.reporting import Progress
-from whetstone.reporting.trackers import Feed
+from whetstone.reporting.trackers import TrackerDispatcher
 from whetstone.training.permission import Ask
 
 
@@ -24,7 +24,7 @@ class RunPlan:
     resolved: Resolved
     run_dir: Path
     progress: Progress
-    feed: Feed
+    feed: TrackerDispatcher
     """Passes metrics to the trackers of the whole run."""
     resume: bool = False
     """Whether the run in `run_dir` continues from its last checkpoint."""
@@ -41,12 +41,15 @@ class RunPlan:
     accept_changes: bool | None = None
     """Whether edited custom code is accepted; None for a stage or an ablation, whose code is that of the whole run."""
 
+    accept_inputs: bool = False
+    """Whether edited files with tasks and data are accepted."""
+
     @property
     def is_whole(self) -> bool:
-        """Whether this is the plan of a whole run."""
+        """Return whether this is the plan of a whole run."""
         return self.accept_changes is not None
 
-    def derive(self, resolved: Resolved, run_dir: Path, **changes: Any) -> RunPlan:
+    def derive_plan(self, resolved: Resolved, run_dir: Path, **changes: Any) -> RunPlan:
         """Return the plan of a stage or an ablation, which resumes if its directory has a recipe."""
         resume = (run_dir / "recipe.yaml").is_file()
         own: dict[str, Any] = {"resume": resume, "continues": False, "mirror": None, "accept_changes": None}

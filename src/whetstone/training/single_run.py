@@ -18,21 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.assembly.assembly import assemble
-from whetstone.assembly.members import learner_of_stage, stored_members
-from whetstone.assembly.own_data import check_data, preferences_of, stored_of, with_learning
-from whetstone.causes import cause_key, listed
+from whetstone.assembly.members import build_stage_learner
+from whetstone.assembly.stage_datasets import as_reinforcement, check_data, read_offline_groups, read_preferences
+from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.contracts import fulfils
 from whetstone.errors import (
     CreditError,
-    FaultBudgetError,
     MismatchError,
     NonFiniteError,
-    NothingScoredError,
-    QuotaError,
+    NoScoredEpisodesError,
+    SamplingExhausted,
+    TooManyFailuresError,
     WhetstoneError,
 )
-from whetstone.inference import publish
+from whetstone.failure_causes import cause_key, format_causes
+from whetstone.garbage import collect_seldom, exclude_present_objects
+from whetstone.inference import MEMBERS, sync_weights
 from whetstone.learning.protocol import Closes, Learner
 from whetstone.policies import Policy
 from whetstone.recipe import (
@@ -44,7 +45,7 @@ from whetstone.recipe import (
     SamplingSettings,
     SupervisedSettings,
 )
-from whetstone.recipe.continuing import Era
+from whetstone.recipe.resume_changes import Era
 from whetstone.record.checkpoint import (
     Checkpoints,
     Position,
@@ -53,37 +54,31 @@ from whetstone.record.checkpoint import (
     load_checkpoint,
 )
 from whetstone.record.run_directory import write_json
+from whetstone.record.run_store import RunStore
 from whetstone.record.starting import load_start
-from whetstone.record.store import RunStore
-from whetstone.reporting import (
-    Journal,
-    ProgressBar,
-    find_alarms,
-    mismatch_limit,
-    noise_advice,
-    write_trajectories,
-)
-from whetstone.rewards.protocol import let_go
+from whetstone.reporting import Journal, ProgressBar, find_alarms, mismatch_limit, noise_advice
+from whetstone.rewards.protocol import close_reward
 from whetstone.rollout import Collector
-from whetstone.scaling.beginning import cluster_of
+from whetstone.scaling.start_cluster import start_cluster
 from whetstone.training.background_evaluation import BackgroundEvaluations
-from whetstone.training.budget import share_spent
-from whetstone.training.ends import STEPS, end_of
-from whetstone.training.evaluating import evaluate
-from whetstone.training.handed_on import gone_on
+from whetstone.training.budget import budget_fraction_spent
+from whetstone.training.carry_state import restore_component_state
+from whetstone.training.evaluation_loop import evaluate_policy, write_evaluation
+from whetstone.training.group_stream import discard_groups
 from whetstone.training.interruption import Interrupted, Interruption
 from whetstone.training.kept import best_checkpoint, check_validation, keeps_best, select_checkpoint
-from whetstone.training.made_already import copy_evaluation
+from whetstone.training.offline import HeldOutSchedule, Stored
 from whetstone.training.reinforcement import Reinforcement
-from whetstone.training.run_checks import check_ablations, report_precision, store_overlap, store_skipped_rows
+from whetstone.training.run_checks import check_ablations, report_data, report_precision, resume_remedy
 from whetstone.training.run_plan import RunPlan
+from whetstone.training.run_summary import WITHOUT_USE, build_summary, compare_stages, describe_unlearned, run_headline
 from whetstone.training.stage import Stage
-from whetstone.training.stored import Looks, Stored
-from whetstone.training.stream import discard_groups
+from whetstone.training.stage_cache import copy_evaluation
+from whetstone.training.stopping import STEPS, stopping_reason
 from whetstone.training.supervised import Pretraining, Supervised
-from whetstone.training.telling import WITHOUT_USE, describe_unlearned, headline, stage_results_of, summary_of
-from whetstone.training.watchdog import Playing, Watchdog
+from whetstone.training.watchdog import EvaluationMonitor, Watchdog
 
+_STAGE_ERRORS = (CreditError, NonFiniteError, TooManyFailuresError, SamplingExhausted, MismatchError)
 _REWRITTEN = "the chat template rewrites"
 
 
@@ -112,23 +107,21 @@ class SingleRun:
         self.run_dir, self.progress, self.feed = plan.run_dir, plan.progress, plan.feed
         run_dir, progress = plan.run_dir, plan.progress
         self.recipe = self.resolved.recipe
-        self.learning = with_learning(self.resolved)
+        self.learning = as_reinforcement(self.resolved)
         """The recipe its parts are made from."""
         listeners = [plan.feed.row, *([plan.on_metrics] if plan.on_metrics is not None else [])]
-        self.journal = Journal(run_dir, heard=listeners, warn=progress.say)
+        self.journal = Journal(run_dir, listeners=listeners, warn=progress.say)
         self.position = Position("", {}, 0)
         self.optimizer: dict[str, Any] | None = None
         warm_up = self.recipe.supervised
         self.warmed_up = checkpoint_path(run_dir, warm_up.steps) if warm_up is not None else None
         self.checkpoints = Checkpoints(run_dir, keep={self.warmed_up} if self.warmed_up is not None else set())
-        self.restored: Path | None = None
-        """Checkpoint from which the run continues."""
         self.interruption = Interruption()
         self.shown: ProgressBar | None = None
         self.rows: list[dict[str, Any]] = []
         """Steps of the current stage, from which alarms are read."""
         self.told: set[str] = set()
-        """Causes of failures that were said."""
+        """Causes of failures that were reported."""
 
     async def play(self) -> dict[str, Any] | None:
         """Run all stages from the last checkpoint on.
@@ -137,28 +130,28 @@ class SingleRun:
             The summary; None if the recipe changes after the last step, which a checkpoint holds.
 
         Raises:
-            Interrupted: Somebody asked the process to stop; everything is saved.
+            Interrupted: If the process was interrupted; everything is saved.
         """
-        with self.interruption:
+        with self.interruption, contextlib.ExitStack() as contexts:
             self.assembly = await run_in_compute_thread(
-                lambda: assemble(
-                    self.learning, self._restored(), say=self.progress.say, checkpoint=self.restored
-                ).check()
+                lambda: assemble(self.learning, self._restored(), self._members, say=self.progress.say).check()
             )
             check_ablations(self.assembly, self.resolved)
             if not self.position.done:
                 report_precision(self.assembly, self.resolved, self.progress.say)
-            method, self.position = gone_on(self.assembly.method, self.resolved, self.position, say=self.progress.say)
+            method, self.position = restore_component_state(
+                self.assembly.method, self.resolved, self.position, log=self.progress.say
+            )
             self.assembly = self.assembly.with_components(method=method)
             await run_in_compute_thread(check_validation, self.assembly, self.resolved)
             await run_in_compute_thread(check_data, self.assembly, self.resolved, self._finished_stages())
-            store_skipped_rows(self.run_dir, self.assembly, self.progress.say)
-            await run_in_compute_thread(store_overlap, self.run_dir, self.assembly, self.resolved, self.progress.say)
-            cluster = await cluster_of(self.assembly, version=0, say=self.progress.say)
+            await run_in_compute_thread(report_data, self.run_dir, self.assembly, self.resolved, self.progress.say)
+            cluster = await start_cluster(self.assembly, version=0, notify=self.progress.say)
             self.assembly = self.assembly.with_components(cluster=cluster)
             self.engine = await run_in_compute_thread(self.assembly.engine, heard=self.progress.say)
             await self._publish(self.position.version)
             self.feed.follow(self.run_dir)
+            contexts.enter_context(collect_seldom())
             try:
                 if not self.position.done:
                     await self._evaluate("untrained")
@@ -170,9 +163,14 @@ class SingleRun:
                 for each in (self.engine if cluster is None else cluster, *self.assembly.members.values()):
                     await each.close()
                 await self.checkpoints.written()
-                await let_go(self.assembly.reward)
+                await close_reward(self.assembly.reward)
         parameters, seconds = self.assembly.policy.parameters, self.position.seconds
-        return summary_of(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+        return build_summary(self.resolved, self.run_dir, self.journal.read(), seconds=seconds, parameters=parameters)
+
+    @property
+    def _members(self) -> dict[str, Any]:
+        """States of the members in the last checkpoint."""
+        return {MEMBERS: (self.optimizer or {}).get(MEMBERS, {})}
 
     def _finished_stages(self) -> set[str]:
         """Return the stages that are not trained further."""
@@ -184,12 +182,12 @@ class SingleRun:
         }
 
     def ask_to_stop(self) -> None:
-        """Stop as at SIGINT, where that reaches another thread than the run's."""
+        """Stop as at SIGINT, for a signal that another thread received."""
         self.interruption.ask(signal.SIGINT)
 
     def _restored(self) -> Policy | None:
-        """The policy of the last checkpoint, with metrics rewound to it; None to begin at the beginning."""
-        self.restored = path = latest_checkpoint(self.run_dir, say=self.progress.say, set_aside=True)
+        """Load the policy of the last checkpoint and rewind the metrics to it; None for a new run."""
+        path = latest_checkpoint(self.run_dir, log=self.progress.say, set_aside=True)
         policy = None
         if path is not None:
             settings = self.recipe.policy
@@ -198,10 +196,10 @@ class SingleRun:
                 trust_remote_code=settings.trust_remote_code,
                 base_path=Path(settings.path) if settings.path is not None else None,
             )
-            self.progress.say(f"going on after step {self.position.steps} ({path})")
+            self.progress.say(f"resuming from step {self.position.steps} ({path})")
         elif self.recipe.start_from is not None:
             policy, self.optimizer = load_start(self.resolved, log=self.progress.say)
-        self.journal.rewind(self.position.done)
+        self.journal.truncate_rows(self.position.done)
         return policy
 
     async def _stage(self, name: str, settings: OptimizerSettings) -> None:
@@ -216,11 +214,11 @@ class SingleRun:
                 while ended is None:
                     began = time.perf_counter()
                     try:
-                        metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.updating)
+                        metrics = await self.interruption.unless_asked(work.step(share), finish=lambda: work.is_busy)
                     except Interrupted:
                         await self._park(stage)
                         raise
-                    except (CreditError, NonFiniteError, FaultBudgetError, QuotaError, MismatchError) as error:
+                    except _STAGE_ERRORS as error:
                         raise await self._describe_failure(stage, error) from None
                     self._record(name, work, metrics, time.perf_counter() - began)
                     share, ended = await self._finish_step(stage, metrics)
@@ -241,22 +239,23 @@ class SingleRun:
     async def _open_stage(self, name: str, settings: OptimizerSettings, done: int) -> AsyncIterator[_OpenStage]:
         """Create the learner and the work of a stage; when the block ends, all checkpoints are written."""
         learner = await run_in_compute_thread(self._learner, settings, done)
-        with contextlib.ExitStack() as held:
-            if fulfils(learner, Closes):
-                held.callback(learner.close)
+        with contextlib.ExitStack() as stack:
+            if implements_protocol(learner, Closes):
+                stack.callback(learner.close)
             if self.optimizer is not None and (done or not self.position.done):
                 learner.load_state_dict(self.optimizer)
             self.rows = [row for row in self.journal.read() if row["stage"] == name]
-            work = self._work(name, settings, learner, done, held)
-            self.shown = held.enter_context(self.progress.stage(name, settings.steps, done=done))
-            held.enter_context(Watchdog(work, say=self.progress.say))
+            work = self._work(name, settings, learner, done, stack)
+            self.shown = stack.enter_context(self.progress.stage(name, settings.steps, done=done))
+            stack.enter_context(Watchdog(work, log=self.progress.say))
             evaluations = BackgroundEvaluations(
                 self.assembly,
                 self.run_dir,
-                say=self.progress.say,
-                heard=lambda stage, step, came_to: self.feed.evaluation(stage, came_to.to_json(), step=step),
+                log=self.progress.say,
+                on_result=lambda stage, step, result: self.feed.evaluation(stage, result.to_json(), step=step),
             )
             stage = _OpenStage(name, settings, learner, work, evaluations)
+            exclude_present_objects()
             try:
                 if keeps_best(settings) and not done:
                     await self._save(stage)
@@ -270,11 +269,12 @@ class SingleRun:
     async def _describe_failure(self, stage: _OpenStage, error: WhetstoneError) -> WhetstoneError:
         """Save a stage that cannot continue, and return its error with the step and the checkpoint."""
         place = f"step {stage.work.done + 1} of {stage.name}: {error}"
+        remedy = resume_remedy(self.run_dir)
         if not stage.work.done:  # no update exists that could be lost
-            return type(error)(place)
+            return type(error)(f"{place}; {remedy}")
         path = await self._save(stage)
         await self.checkpoints.written()
-        return type(error)(f"{place}. The state is in {path}")
+        return type(error)(f"{place}. The state is in {path}; {remedy}")
 
     async def _finish_step(self, stage: _OpenStage, metrics: Mapping[str, float]) -> tuple[float, str | None]:
         """Show a step, start evaluations, save a checkpoint when one is due; return the standing of the stage."""
@@ -320,30 +320,30 @@ class SingleRun:
         return end is not None and (end.stage, end.step) == (stage, done)
 
     def _standing(self, name: str, settings: OptimizerSettings, done: int) -> tuple[float, str | None]:
-        """(how much of its budget a stage has spent, what it is over by); see `share_spent` and `end_of`."""
+        """Return the used fraction of a stage's budget, and its stopping reason."""
         budget = settings.budget if isinstance(settings, ReinforcementSettings) else None
         rows = self.journal.read() if budget is not None or settings.until is not None else []
-        return share_spent(rows, budget, name), end_of(rows, name, settings, done=done)
+        return budget_fraction_spent(rows, budget, name), stopping_reason(rows, name, settings, done=done)
 
     def _work(
-        self, name: str, settings: OptimizerSettings, learner: Learner, done: int, held: contextlib.ExitStack
+        self, name: str, settings: OptimizerSettings, learner: Learner, done: int, stack: contextlib.ExitStack
     ) -> Stage:
         if isinstance(settings, SupervisedSettings):
             return Supervised(self.assembly, learner, self.engine, settings, done=done, fault=self._record_fault)
         if isinstance(settings, PretrainingSettings):
             return Pretraining(self.assembly, learner, self.engine, settings, done=done)
         if isinstance(settings, PreferenceSettings):
-            pairs = preferences_of(self.assembly, settings)
+            pairs = read_preferences(self.assembly, settings)
             return Stored(pairs, learner, self.engine, count=settings.batch_size, done=done)
         if isinstance(settings, OfflineSettings):
-            stored = stored_of(self.assembly, settings)
-            looks = Looks(stored.held_out, settings.held_out_interval_steps, settings.steps)
+            stored = read_offline_groups(self.assembly, settings)
+            looks = HeldOutSchedule(stored.held_out, settings.held_out_interval_steps, settings.steps)
             return Stored(stored, learner, self.engine, count=settings.tasks_per_step, done=done, looks=looks)
         learns = not isinstance(settings, SamplingSettings)
         sampled = self.assembly.resolved.recipe.reinforcement  # of other stages that sample, as their parts are made
         assert sampled is not None
-        store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, say=self.progress.say)
-        held.callback(store.close)
+        store = RunStore(self.run_dir, groups_per_file=sampled.tasks_per_step, log=self.progress.say)
+        stack.callback(store.close)
         state = self.position.sampling
         for change in self.era.changes[-1:]:
             if change.discards_groups and (change.stage, change.step) == (name, done):
@@ -362,9 +362,9 @@ class SingleRun:
 
     def _record_fault(self, kind: str, text: str, /, *, episode: str) -> None:
         """Record a fault of a stage that samples nothing and so has no store open."""
-        store = RunStore(self.run_dir, groups_per_file=1, say=self.progress.say)
+        store = RunStore(self.run_dir, groups_per_file=1, log=self.progress.say)
         try:
-            store.fault(kind, text, episode=episode)
+            store.record_fault(kind, text, episode=episode)
         finally:
             store.close()
 
@@ -380,7 +380,7 @@ class SingleRun:
                     await self._save(stage)
                     await self.checkpoints.written()
         except TimeoutError:
-            self.progress.say("groups under way took too long to wait for; they are on record as far as they came")
+            self.progress.say("running groups did not finish in time; their finished turns are recorded")
 
     def _record(self, stage: str, work: Stage, metrics: dict[str, float], seconds: float) -> None:
         spent = {**self.position.seconds, stage: self.position.seconds.get(stage, 0.0) + seconds}
@@ -394,13 +394,13 @@ class SingleRun:
             metrics["run/recipe_changes"] = float(len(self.era.changes))
         self.rows.append({"stage": stage, "step": work.done, **metrics})
         alarms = find_alarms(self.rows)
-        metrics |= {alarm.metric: 1.0 for alarm in alarms}
+        metrics |= {alarm.metric_name: 1.0 for alarm in alarms}
         self.journal.record(stage, work.done, metrics)
         assert self.shown is not None
         self.shown.show_alarms(alarms)
         for alarm in alarms:
-            if alarm.metric not in self.told:
-                self.told.add(alarm.metric)
+            if alarm.metric_name not in self.told:
+                self.told.add(alarm.metric_name)
                 self.progress.say(f"step {work.done} of {stage}: ALARM {alarm.line}")
 
     def _tell(self, stage: str, work: Stage) -> None:
@@ -409,14 +409,14 @@ class SingleRun:
         if rewritten and _REWRITTEN not in self.told:
             self.told.add(_REWRITTEN)
             self.progress.say(
-                f"step {work.done} of {stage}: the chat template rewrites what was said ({rewritten}); each time a new "
-                "segment begins, which is exact and slower (episode/context_resets)"
+                f"step {work.done} of {stage}: the chat template rewrites earlier messages ({rewritten}); each time a "
+                "new segment starts, which is exact and slower (episode/context_resets)"
             )
         new = {cause: count for cause, count in work.causes.items() if cause_key(cause) not in self.told}
         self.told |= {cause_key(cause) for cause in new}
         if new:
             what = WITHOUT_USE.get(stage, "episodes have no score")
-            self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {listed(new)}")
+            self.progress.say(f"step {work.done} of {stage}: {sum(new.values())} {what}: {format_causes(new)}")
 
     async def _save(self, stage: _OpenStage) -> Path:
         settings = stage.settings
@@ -430,7 +430,6 @@ class SingleRun:
             self.position,
             last=settings.keep_last,
             every=settings.keep_interval_steps,
-            members=stored_members(self.assembly),
         )
 
     def _watch(self, collector: Collector | None) -> None:
@@ -440,10 +439,13 @@ class SingleRun:
     def _learner(self, settings: OptimizerSettings, done: int) -> Learner:
         first = self.recipe.supervised.steps if self.recipe.supervised is not None else 0
         is_start, staging = not done and self.position.steps == first, self.run_dir / "checkpoints"
-        return learner_of_stage(self.assembly, settings, self.warmed_up, staging=staging, is_start=is_start)
+        return build_stage_learner(self.assembly, settings, self.warmed_up, staging=staging, is_start=is_start)
 
     async def _publish(self, version: int) -> None:
-        await publish(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
+        await sync_weights(dict(self.assembly.policy.model.named_parameters()), self.engine, version)
+        for member in self.assembly.trained.values():
+            if member.engine.version != version:
+                await sync_weights(member.learner.weights(), member.engine, version)
 
     async def _evaluate(self, name: str) -> None:
         """Evaluate the policy, store the result in `evaluations/`, and compare it with the start of the stage.
@@ -456,37 +458,38 @@ class SingleRun:
         called = "before" if name == "untrained" and self.recipe.policy.path is not None else name
         settings = self.recipe.evaluation
         count = len(self.assembly.source.held_out(settings.episodes)) * settings.samples
-        playing = Playing()
+        playing = EvaluationMonitor()
         with (
-            self.progress.stage(f"evaluation ({called})", count) as shown,
-            Watchdog(playing, say=self.progress.say),
+            self.progress.stage(f"evaluation ({called})", count) as stage_progress,
+            Watchdog(playing, log=self.progress.say),
         ):
-            self.shown = shown
+            self.shown = stage_progress
 
             def watched(collector: Collector) -> None:
                 playing.collector = collector
                 self._watch(collector)
 
-            evaluating = evaluate(
+            evaluating = evaluate_policy(
                 self.assembly,
                 self.engine,
                 episodes=settings.episodes,
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=self.recipe.seed,
-                heard=lambda group: shown.advance({}, by=len(group.trajectories)),
+                on_group=lambda group: stage_progress.advance({}, by=len(group.trajectories)),
                 watched=watched,
+                every_member=True,
             )
-            came_to, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
-        if came_to.episodes == 0 and (came_to.causes or came_to.too_long):
-            what = f"none of {came_to.invalid} episodes could be scored" if came_to.causes else "nothing was played"
-            why = listed(came_to.causes) or "no prompt leaves room for an answer in the model's context"
-            raise NothingScoredError(f"evaluation ({called}): {what}: {why}")
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        write_trajectories(self.run_dir / "trajectories" / f"evaluation-{name}.jsonl", trajectories)
-        write_json(path, came_to.to_json())
-        self.feed.evaluation(name, came_to.to_json())
-        self.progress.say(f"{called}: {headline(came_to.to_json())}")
-        for result in stage_results_of(self.recipe, self.run_dir):
-            if result.name == name:
-                self.progress.say(result.sentence)
+            result, groups = await self.interruption.unless_asked(evaluating, finish=lambda: False)
+        if result.episodes == 0 and (result.causes or result.too_long):
+            what = f"none of {result.invalid} episodes could be scored" if result.causes else "nothing was played"
+            why = format_causes(result.causes) or "no prompt leaves room for an answer in the model's context"
+            remedy = f"; {resume_remedy(self.run_dir)}" if self.position.done else ""
+            raise NoScoredEpisodesError(f"evaluation ({called}): {what}: {why}{remedy}")
+        write_evaluation(self.run_dir / "trajectories", f"evaluation-{name}", groups, self.assembly.member)
+        write_json(path, result.to_json())
+        self.feed.evaluation(name, result.to_json())
+        self.progress.say(f"{called}: {run_headline(result.to_json())}")
+        for compared in compare_stages(self.recipe, self.run_dir):
+            if compared.name == name:
+                self.progress.say(compared.sentence)

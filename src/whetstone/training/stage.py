@@ -1,4 +1,4 @@
-"""What is a stage to whoever runs it? Steps, one after the other, and moments at which a checkpoint can be made."""
+"""Interface of training stages: steps, and states in which a checkpoint can be made."""
 
 from __future__ import annotations
 
@@ -6,92 +6,92 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from whetstone.causes import Beginning
+from whetstone.failure_causes import StartupFailureMonitor
 from whetstone.inference import Engine
 from whetstone.learning.protocol import Learner
 from whetstone.rollout import Collector
 
 
 class Stage(Protocol):
-    """A stage under way."""
+    """A running stage."""
 
     done: int
-    """Steps made."""
+    """Number of steps made."""
 
     @property
     def version(self) -> int:
-        """Of the weights that are being trained."""
+        """Return the version of the trained weights."""
         ...
 
     @property
-    def updating(self) -> bool:
-        """Whether what is under way is to be finished rather than cut."""
+    def is_busy(self) -> bool:
+        """Return whether running work must be finished rather than cancelled."""
         ...
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """What a checkpoint must know beside weights and optimiser."""
+        """Return the state that a checkpoint needs in addition to weights and optimizer."""
         ...
 
     @property
     def memory(self) -> dict[str, Any] | None:
-        """What parts of a method remember from step to step."""
+        """Return the state of stateful components of the method."""
         ...
 
     @property
     def collector(self) -> Collector | None:
-        """What samples; None where nothing does."""
+        """Return the collector; None if the stage does not sample."""
         ...
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """The next step, as metrics.
+        """Make the next step and return its metrics.
 
         Args:
-            budget_share: How much of its budget the stage has spent, from 0 to 1.
+            budget_share: Fraction of its budget that the stage has used, from 0 to 1.
         """
         ...
 
     async def settle(self) -> None:
-        """Come to where a checkpoint can be made."""
+        """Reach a state in which a checkpoint can be made."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything held."""
+        """Release all resources."""
         ...
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """Why episodes of the last step have no score, or taught nothing: by cause, how many."""
+        """Return the causes of episodes of the last step without a score or a trained token, with their number."""
         ...
 
     def conclude(self) -> None:
-        """The stage is over.
+        """End the stage.
 
         Raises:
-            NothingScoredError: Not one of its episodes counted.
+            NothingScoredError: If none of its episodes counted.
         """
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """(who, what it waits for, seconds), the longest first."""
+        """Return (component, component it waits for, seconds), the longest wait first."""
         ...
 
 
 class WithoutSampling:
-    """What stages have in common that sample nothing: their steps are short, and nothing is under way between two.
+    """Base class of stages that do not sample: their steps are short, and nothing runs between two steps.
 
     Args:
-        beginning: Watches the first of what it learns from.
-        done: Steps made.
+        beginning: Monitors the first samples for failures.
+        done: Number of steps made.
     """
 
-    updating = True
-    """Whatever is under way is short."""
+    is_busy = True
+    """Always true: running work is short."""
     collector = None
     state = None
     memory = None
 
-    def __init__(self, learner: Learner, engine: Engine, beginning: Beginning, *, done: int) -> None:
+    def __init__(self, learner: Learner, engine: Engine, beginning: StartupFailureMonitor, *, done: int) -> None:
         self.learner, self.engine, self.beginning, self.done = learner, engine, beginning, done
         self.causes: Mapping[str, int] = {}
         """See `Stage.causes`."""
@@ -99,20 +99,20 @@ class WithoutSampling:
 
     @property
     def version(self) -> int:
-        """Of the weights that are being trained."""
+        """Return the version of the trained weights."""
         return self.engine.version
 
     async def settle(self) -> None:
-        """Nothing is under way between two steps."""
+        """Do nothing: no work runs between two steps."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""
 
     def conclude(self) -> None:
         """See `Stage.conclude`."""
         self.beginning.conclude()
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """(who, what it waits for, seconds); nobody else is at work."""
+        """Return (component, component it waits for, seconds); only the learner works."""
         since = self.updating_since
         return [] if since is None else [("the learner", "its update", time.perf_counter() - since)]

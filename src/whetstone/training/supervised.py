@@ -1,11 +1,12 @@
-"""What happens in a step of each stage?
+"""Steps of supervised fine-tuning and pretraining, and metrics of groups.
 
-    supervised:     ask the expert for episodes, or a file → imitate the tokens they wrote
-    pretraining:    windows of text → imitate every token
-    reinforcement:  groups from the stream → credit → objective → update (`reinforcement.py`)
+    supervised:     episodes of the expert, or of a file → train on the tokens of their actions
+    pretraining:    windows of text → train on every token
+    reinforcement:  groups from the stream → advantages → objective → update (`reinforcement.py`)
 
-Easy to get wrong: groups come back in the order they finish, which depends on timing. They are put back into
-the order in which they were started before anything is computed, so that a run depends on its seed alone.
+Note:
+    Groups finish in an order that depends on timing. They are sorted by the order of their start before anything is
+    computed, so that a run depends only on its seed.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
-from whetstone.assembly.assembly import Assembly
-from whetstone.assembly.own_data import demonstrations_of, texts_of
-from whetstone.causes import Beginning, cause_of, counted_causes
+from whetstone.assembly.assembly import RunComponents
+from whetstone.assembly.stage_datasets import read_demonstrations, read_texts
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.evaluation import effective_samples, evaluation_of
-from whetstone.inference import Engine, publish
+from whetstone.data.policy_limits import PolicyLimits
+from whetstone.evaluation import effective_samples, summarize_episodes
+from whetstone.failure_causes import StartupFailureMonitor, cause_of, count_causes
+from whetstone.inference import Engine, sync_weights
 from whetstone.learning.protocol import Learner
 from whetstone.recipe import PretrainingSettings, Recipe, ReinforcementSettings, SupervisedSettings
 from whetstone.rollout import Plan
 from whetstone.seeding import derive_seed
 from whetstone.tool_calls import tool_metrics
-from whetstone.tools.threads import run_in_turn
+from whetstone.tools.thread_runner import run_in_turn
 from whetstone.training.stage import WithoutSampling
 from whetstone.trajectory import Costs, EndReason, Group, Segment, Task, Trajectory
 
 _DISTURBED_RETRIES = 2
-"""How often a demonstration is played again in which a sandbox, tool or server failed."""
+"""Number of retries of a demonstration in which a sandbox, tool or server failed."""
 
 
 class Supervised(WithoutSampling):
-    """The warm-up, one update of fresh demonstrations a call."""
+    """The warm-up; each call of `step` makes one update on fresh demonstrations."""
 
     def __init__(
         self,
-        assembly: Assembly,
+        assembly: RunComponents,
         learner: Learner,
         engine: Engine,
         settings: SupervisedSettings,
@@ -50,29 +52,33 @@ class Supervised(WithoutSampling):
         done: int = 0,
         fault: FaultRecorder = lambda kind, text, *, episode: None,
     ) -> None:
-        super().__init__(learner, engine, Beginning("demonstrations", "solved its task"), done=done)
+        super().__init__(learner, engine, StartupFailureMonitor("demonstrations", "solved its task"), done=done)
         self.assembly, self.settings, self.fault = assembly, settings, fault
         data = settings.data
-        self._drawn = None if data is None else demonstrations_of(assembly, data, "supervised.data")
+        self._drawn = None if data is None else read_demonstrations(assembly, data, "supervised.data")
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """The next update, as metrics. A demonstration that does not reach the answer is left out and counted.
+        """Make the next update and return its metrics.
+
+        Demonstrations without success are left out and counted.
 
         Raises:
-            NothingScoredError: None of the first few dozen reached it.
+            NothingScoredError: If none of the first few dozen solved its task.
         """
         began = time.perf_counter()
         count = self.settings.batch_size
         first = self.done * count
         if self._drawn is None:
-            demonstrations = await demonstrated(self.assembly, first, count)
+            demonstrations = await sample_demonstrations(self.assembly, first, count)
             demonstrations.record_faults(self.fault)
+            if not self.done:
+                report_limits(self.assembly, "supervised", demonstrations)
         else:
             demonstrations = Demonstrations(tuple(self._drawn.episode(first + i) for i in range(count)))
-        shown = demonstrations.episodes
-        for trajectory in shown:
+        episodes = demonstrations.episodes
+        for trajectory in episodes:
             self.beginning.see(None if trajectory.solved else cause_of(trajectory))
-        self.causes = counted_causes(cause_of(trajectory) for trajectory in shown if not trajectory.solved)
+        self.causes = count_causes(cause_of(trajectory) for trajectory in episodes if not trajectory.solved)
         segments = demonstrations.segments
         sampled = time.perf_counter()
         self.updating_since = sampled
@@ -82,7 +88,7 @@ class Supervised(WithoutSampling):
         now = time.perf_counter()
         metrics |= {"loss/supervised": metrics["loss/total"]} if "loss/total" in metrics else {}
         metrics |= {
-            "demonstrations/skipped_fraction": 1 - fmean(trajectory.solved for trajectory in shown),
+            "demonstrations/skipped_fraction": 1 - fmean(trajectory.solved for trajectory in episodes),
             **demonstrations.metrics,
             "time/rollout": sampled - began,
             "time/update": now - sampled,
@@ -92,16 +98,16 @@ class Supervised(WithoutSampling):
 
 
 class Pretraining(WithoutSampling):
-    """Plain text, one update of windows a call."""
+    """Training on plain text; each call of `step` makes one update on windows."""
 
     def __init__(
-        self, assembly: Assembly, learner: Learner, engine: Engine, settings: PretrainingSettings, *, done: int = 0
+        self, assembly: RunComponents, learner: Learner, engine: Engine, settings: PretrainingSettings, *, done: int = 0
     ) -> None:
-        super().__init__(learner, engine, Beginning("texts", "could be read"), done=done)
-        self.settings, self._texts = settings, texts_of(assembly, settings)
+        super().__init__(learner, engine, StartupFailureMonitor("texts", "could be read"), done=done)
+        self.settings, self._texts = settings, read_texts(assembly, settings)
 
     async def step(self, budget_share: float = 0.0) -> dict[str, float]:
-        """The next update, as metrics."""
+        """Make the next update and return its metrics."""
         began = time.perf_counter()
         count = self.settings.batch_size
         segments = [self._texts.segment(self.done * count + i) for i in range(count)]
@@ -120,18 +126,18 @@ class Pretraining(WithoutSampling):
 
 
 async def imitate(learner: Learner, engine: Engine, segments: Sequence[Segment]) -> dict[str, float]:
-    """One update on these, and its weights to the engine; what it came to."""
+    """Make one update on these segments, sync the weights to the engine, and return the metrics."""
     metrics = (await run_in_compute_thread(learner.imitate, segments)).metrics
     learner.end_step()
-    await publish(learner.weights(), engine, engine.version + 1)
+    await sync_weights(learner.weights(), engine, engine.version + 1)
     return metrics
 
 
 class FaultRecorder(Protocol):
-    """Writes a fault to the journal of a run; see `RunStore.fault`."""
+    """Writes a fault to the journal of a run; see `RunStore.record_fault`."""
 
     def __call__(self, kind: str, text: str, /, *, episode: str) -> None:
-        """Record it."""
+        """Record a fault."""
         ...
 
 
@@ -145,17 +151,17 @@ class Demonstrations:
 
     @property
     def segments(self) -> list[Segment]:
-        """Segments to imitate: those of the episodes that solved their tasks."""
+        """Return the segments to imitate: those of the episodes that solved their tasks."""
         return [segment for trajectory in self.episodes if trajectory.solved for segment in trajectory.segments()]
 
     @property
     def lost(self) -> list[Trajectory]:
-        """Episodes that failed in every attempt, and not because of the expert."""
+        """Return the episodes that failed in every attempt for reasons other than the expert."""
         return [trajectory for trajectory in self.episodes if not trajectory.ended.valid]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers of attempts and episodes that failures took."""
+        """Return the number of retried attempts and of lost episodes."""
         return {"demonstrations/retried": float(self.retried), "demonstrations/lost": float(len(self.lost))}
 
     def record_faults(self, record: FaultRecorder) -> None:
@@ -164,15 +170,15 @@ class Demonstrations:
             record(str(trajectory.ended), cause_of(trajectory), episode=trajectory.id)
 
 
-async def demonstrated(assembly: Assembly, first: int, count: int) -> Demonstrations:
+async def sample_demonstrations(assembly: RunComponents, first: int, count: int) -> Demonstrations:
     """Play the expert's episodes of `count` tasks, starting at `first`.
 
-    An episode in which a sandbox, tool or server failed is played again, so that a run learns from the same
-    demonstrations as one that nothing disturbed.
+    An episode in which a sandbox, tool or server failed is played again, so that a run trains on the same
+    demonstrations as an undisturbed one.
     """
     collector = assembly.collector(assembly.expert_actor())
     seed = derive_seed(assembly.resolved.recipe.seed, "expert")
-    tasks = [await run_in_turn(assembly.demonstrated.task, first + i) for i in range(count)]
+    tasks = [await run_in_turn(assembly.demonstration_source.task, first + i) for i in range(count)]
     num_repeated = 0
 
     async def played(task: Task) -> Trajectory:
@@ -190,28 +196,39 @@ async def demonstrated(assembly: Assembly, first: int, count: int) -> Demonstrat
     return Demonstrations(tuple(episodes), num_repeated + collector.status().retried)
 
 
+def report_limits(assembly: RunComponents, key: str, demonstrations: Demonstrations) -> None:
+    """Report the limits of the policy that episodes of an expert exceed, once per stage."""
+    limits = PolicyLimits.of_recipe(assembly.resolved.recipe).add(t for t in demonstrations.episodes if t.solved)
+    for problem in limits.problems(f"{key} (episodes of the expert)"):
+        assembly.say(str(problem))
+
+
 def _was_disturbed(trajectory: Trajectory) -> bool:
-    """Whether something other than the expert can have kept an episode from its end."""
+    """Return whether a failure other than the expert's can have kept an episode from its end."""
     failed = any(call.outcome in ("tool_error", "tool_failed", "timeout") for call in trajectory.calls)
     return not trajectory.solved and (not trajectory.ended.valid or trajectory.ended is EndReason.TIMEOUT or failed)
 
 
 def first_task(recipe: Recipe) -> int:
-    """The index of reinforcement's first training task, behind those the warm-up had."""
+    """Return the index of reinforcement's first training task, after those of the warm-up."""
     warm_up = recipe.supervised
     return warm_up.steps * warm_up.batch_size if warm_up is not None and warm_up.data is None else 0
 
 
-async def imitated(assembly: Assembly, settings: ReinforcementSettings, *, update: int) -> Demonstrations:
-    """Play the demonstrations imitated in an update of reinforcement; none if the recipe asks for none."""
+async def sample_imitation(assembly: RunComponents, settings: ReinforcementSettings, *, update: int) -> Demonstrations:
+    """Play the demonstrations imitated in an update of reinforcement; none if the recipe has none."""
     if settings.imitation is None:
         return Demonstrations()
     count = settings.imitation.batch_size
-    return await demonstrated(assembly, first_task(assembly.resolved.recipe) + update * count, count)
+    first = first_task(assembly.resolved.recipe) + update * count
+    demonstrations = await sample_demonstrations(assembly, first, count)
+    if not update:
+        report_limits(assembly, "reinforcement.imitation", demonstrations)
+    return demonstrations
 
 
-def costs_of(groups: Sequence[Group]) -> dict[str, float]:
-    """What was spent on a group in the mean, whatever became of it."""
+def cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the mean costs per group, including discarded episodes."""
     each = [group.costs for group in groups] or [Costs()]
     return {
         "cost_per_group/sampled_tokens": fmean(costs.sampled_tokens for costs in each),
@@ -221,8 +238,8 @@ def costs_of(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def spent_on(groups: Sequence[Group]) -> dict[str, float]:
-    """Sum the costs of all groups of a step, including those that did not count; budgets limit their sum.
+def step_cost_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Sum the costs of all groups of a step, including rejected ones; budgets limit their sum.
 
     Only episodes that the policy plays in this run count, in an environment (`sampled`) or with a model of one
     (`imagined`).
@@ -235,40 +252,50 @@ def spent_on(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
+    """Return how many updates before `version` the tokens of groups were sampled, on average and at most."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    versions = [v for t in trajectories for turn in t.turns for v in turn.action.versions if v >= 0]
+    if not versions:
+        return {}
+    ages = [version - each for each in versions]
+    return {"policy/staleness_mean": sum(ages) / len(ages), "policy/staleness_max": float(max(ages))}
+
+
 def describe_groups(groups: Sequence[Group]) -> dict[str, float]:
-    """What the episodes of a step came to, as metrics; greedy ones are not of the policy as it is sampled."""
+    """Return metrics of the episodes of a step; greedy ones are ignored, since they are not sampled."""
     groups = [replace(group, trajectories=tuple(t for t in group.trajectories if not t.greedy)) for group in groups]
-    came_to = evaluation_of(groups, temperature=1.0)
+    result = summarize_episodes(groups, temperature=1.0)
     rewards = [reward for group in groups for reward in group.rewards]
     scored = [group.rewards for group in groups if group.rewards]
     metrics = {
-        "episode/invalid": float(came_to.invalid),
-        "episode/invalid_fraction": came_to.invalid / max(1, came_to.episodes + came_to.invalid),
+        "episode/invalid": float(result.invalid),
+        "episode/invalid_fraction": result.invalid / max(1, result.episodes + result.invalid),
         "group/empty": float(sum(not any(t.action_tokens for t in group.trajectories) for group in groups)),
     }
-    if rewards:  # else nothing is known of any of it
+    if rewards:  # otherwise no episode has a score
         metrics |= {
             "reward/mean": fmean(rewards),
             "episode/reward_min": min(rewards),
             "episode/reward_max": max(rewards),
-            "episode/success": came_to.success,
+            "episode/success": result.success,
             "episode/effective_samples": effective_samples(groups),
-            "episode/turns": came_to.turns,
-            "episode/tool_calls": came_to.tool_calls,
-            "episode/action_tokens": came_to.action_tokens,
+            "episode/turns": result.turns,
+            "episode/tool_calls": result.tool_calls,
+            "episode/action_tokens": result.action_tokens,
             "episode/context_resets": fmean(
                 sum(turn.opens_segment for turn in t.turns[1:]) for group in groups for t in group.trajectories
             ),
             "group/zero_variance_fraction": fmean(len(set(of)) <= 1 for of in scored),
         }
-    metrics |= tool_metrics(came_to.tools)
-    if came_to.well_formed_calls is not None:
-        metrics["tools/well_formed_fraction"] = came_to.well_formed_calls
-    metrics |= {f"success/{kind}": rate.success for kind, rate in came_to.kinds.items() if rate.episodes}
-    metrics |= {f"end_reason/{reason}": share for reason, share in came_to.ended.items()}
-    metrics |= {f"reward/{name}": value for name, value in came_to.parts.items()}
-    if came_to.incomplete:
-        metrics["reward/missing_component_fraction"] = came_to.incomplete / max(1, came_to.episodes)
+    metrics |= tool_metrics(result.tools)
+    if result.well_formed_calls is not None:
+        metrics["tools/well_formed_fraction"] = result.well_formed_calls
+    metrics |= {f"success/{kind}": rate.success for kind, rate in result.kinds.items() if rate.episodes}
+    metrics |= {f"end_reason/{reason}": share for reason, share in result.ended.items()}
+    metrics |= {f"reward/{name}": value for name, value in result.parts.items()}
+    if result.incomplete:
+        metrics["reward/missing_component_fraction"] = result.incomplete / max(1, result.episodes)
     played = [t for group in groups for t in group.trajectories]
     marks = Counter(mark for t in played for mark in set(t.marks))
     metrics |= {f"flag/{mark}": count / len(played) for mark, count in sorted(marks.items())}

@@ -1,12 +1,12 @@
-"""What happens in one step of reinforcement? Everything a method may do, in its order.
+"""One training step of reinforcement: all operations of a method, in their order.
 
     sampled:   task distribution → allocate → start → view → { sample, fork with stop, partner, view of each turn }
-               → score → rewrite → refill            (a group at a time, as they come: `rollout/`, `stream.py`)
-    learned:   inject → select → stored groups beside them → advantage → (what is only masked) → update → what is
-               remembered
+               → score → rewrite → refill            (per group, as they finish: `rollout/`, `group_stream.py`)
+    trained:   inject → select → stored groups → advantage → (masks of the loss) → update → observe
 
-Easy to get wrong: an update is made again after a kill, from the same groups. All chance here is a function of run and
-step, and what parts remember is in the checkpoint, so it comes to the same.
+Note:
+    A resumed run repeats an update with the same groups. All randomness here is a function of run and step, and the
+    state of components is in the checkpoint, so the result is the same.
 """
 
 from __future__ import annotations
@@ -16,47 +16,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.learning.protocol import Learner
 from whetstone.learning.spec import UpdateBatch
 from whetstone.renames import stored_name
 from whetstone.rollout import Method, StepOutcome
-from whetstone.rollout.optional import LearnsAgain
+from whetstone.rollout.optional_protocols import SecondPass
 from whetstone.seeding import derive_random
 from whetstone.trajectory import Group, Trajectory
 
 _SHOWN_OF_OTHERS = ("loss/total", "update/tokens", "update/grad_norm", "policy/clip_fraction")
-"""Of updates beside a step's own."""
+"""Metrics that are reported of additional updates of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
-    """A step that was made."""
+    """Result of a training step."""
 
     metrics: dict[str, float]
-    """Those of parts say what they remembered in it."""
-    heard: StepOutcome
+    """Metrics of the step; those of components are from before they observe it."""
+    outcome: StepOutcome
 
 
 def train_step(
     method: Method,
     learner: Learner,
     batch: UpdateBatch,
-    passed_over: Sequence[Group],
+    filtered_groups: Sequence[Group],
     mixed: Mapping[str, Sequence[Group]],
     *,
     seed: int,
     update: int,
 ) -> TrainStepResult:
-    """Learn from the groups of a step. What parts are to remember of it they are told by `Method.observe`, once
-    nothing is planned any more that must not know.
+    """Train on the groups of a step.
+
+    Components receive the result in `Method.observe`, after later plans are made.
 
     Args:
-        batch: What was sampled for it, and the demonstrations to imitate beside it.
-        passed_over: Groups that were sampled for it and did not count.
+        batch: Groups that were sampled for the step, and demonstrations to imitate.
+        filtered_groups: Groups that were sampled for the step and rejected by dynamic sampling.
         mixed: Groups of other sources, by source.
-        seed: Of the recipe.
-        update: Its number, from 0.
+        seed: Random seed of the recipe.
+        update: Number of the update, from 0.
     """
     groups = _selected(method, batch.groups, seed=seed, update=update)
     learned = learner.update(_with_sources(method, replace(batch, groups=tuple(groups)), mixed))
@@ -64,12 +65,12 @@ def train_step(
     metrics |= _second_update(method, learner, batch, mixed)
     trained = [*groups, *(group for each in mixed.values() for group in each)]
     for name, inject in (method.replay or {}).items():
-        if fulfils(inject, LearnsAgain):
-            again = inject.again(update, derive_random(seed, "again", name, update))
-            metrics |= _second_pass(learner, again, batch.budget_share) if again else {}
-            trained += again
+        if implements_protocol(inject, SecondPass):
+            second_groups = inject.second_pass_groups(update, derive_random(seed, "again", name, update))
+            metrics |= _second_pass(learner, second_groups, batch.budget_share) if second_groups else {}
+            trained += second_groups
     metrics |= method.metrics() | count_provenances(t for group in trained for t in group.trajectories)
-    played = (*batch.groups, *passed_over)
+    played = (*batch.groups, *filtered_groups)
     return TrainStepResult(
         metrics, StepOutcome(update + 1, played, learned.advantages, derive_random(seed, "hear", update))
     )
@@ -88,10 +89,10 @@ def count_provenances(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     return {name: float(count) for name, count in metrics.items()}
 
 
-def as_learned(
+def training_groups(
     method: Method, sampled: Sequence[Group], mixed: Mapping[str, Sequence[Group]], *, seed: int, update: int
 ) -> Sequence[Group]:
-    """Return the groups that get credit together: sampled ones after injection and selection, and joint ones of other
+    """Return the groups with common advantages: sampled ones after replay and filters, and joint ones of other
     sources."""
     return [*_selected(method, sampled, seed=seed, update=update), *_used_as("joint", method, mixed)]
 
@@ -121,7 +122,7 @@ def _source_metrics(mixed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
 def _second_update(
     method: Method, learner: Learner, batch: UpdateBatch, mixed: Mapping[str, Sequence[Group]]
 ) -> dict[str, float]:
-    """Update on stored groups if they have updates of their own; return the metrics of this update."""
+    """Update on stored groups if they have separate updates; return the metrics of this update."""
     groups = _used_as("alternating", method, mixed)
     settings = method.sources["stored"].mixture if groups else None
     if settings is None:
@@ -154,14 +155,14 @@ def _selected(method: Method, sampled: Sequence[Group], *, seed: int, update: in
 
 
 def _second_pass(learner: Learner, stored: Sequence[Group], budget_share: float) -> dict[str, float]:
-    """An update of its own, of stored trajectories whose advantage is the part of their score of that name."""
+    """Make a separate update on stored trajectories with the advantages in their scores."""
     batch = UpdateBatch(tuple(stored), budget_share=budget_share, recorded_advantages=True)
     metrics = learner.update(batch).metrics
     return {f"second_pass/{name}": metrics[name] for name in _SHOWN_OF_OTHERS if name in metrics}
 
 
 def _removed(before: Sequence[Group], after: Sequence[Group]) -> dict[str, float]:
-    """What injection and selection came to; nothing where there was none."""
+    """Return metrics of replay and trajectory filters; empty if there are none."""
     if before is after:
         return {}
     old = {trajectory.id: trajectory.removal for group in before for trajectory in group.trajectories}

@@ -15,22 +15,21 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from whetstone.assembly.assembly import Assembly, assemble
-from whetstone.assembly.own_data import with_learning
-from whetstone.assembly.task_components import reward_of
+from whetstone.assembly.assembly import RunComponents, assemble
+from whetstone.assembly.stage_datasets import as_reinforcement
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import WhetstoneError
-from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, stages_of
+from whetstone.own_loop import run_sync
+from whetstone.recipe import OptimizerSettings, Recipe, ReinforcementSettings, Resolved, SupervisedSettings, list_stages
 from whetstone.reporting import Progress
-from whetstone.rewards.judge_usage import judge_metrics, judges_of
-from whetstone.rewards.protocol import let_go
+from whetstone.rewards.judge_usage import find_judges, judge_metrics
+from whetstone.rewards.protocol import close_reward
 from whetstone.tasks import Expert
 from whetstone.training.cost_estimate import EVALUATION, RunCost, StageRates, Trial, estimate_cost
-from whetstone.training.evaluating import evaluate
-from whetstone.training.own_loop import run_to_end
+from whetstone.training.evaluation_loop import evaluate_policy
 from whetstone.training.permission import Ask, Part, permit_run, training_parts
 from whetstone.training.run import train
-from whetstone.training.supervised import demonstrated
+from whetstone.training.supervised import sample_demonstrations
 from whetstone.trajectory import Trajectory
 
 TRIAL_SECONDS = 30.0
@@ -79,17 +78,20 @@ def plan_cost(
     Raises:
         RecipeError: The recipe is wrong, or it does not permit the calls of the trial.
     """
-    judges = len(judges_of(reward_of(resolved)))
+    judges = len(find_judges(assemble(resolved).reward))
     if not with_trial:
         return estimate_cost(resolved, judges=judges)
-    permitted = permit_run(resolved, _trial_parts(resolved), ask=ask, log=notify)
+    permitted = permit_run(resolved, _trial_parts(resolved), ask=ask, log=notify, whose="the trial")
     return estimate_cost(resolved, judges=judges, trial=run_trial(permitted))
 
 
 def _trial_parts(resolved: Resolved) -> list[Part]:
     """Return the stages of a trial, and its evaluation and demonstrations, with their numbers of episodes."""
     shorter = resolved.with_changes(_trial_changes(resolved, is_large=False))
-    return [*training_parts(shorter), (shorter, lambda _: 1 + _EVALUATED + _DEMONSTRATED)]
+    evaluation, warm_up = resolved.recipe.evaluation, resolved.recipe.supervised
+    played = (1 + min(evaluation.episodes, _EVALUATED)) * evaluation.samples
+    played += _DEMONSTRATED if warm_up is not None and warm_up.data is None else 0
+    return [*training_parts(shorter), (shorter, lambda _: played)]
 
 
 def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
@@ -107,7 +109,7 @@ def run_trial(resolved: Resolved, *, seconds: float = TRIAL_SECONDS) -> Trial:
     rates: dict[str, StageRates] = {}
     updates: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="whetstone-trial-") as folder:
-        measured = run_to_end(lambda: _measure_episodes(resolved))
+        measured = run_sync(lambda: _measure_episodes(resolved))
         rates[EVALUATION] = StageRates(seconds_per_episode=measured.seconds, calls_per_episode=measured.shape.calls)
         rows, error = _short_run(resolved, Path(folder) / "run", measured.is_large, began + seconds)
         for name, kind, recipe in _named_stages(resolved):
@@ -136,7 +138,7 @@ class _Measured:
 async def _measure_episodes(resolved: Resolved) -> _Measured:
     """Play episodes of an evaluation and of the expert."""
     began = time.perf_counter()
-    assembly = await run_in_compute_thread(lambda: assemble(with_learning(resolved)).check())
+    assembly = await run_in_compute_thread(lambda: assemble(as_reinforcement(resolved)).check())
     engine = await run_in_compute_thread(assembly.engine)
     settings = resolved.recipe.evaluation
     is_large = assembly.policy.parameters >= _LARGE
@@ -144,10 +146,10 @@ async def _measure_episodes(resolved: Resolved) -> _Measured:
     options: dict[str, Any] = {"samples": settings.samples, "temperature": settings.temperature}
     options["seed"] = resolved.recipe.seed
     try:
-        await evaluate(assembly, engine, episodes=1, **options)  # allocates memory
+        await evaluate_policy(assembly, engine, episodes=1, **options)  # allocates memory
         started = time.perf_counter()
         before = judge_metrics(assembly.reward)
-        _, groups = await evaluate(assembly, engine, episodes=count, **options)
+        _, groups = await evaluate_policy(assembly, engine, episodes=count, **options)
         passed = time.perf_counter() - started
         used = {name: value - before.get(name, 0.0) for name, value in judge_metrics(assembly.reward).items()}
         episodes = [episode for group in groups for episode in group.trajectories if episode.ended.valid]
@@ -155,7 +157,7 @@ async def _measure_episodes(resolved: Resolved) -> _Measured:
         shape = await _expert_shape(assembly) or sampled
     finally:
         await engine.close()
-        await let_go(assembly.reward)
+        await close_reward(assembly.reward)
     played = sum(len(group.trajectories) for group in groups)
     return _Measured(
         shape,
@@ -168,19 +170,19 @@ async def _measure_episodes(resolved: Resolved) -> _Measured:
     )
 
 
-async def _expert_shape(assembly: Assembly) -> _Shape | None:
+async def _expert_shape(assembly: RunComponents) -> _Shape | None:
     """Return the size of the expert's episodes, if a stage imitates them; None otherwise."""
     warm_up = assembly.resolved.recipe.supervised
-    if warm_up is None or warm_up.data is not None or not isinstance(assembly.demonstrated, Expert):
+    if warm_up is None or warm_up.data is not None or not isinstance(assembly.demonstration_source, Expert):
         return None
-    played = await demonstrated(assembly, 0, _DEMONSTRATED)
+    played = await sample_demonstrations(assembly, 0, _DEMONSTRATED)
     solved = [episode for episode in played.episodes if episode.solved]
     return _Shape.of(solved) if solved else None
 
 
 def _named_stages(resolved: Resolved) -> list[tuple[str, str, Recipe]]:
     """Return name, kind and recipe of each stage."""
-    several = [(stage.name, stage.kind, stage.resolved.recipe) for stage in stages_of(resolved)]
+    several = [(stage.name, stage.kind, stage.resolved.recipe) for stage in list_stages(resolved)]
     return several or [(kind, kind, resolved.recipe) for kind in resolved.recipe.own_stages]
 
 

@@ -1,6 +1,6 @@
-"""What is a run waiting for? When nothing has moved for a while, it says so, and goes on.
+"""Watchdog: reports the components that a run waits for if there is no progress for a while; the run continues.
 
-It looks from a thread of its own, so that it also sees an event loop that stands still; then it says where.
+It runs in a separate thread, so that it also detects a blocked event loop and reports its location.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Protocol
 from whetstone.rollout import Collector
 
 SECONDS = 60.0
-"""Without anything moving, before it is said; and then again after twice as long each time."""
+"""Seconds without progress before the first report; doubled for each further one."""
 _SHOWN = 5
 
 
-class Watched(Protocol):
-    """Something that goes on step by step, or episode by episode."""
+class Monitored(Protocol):
+    """Work with steps or episodes that the watchdog monitors."""
 
     @property
     def done(self) -> int:
-        """Steps made."""
+        """Return the number of steps made."""
         ...
 
     @property
     def collector(self) -> Collector | None:
-        """What samples; None where nothing does."""
+        """Return the collector; None if nothing is sampled."""
         ...
 
     def waits(self) -> list[tuple[str, str, float]]:
-        """(who, what it waits for, seconds), the longest first."""
+        """Return (component, component it waits for, seconds), the longest wait first."""
         ...
 
 
-class Playing:
-    """An evaluation, to be watched: no steps, only episodes."""
+class EvaluationMonitor:
+    """A monitored evaluation: it has no steps, only episodes."""
 
     done = 0
 
@@ -52,15 +52,15 @@ class Playing:
 
 
 class Watchdog:
-    """Watches a stage or an evaluation inside the block.
+    """Monitors a stage or an evaluation inside the block.
 
     Args:
-        say: Told what is waited for, in a line.
-        seconds: Without anything moving.
+        log: Receives a line about the waits.
+        seconds: Seconds without progress before a report.
     """
 
-    def __init__(self, work: Watched, *, say: Callable[[str], None], seconds: float = SECONDS) -> None:
-        self.work, self.say, self.seconds = work, say, seconds
+    def __init__(self, work: Monitored, *, log: Callable[[str], None], seconds: float = SECONDS) -> None:
+        self.work, self.log, self.seconds = work, log, seconds
         self._stop = threading.Event()
         self._watched = threading.get_ident()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -80,7 +80,7 @@ class Watchdog:
             if moved != seen:
                 seen, since, patience = moved, now, self.seconds
             elif now - since >= patience:
-                self.say(self._line(now - since))
+                self.log(self._line(now - since))
                 patience *= 2
 
     def _moved(self) -> tuple[int, int]:
@@ -89,11 +89,11 @@ class Watchdog:
 
     def _line(self, seconds: float) -> str:
         waits = self.work.waits()
-        said = "; ".join(f"{who} for {what} since {since:.0f} s" for who, what, since in waits[:_SHOWN])
+        text = "; ".join(f"{who} for {what} since {since:.0f} s" for who, what, since in waits[:_SHOWN])
         more = f"; and {len(waits) - _SHOWN} more" if len(waits) > _SHOWN else ""
         frame = sys._current_frames().get(self._watched)
         at = f" The event loop is at {_place(frame)}." if frame is not None else ""
-        return f"nothing has moved for {seconds:.0f} s. Waiting: {said or 'nobody'}{more}.{at}"
+        return f"no progress for {seconds:.0f} s. Waiting: {text or 'none'}{more}.{at}"
 
 
 def _place(frame: object) -> str:

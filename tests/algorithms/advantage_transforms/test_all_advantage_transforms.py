@@ -1,4 +1,4 @@
-"""What holds for every advantage transform: it says what loops over floats say, all of it, and writes nowhere."""
+"""Properties of every advantage transform: agreement with loops over floats, precision, and no in-place changes."""
 
 import math
 
@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests_batches import asked, batches, columns, mean
-from tests_naive_credit import std
-from whetstone.algorithms import ADVANTAGE_TRANSFORMS, level_of
+from support.batches import batches, call_with_columns, columns, mean
+from support.naive_advantages import std
+from whetstone.algorithms import ADVANTAGE_TRANSFORMS, annotated_level
 
 FEW = settings(max_examples=min(40, settings.default.max_examples), deadline=None)
 EVERY = pytest.mark.parametrize("name", sorted(ADVANTAGE_TRANSFORMS))
 APART = math.pi / 1000
-"""No covariance of such columns lies on a bound that is so much off a round number, whatever its last bit."""
+"""Offset of bounds from round numbers, so that no covariance of generated columns equals a bound after rounding."""
 OPTIONS = {
     "famo2o": {
         "min_coef": st.floats(0, 1),
@@ -66,15 +66,15 @@ def entropy_aware(c, weight):
 
 
 def entropy_modulated(c, strength, min_range):
-    task, found = [c["group"][i] for i in c["trajectory"]], list(c["advantages"])
+    task, batch = [c["group"][i] for i in c["trajectory"]], list(c["advantages"])
     for m, h in enumerate(c["turn_entropies"]):
         others = [x for x, of in zip(c["turn_entropies"], task, strict=True) if of == task[m] and not math.isnan(x)]
         if math.isnan(h) or max(others) == min(others) or max(others) - min(others) < min_range:
             continue
         low, wide = min(others), max(others) - min(others)
         weights = [math.exp(-strength * (x - low) / wide) for x in others]
-        found[m] *= math.exp(-strength * (h - low) / wide) / mean(weights)
-    return found
+        batch[m] *= math.exp(-strength * (h - low) / wide) / mean(weights)
+    return batch
 
 
 def high_entropy_turns(c, fraction):
@@ -84,12 +84,12 @@ def high_entropy_turns(c, fraction):
 
 
 def probability_band(c, low, high):
-    found = []
+    batch = []
     for m, a in enumerate(c["advantages"]):
-        mine = [x for x, turn in zip(c["old_logprobs"], c["turn"], strict=True) if turn == m]
-        p = math.exp(mean(mine)) if mine else 1.0
-        found.append(a if not c["replayed"][c["trajectory"][m]] or low < p <= high else 0.0)
-    return found
+        turn_logprobs = [x for x, turn in zip(c["old_logprobs"], c["turn"], strict=True) if turn == m]
+        p = math.exp(mean(turn_logprobs)) if turn_logprobs else 1.0
+        batch.append(a if not c["replayed"][c["trajectory"][m]] or low < p <= high else 0.0)
+    return batch
 
 
 def m2po(c, bound):
@@ -100,56 +100,56 @@ def m2po(c, bound):
 
 
 @st.composite
-def modulated(draw, name):
-    """Columns an advantage transform may ask for, and options of it."""
-    found = columns(draw(batches()))
-    count = {"token": len(found["turn"]), "turn": len(found["trajectory"])}[
-        level_of(ADVANTAGE_TRANSFORMS[name], "advantages")
+def transform_inputs(draw, name):
+    """Sample columns that an advantage transform can request, and its options."""
+    batch = columns(draw(batches()))
+    count = {"token": len(batch["turn"]), "turn": len(batch["trajectory"])}[
+        annotated_level(ADVANTAGE_TRANSFORMS[name], "advantages")
     ]
 
-    def drawn(numbers, n):
+    def sampled_column(numbers, n):
         return torch.tensor(draw(st.lists(numbers, min_size=n, max_size=n)), dtype=torch.float64)
 
-    tokens = len(found["turn"])
-    found["advantages"] = drawn(st.sampled_from([-1.0, 0.1, 0.5, 2.3]), count)
-    found["draws"] = drawn(st.floats(0, 1), tokens)
-    found["sampler_logprobs"] = drawn(st.floats(-3, -0.01) | st.just(math.nan), tokens)
-    found["replayed"] = drawn(st.sampled_from([0.0, 1.0]), len(found["group"]))
-    found["value_deviations"] = drawn(st.floats(0, 2), len(found["trajectory"]))
-    found["entropies"] = drawn(st.sampled_from([0.0, 0.1, 0.5, 1.9, math.nan]), tokens)
-    return found, {key: draw(option) for key, option in OPTIONS[name].items()}
+    tokens = len(batch["turn"])
+    batch["advantages"] = sampled_column(st.sampled_from([-1.0, 0.1, 0.5, 2.3]), count)
+    batch["draws"] = sampled_column(st.floats(0, 1), tokens)
+    batch["sampler_logprobs"] = sampled_column(st.floats(-3, -0.01) | st.just(math.nan), tokens)
+    batch["replayed"] = sampled_column(st.sampled_from([0.0, 1.0]), len(batch["group"]))
+    batch["value_deviations"] = sampled_column(st.floats(0, 2), len(batch["trajectory"]))
+    batch["entropies"] = sampled_column(st.sampled_from([0.0, 0.1, 0.5, 1.9, math.nan]), tokens)
+    return batch, {key: draw(option) for key, option in OPTIONS[name].items()}
 
 
 @EVERY
 @FEW
 @given(data=st.data())
-def test_it_says_what_loops_over_floats_say(name, data):
-    found, options = data.draw(modulated(name))
-    expected = globals()[name]({key: column.tolist() for key, column in found.items()}, **options)
-    said = asked(ADVANTAGE_TRANSFORMS[name], found, **options)
-    assert said.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+def test_transform_equals_loops_over_floats(name, data):
+    batch, options = data.draw(transform_inputs(name))
+    expected = globals()[name]({key: column.tolist() for key, column in batch.items()}, **options)
+    result = call_with_columns(ADVANTAGE_TRANSFORMS[name], batch, **options)
+    assert result.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @EVERY
 @FEW
 @given(data=st.data())
-def test_columns_of_half_the_width_are_computed_with_in_the_whole_width_and_none_is_written_to(name, data):
-    found, options = data.draw(modulated(name))
-    narrow = {key: column.float() if column.is_floating_point() else column for key, column in found.items()}
+def test_half_precision_columns_are_computed_in_full_precision_and_not_modified(name, data):
+    batch, options = data.draw(transform_inputs(name))
+    narrow = {key: column.float() if column.is_floating_point() else column for key, column in batch.items()}
     wide = {key: column.double() if column.is_floating_point() else column for key, column in narrow.items()}
-    kept = {key: column.clone() for key, column in wide.items()}
+    copies = {key: column.clone() for key, column in wide.items()}
     assert torch.equal(
-        asked(ADVANTAGE_TRANSFORMS[name], narrow, **options).double(),
-        asked(ADVANTAGE_TRANSFORMS[name], wide, **options),
+        call_with_columns(ADVANTAGE_TRANSFORMS[name], narrow, **options).double(),
+        call_with_columns(ADVANTAGE_TRANSFORMS[name], wide, **options),
     )
-    assert all(torch.equal(wide[key].nan_to_num(-1), column.nan_to_num(-1)) for key, column in kept.items())
+    assert all(torch.equal(wide[key].nan_to_num(-1), column.nan_to_num(-1)) for key, column in copies.items())
 
 
 @pytest.mark.parametrize("name", ["entropy_aware", "entropy_modulated"])
 def test_entropies_have_no_gradient(name):
-    given = {"advantages": [1.0, 2.0], "entropies": [0.2, 0.9], "turn_entropies": [0.2, 0.9]}
-    found = {key: torch.tensor(column, dtype=torch.float64) for key, column in given.items()}
-    found |= {"trajectory": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+    numbers = {"advantages": [1.0, 2.0], "entropies": [0.2, 0.9], "turn_entropies": [0.2, 0.9]}
+    batch = {key: torch.tensor(column, dtype=torch.float64) for key, column in numbers.items()}
+    batch |= {"trajectory": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
     for key in ("entropies", "turn_entropies"):
-        found[key].requires_grad_()
-    assert not asked(ADVANTAGE_TRANSFORMS[name], found).requires_grad
+        batch[key].requires_grad_()
+    assert not call_with_columns(ADVANTAGE_TRANSFORMS[name], batch).requires_grad

@@ -1,9 +1,9 @@
-"""Few tokens of high covariance are silenced."""
+"""`clip_cov` removes the gradient of few tokens with a high covariance."""
 
 import pytest
 import torch
 
-from tests_batches import of, whole
+from support.batches import integers, of
 from whetstone.algorithms import clipped
 from whetstone.algorithms.advantage_transforms import clip_cov, covariances
 
@@ -17,12 +17,12 @@ def test_covariances():
     assert covariances(of(2, 0, 1), of(-0.5, -2, -0.5)).tolist() == pytest.approx([0.5, 1, 0])
 
 
-def test_one_of_the_candidates_is_drawn():
+def test_one_of_the_candidates_is_sampled():
     assert clip_cov(A, OLD, of(0.1, 0, 0, 0.9)).tolist() == [0, 1, -1, -1]
     assert clip_cov(A, OLD, of(0.9, 0, 0, 0.1)).tolist() == [1, 1, -1, 0]
 
 
-def test_with_the_clipped_objective_it_is_the_papers_loss():
+def test_clipped_objective_gives_the_loss_of_the_paper():
     now = OLD.clone().requires_grad_()
     loss = clipped(now, OLD, clip_cov(A, OLD, of(0.1, 0, 0, 0.9))).loss.mean()
     loss.backward()
@@ -32,17 +32,17 @@ def test_with_the_clipped_objective_it_is_the_papers_loss():
 
 def test_without_a_candidate_nothing_changes():
     assert torch.equal(clip_cov(A, OLD, of(0, 0, 0, 0), low=5.0), A)
-    assert clip_cov(of(), of(), of()).tolist() == whole().tolist()
+    assert clip_cov(of(), of(), of()).tolist() == integers().tolist()
 
 
-def test_a_share_of_all_tokens_is_taken():
+def test_fraction_is_of_all_tokens():
     draws = torch.linspace(0, 1, 100, dtype=torch.float64)
     advantages, old = torch.ones(100).double(), torch.zeros(100).double()
     advantages[:50], old[:50] = -1, -4.0  # every covariance is 2
     assert int((clip_cov(advantages, old, draws, fraction=0.1) == 0).sum()) == 10
 
 
-def test_the_bounds_themselves_are_outside():
+def test_covariances_equal_to_a_bound_are_no_candidates():
     # both covariances are exactly 1
     credit, old = of(1, -1), of(-1, -3)
     assert clip_cov(credit, old, of(0, 1), low=1.0, high=2.0).tolist() == [1, -1]

@@ -1,10 +1,10 @@
-"""What the tokens in front of a fork receive."""
+"""ARPO: advantages of the tokens before a branching point."""
 
 import pytest
 import torch
 from hypothesis import given
 
-from tests_batches import asked, batches, columns, of, whole
+from support.batches import batches, call_with_columns, columns, integers, of
 from whetstone.algorithms import clipped
 from whetstone.algorithms.advantages import arpo
 
@@ -13,21 +13,21 @@ def near(*numbers):
     return pytest.approx(list(numbers), abs=1e-5)
 
 
-OWNER, NODES = whole(0, 0, 1, 1, 2, 3), whole(0, 1, 0, 2, 3, 4)
-REWARDS, GROUP = of(1, 0, 0, 0), whole(0, 0, 0, 0)
+OWNER, NODES = integers(0, 0, 1, 1, 2, 3), integers(0, 1, 0, 2, 3, 4)
+REWARDS, GROUP = of(1, 0, 0, 0), integers(0, 0, 0, 0)
 
 
-def said(**options):
+def advantages_of_tree(**options):
     return arpo(REWARDS, GROUP, OWNER, NODES, **options).tolist()
 
 
 def test_hard_and_soft():
-    assert said() == near(0.499999, 1.499997, 0.499999, -0.499999, -0.499999, -0.499999)
-    assert said(attribution="soft") == near(1.499997, 1.499997, *[-0.499999] * 4)
-    assert said(ddof=0) == near(0.577350, 1.732051, 0.577350, *[-0.577350] * 3)
+    assert advantages_of_tree() == near(0.499999, 1.499997, 0.499999, -0.499999, -0.499999, -0.499999)
+    assert advantages_of_tree(attribution="soft") == near(1.499997, 1.499997, *[-0.499999] * 4)
+    assert advantages_of_tree(ddof=0) == near(0.577350, 1.732051, 0.577350, *[-0.577350] * 3)
 
 
-def test_they_part_once_the_clip_acts():
+def test_hard_and_soft_attribution_differ_once_clipping_applies():
     # one shared token at ratio 1.3 with advantages 1.5 and −.5: soft 1.2·1.5 − 1.3·.5, hard twice 1.2·.5
     ratio = torch.tensor([1.3], dtype=torch.float64).log()
     old = torch.zeros(1, dtype=torch.float64)
@@ -37,12 +37,14 @@ def test_they_part_once_the_clip_acts():
 
 
 @given(batch=batches(forks=False))
-def test_without_forks_both_are_the_same(batch):
-    found = columns(batch)
-    assert torch.allclose(asked(arpo, found), asked(arpo, found, attribution="soft"), atol=1e-12)
+def test_without_branches_both_attributions_are_equal(batch):
+    batch_columns = columns(batch)
+    assert torch.allclose(
+        call_with_columns(arpo, batch_columns), call_with_columns(arpo, batch_columns, attribution="soft"), atol=1e-12
+    )
 
 
-def test_nodes_of_different_tasks_are_never_the_same():
+def test_nodes_of_different_tasks_are_distinct():
     # both tasks have a node 7: together their mean would be 0
-    found = arpo(of(1, 0, 0, 1), whole(0, 0, 1, 1), whole(0, 1, 2, 3), whole(7, 8, 7, 9))
-    assert found.tolist() == near(0.707106, -0.707106, -0.707106, 0.707106)
+    result = arpo(of(1, 0, 0, 1), integers(0, 0, 1, 1), integers(0, 1, 2, 3), integers(7, 8, 7, 9))
+    assert result.tolist() == near(0.707106, -0.707106, -0.707106, 0.707106)

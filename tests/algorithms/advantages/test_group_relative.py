@@ -27,7 +27,7 @@ def test_equal_rewards_give_exactly_zero(value):
     assert (group_relative(torch.full((7,), value), torch.zeros(7)) == 0).all()
 
 
-def test_a_group_of_one_has_nothing_to_compare():
+def test_group_of_one_gives_zero():
     assert group_relative(tensor(5.0), torch.zeros(1)).tolist() == [0.0]
     assert group_relative(tensor(5.0), torch.zeros(1), singleton="raw").tolist() == [5.0]
     assert group_relative(tensor(), torch.zeros(0)).tolist() == []
@@ -41,7 +41,7 @@ def test_adding_a_constant_changes_nothing(rewards, constant):
 
 
 @given(REWARDS, st.randoms())
-def test_a_permutation_permutes_and_nothing_else(rewards, random):
+def test_permuted_rewards_give_permuted_advantages(rewards, random):
     order = list(range(len(rewards)))
     random.shuffle(order)
     r, group = torch.tensor(rewards, dtype=torch.float64), torch.arange(len(rewards)) % 2
@@ -49,7 +49,7 @@ def test_a_permutation_permutes_and_nothing_else(rewards, random):
 
 
 @given(REWARDS, REWARDS)
-def test_groups_do_not_touch_each_other(left, right):
+def test_groups_do_not_affect_each_other(left, right):
     a, b = torch.tensor(left, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
     together = group_relative(torch.cat([a, b]), torch.tensor([0] * len(a) + [1] * len(b)))
     assert torch.equal(together[: len(a)], group_relative(a, torch.zeros(len(a))))
@@ -57,5 +57,5 @@ def test_groups_do_not_touch_each_other(left, right):
 
 
 def test_unequal_shapes_are_refused():
-    with pytest.raises(ValueError, match="one group per reward"):
+    with pytest.raises(ValueError, match="rewards and group must have the same shape"):
         group_relative(tensor(1, 2), torch.zeros(3))

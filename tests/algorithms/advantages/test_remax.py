@@ -1,8 +1,8 @@
-"""The greedy episode is the baseline."""
+"""ReMax: the reward of the greedy episode is the baseline."""
 
 import pytest
 
-from tests_batches import of
+from support.batches import of
 from whetstone.algorithms.advantages import remax
 
 
@@ -14,5 +14,5 @@ def test_worked_numbers():
     assert remax(of(1, 0, 1), of(1, 1, 0)).tolist() == [0, -1, 1]
 
 
-def test_a_task_whose_greedy_episode_failed_teaches_nothing():
+def test_task_with_a_failed_greedy_episode_gives_zero():
     assert remax(of(1, 1), of(float("nan"), 0)).tolist() == [0, 1]

@@ -1,8 +1,8 @@
-"""Turns among turns of the same kind of thought."""
+"""RLVMR: turns are normalized among turns with the same tag."""
 
 import pytest
 
-from tests_batches import of, whole
+from support.batches import integers, of
 from whetstone.algorithms.advantages import rlvmr
 
 
@@ -12,10 +12,10 @@ def near(*numbers):
 
 def test_worked_numbers():
     # two planning turns in the first trajectory, one in the second
-    found = rlvmr(of(1, 0), of(0.5, 0.5, 0), whole(0, 0, 1), whole(0, 0), whole(0, 0, 0))
-    assert found.tolist() == near(0.642227, 0.642227, -0.930901)
+    advantages = rlvmr(of(1, 0), of(0.5, 0.5, 0), integers(0, 0, 1), integers(0, 0), integers(0, 0, 0))
+    assert advantages.tolist() == near(0.642227, 0.642227, -0.930901)
 
 
-def test_an_untagged_turn_has_the_outcomes_part_alone():
-    found = rlvmr(of(1, 0), of(0.5, 0.5, 0), whole(0, 0, 1), whole(0, 0), whole(-1, 0, -1))
-    assert found.tolist() == near(0.353553, 0.353553, -0.353553)
+def test_untagged_turn_has_only_the_outcome_term():
+    advantages = rlvmr(of(1, 0), of(0.5, 0.5, 0), integers(0, 0, 1), integers(0, 0), integers(-1, 0, -1))
+    assert advantages.tolist() == near(0.353553, 0.353553, -0.353553)

@@ -1,8 +1,8 @@
-"""A bounded weight and no token silenced."""
+"""CISPO: bounded weights, and a gradient for every token."""
 
 import pytest
 
-from tests_batches import of, of_ratios
+from support.batches import of, of_ratios
 from whetstone.algorithms import clipped
 from whetstone.algorithms.objectives import cispo
 
@@ -25,20 +25,20 @@ def test_worked_numbers():
     assert values == near(1.022090, -1.517696)
 
 
-def test_inside_the_bounds_it_pushes_as_ppo_does():
+def test_gradient_within_the_bounds_is_that_of_ppo():
     ratios, advantages = [0.9, 1.1, 1.19], [1, -1, 1]
     assert of_ratios(cispo, ratios, advantages)[1] == near(*of_ratios(clipped, ratios, advantages)[1])
 
 
-def test_unbounded_it_is_importance_weighted_reinforce():
+def test_without_bounds_it_is_importance_weighted_reinforce():
     assert of_ratios(cispo, [7.0], [1], max_ratio=1e9)[1] == near(-7.0)
 
 
-def test_bounds_are_an_interval():
+def test_reversed_bounds_are_refused():
     with pytest.raises(ValueError, match="min_ratio"):
         of_ratios(cispo, [1], [1], min_ratio=2, max_ratio=1)
 
 
-def test_each_token_has_its_columns():
-    with pytest.raises(ValueError, match="per token"):
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="columns must have the same shape"):
         cispo(of(1), of(1), of(1, 2))

@@ -1,16 +1,16 @@
-"""Bonus and band."""
+"""Entropy bonus and entropy band."""
 
 import pytest
 import torch
 
-from tests_batches import of
+from support.batches import of
 from whetstone.algorithms.objectives import entropy_bonus, entropy_smoothing, usual_entropy
 
 H, USUAL = (0.2, 0.5, 1.4), of(0.5, 0.5, 0.5)
 
 
-def said(**options):
-    """What is added to the loss, and its gradient, at weight 0.001."""
+def smoothing_and_gradient(**options):
+    """Return the loss term at weight 0.001 and its gradient."""
     entropies = of(*H).requires_grad_()
     loss = 0.001 * entropy_smoothing(entropies, USUAL, **options).loss.mean()
     loss.backward()
@@ -21,7 +21,7 @@ def near(*numbers):
     return pytest.approx(list(numbers), abs=1e-6)
 
 
-def test_the_entropy_of_two_outcomes_and_its_slope():
+def test_entropy_of_two_outcomes_and_its_gradient():
     logits = of(0.8, 0.2).log().requires_grad_()
     p = logits.softmax(0)
     entropy = -(p * p.log()).sum()
@@ -30,8 +30,8 @@ def test_the_entropy_of_two_outcomes_and_its_slope():
     assert logits.grad.tolist() == pytest.approx([0.221807, -0.221807], abs=1e-6)
 
 
-def test_as_released_the_band_has_no_gradient():
-    value, gradient = said(form="indicator", strength=1.0)
+def test_indicator_form_of_the_band_has_no_gradient():
+    value, gradient = smoothing_and_gradient(form="indicator", strength=1.0)
     assert value == pytest.approx(-0.000633, abs=1e-6)
     assert gradient == near(*[-0.001 / 3] * 3)
     bonus = of(*H).requires_grad_()
@@ -39,37 +39,37 @@ def test_as_released_the_band_has_no_gradient():
     assert gradient == near(*bonus.grad.tolist())
 
 
-def test_the_hinge_weakens_the_bonus_above_the_band_and_strengthens_it_below():
-    value, gradient = said(strength=1.0)
+def test_hinge_reduces_the_bonus_above_the_band_and_increases_it_below():
+    value, gradient = smoothing_and_gradient(strength=1.0)
     assert value == pytest.approx(-0.000667, abs=1e-6)
     assert gradient == near(-0.000367, -0.000333, -0.0003)
-    value, gradient = said(size=1.0, strength=1.0)
+    value, gradient = smoothing_and_gradient(size=1.0, strength=1.0)
     assert value == pytest.approx(-0.000367, abs=1e-6)
     assert gradient == near(-0.000667, -0.000333, 0)
 
 
-def test_beyond_one_it_pulls_entropy_down():
-    assert said()[1][2] > 0  # ours: b = 2
+def test_hinge_weight_above_one_lowers_entropy_above_the_band():
+    assert smoothing_and_gradient()[1][2] > 0  # default: b = 2
 
 
-def test_without_a_past_there_is_no_band():
+def test_without_history_there_is_no_band():
     entropies = of(*H)
     nowhere = torch.full((3,), torch.nan)
     assert torch.equal(entropy_smoothing(entropies, nowhere).loss, entropy_bonus(entropies).loss)
 
 
-def test_the_usual_entropy_is_a_mean_over_tokens_of_the_window():
+def test_usual_entropy_is_the_mean_over_tokens_of_the_window():
     past, counts = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([[2.0, 0.0], [4.0, 0.0]])
-    found = usual_entropy(past, counts)
-    assert found[0].item() == 1.0
-    assert found[1].isnan()
+    result = usual_entropy(past, counts)
+    assert result[0].item() == 1.0
+    assert result[1].isnan()
 
 
-def test_the_bonus_says_how_large_it_was_and_the_band_who_was_outside():
+def test_metrics_contain_the_bonus_and_the_fraction_outside_the_band():
     entropies = of(*H).requires_grad_()
-    said = entropy_bonus(entropies).metrics
-    assert list(said) == ["policy/entropy_bonus"]
-    assert said["policy/entropy_bonus"].tolist() == list(H)
+    metrics = entropy_bonus(entropies).metrics
+    assert list(metrics) == ["policy/entropy_bonus"]
+    assert metrics["policy/entropy_bonus"].tolist() == list(H)
     for form in ("hinge", "indicator"):
         outside = entropy_smoothing(entropies, of(0.5, 0.5, torch.nan), form=form).metrics
         assert list(outside) == ["policy/entropy_out_of_band_fraction"]
@@ -77,26 +77,26 @@ def test_the_bonus_says_how_large_it_was_and_the_band_who_was_outside():
             1,
             0,
             0,
-        ]  # .2 is below .4; the third has no past
-        for metric in (*said.values(), *outside.values()):
+        ]  # .2 is below .4; the third has no history
+        for metric in (*metrics.values(), *outside.values()):
             assert not metric.requires_grad
 
 
 @pytest.mark.parametrize("form", ["hinge", "indicator"])
-def test_a_band_has_the_width_of_the_entropies_and_its_past_no_gradient(form):
+def test_band_has_the_precision_of_the_entropies_and_its_history_no_gradient(form):
     entropies, usual = torch.tensor(H, requires_grad=True), torch.tensor([0.5, 0.5, 0.5], requires_grad=True)
-    found = entropy_smoothing(entropies, usual, form=form)
-    found.loss.sum().backward()
+    result = entropy_smoothing(entropies, usual, form=form)
+    result.loss.sum().backward()
     assert usual.grad is None
-    assert {found.loss.dtype, found.metrics["policy/entropy_out_of_band_fraction"].dtype} == {torch.float32}
+    assert {result.loss.dtype, result.metrics["policy/entropy_out_of_band_fraction"].dtype} == {torch.float32}
 
 
-def test_as_released_the_edges_of_the_band_are_outside():
+def test_edges_are_outside_the_band_in_the_indicator_form():
     # κ H̄ = ½ and 2; L = −(H − 20 · .1)
-    found = entropy_smoothing(of(0.5, 1, 2), of(1, 1, 1), low=0.5, high=2.0, form="indicator")
-    assert found.loss.tolist() == near(1.5, -1, 0)
+    result = entropy_smoothing(of(0.5, 1, 2), of(1, 1, 1), low=0.5, high=2.0, form="indicator")
+    assert result.loss.tolist() == near(1.5, -1, 0)
 
 
-def test_by_how_much_it_leaves_the_band_is_what_it_costs():
+def test_hinge_is_proportional_to_the_distance_from_the_band():
     # κ_l H̄ = .4 and κ_r H̄ = .6: P = .1 · .2, 0, .1 · .8; L = −H + 20 P
     assert entropy_smoothing(of(*H), USUAL).loss.tolist() == near(-0.2 + 0.4, -0.5, -1.4 + 1.6)

@@ -2,26 +2,26 @@
 
 import pytest
 
-from tests_batches import of
+from support.batches import of
 from whetstone.algorithms import clipped, truncated
 from whetstone.algorithms.objectives import policy_gradient
 
 
-def test_the_gradient_is_minus_the_credit():
+def test_gradient_is_minus_the_advantage():
     learner = of(-1, -2).requires_grad_()
-    found = policy_gradient(learner, of(0.5, -3))
-    found.loss.sum().backward()
-    assert found.loss.tolist() == [0.5, -6]
+    result = policy_gradient(learner, of(0.5, -3))
+    result.loss.sum().backward()
+    assert result.loss.tolist() == [0.5, -6]
     assert learner.grad.tolist() == [-0.5, 3]
 
 
-def test_with_wide_clips_ppo_at_ratio_one_pushes_the_same():
+def test_ppo_with_wide_clips_at_ratio_one_has_the_same_gradient():
     learner = of(-1, -2).requires_grad_()
     clipped(learner, learner.detach(), of(0.5, -3), clip_low=1.0, clip_high=1e9).loss.sum().backward()
     assert learner.grad.tolist() == [-0.5, 3]
 
 
-def test_weighed_without_a_bound_it_is_importance_weighted():
+def test_unbounded_weights_give_importance_weighted_reinforce():
     learner, old, sampler = of(-1.0).requires_grad_(), of(-1.0), of(-3.0)
     weight = truncated(old, sampler, high=1e9)
     (weight * policy_gradient(learner, of(1)).loss).sum().backward()

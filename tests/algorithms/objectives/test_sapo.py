@@ -1,8 +1,8 @@
-"""A smooth gate."""
+"""SAPO: a smooth gate instead of clipping."""
 
 import pytest
 
-from tests_batches import of_ratios
+from support.batches import of_ratios
 from whetstone.algorithms.objectives import sapo
 
 
@@ -16,5 +16,5 @@ def test_worked_numbers():
     assert gradients == near(-1, -1.410022, 1.401210)
 
 
-def test_its_slope_at_one_is_that_of_ppo():
+def test_gradient_at_ratio_one_is_that_of_ppo():
     assert of_ratios(sapo, [1, 1], [0.7, -0.3], temperature=3.0, negative_temperature=5.0)[1] == near(-0.7, 0.3)

@@ -1,11 +1,11 @@
-"""What holds for every shaping: it says what loops over floats say, in the whole width, and writes nowhere."""
+"""Properties of every reward shaping: agreement with loops over floats, precision, and no in-place changes."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests_batches import asked, batches, columns
+from support.batches import batches, call_with_columns, columns
 from whetstone.algorithms import SHAPING
 
 FEW = settings(max_examples=min(40, settings.default.max_examples), deadline=None)
@@ -43,35 +43,35 @@ def second_attempt_only(c):
 
 
 def self_correction(c, weight):
-    found = []
+    rewards = []
     for m, (r, i) in enumerate(zip(c["process_rewards"], c["trajectory"], strict=True)):
         first = m == 0 or c["trajectory"][m - 1] != i
-        found.append(r if first else r + weight * (r - c["process_rewards"][m - 1]))
-    return found
+        rewards.append(r if first else r + weight * (r - c["process_rewards"][m - 1]))
+    return rewards
 
 
-def drawn(data, name):
+def sample_inputs(data, name):
     return columns(data.draw(batches())), {key: data.draw(option) for key, option in OPTIONS[name].items()}
 
 
 @EVERY
 @FEW
 @given(data=st.data())
-def test_it_says_what_loops_over_floats_say(name, data):
-    found, options = drawn(data, name)
-    expected = globals()[name]({key: column.tolist() for key, column in found.items()}, **options)
-    assert asked(SHAPING[name], found, **options).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+def test_shaping_equals_loops_over_floats(name, data):
+    inputs, options = sample_inputs(data, name)
+    expected = globals()[name]({key: column.tolist() for key, column in inputs.items()}, **options)
+    assert call_with_columns(SHAPING[name], inputs, **options).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @EVERY
 @FEW
 @given(data=st.data())
-def test_columns_of_half_the_width_are_computed_with_in_the_whole_width_and_none_is_written_to(name, data):
-    found, options = drawn(data, name)
-    narrow = {key: column.float() if column.is_floating_point() else column for key, column in found.items()}
+def test_half_precision_columns_are_computed_in_full_precision_and_not_modified(name, data):
+    result, options = sample_inputs(data, name)
+    narrow = {key: column.float() if column.is_floating_point() else column for key, column in result.items()}
     wide = {key: column.double() if column.is_floating_point() else column for key, column in narrow.items()}
-    kept = {key: column.clone() for key, column in wide.items()}
-    said = asked(SHAPING[name], narrow, **options)
-    assert said.dtype is torch.float64
-    assert torch.equal(said, asked(SHAPING[name], wide, **options))
-    assert all(torch.equal(wide[key].nan_to_num(-1), column.nan_to_num(-1)) for key, column in kept.items())
+    copies = {key: column.clone() for key, column in wide.items()}
+    rewards = call_with_columns(SHAPING[name], narrow, **options)
+    assert rewards.dtype is torch.float64
+    assert torch.equal(rewards, call_with_columns(SHAPING[name], wide, **options))
+    assert all(torch.equal(wide[key].nan_to_num(-1), column.nan_to_num(-1)) for key, column in copies.items())

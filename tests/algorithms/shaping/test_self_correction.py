@@ -1,11 +1,11 @@
-"""A second attempt is paid for what it mends."""
+"""`self_correction` rewards the improvement of the second attempt."""
 
 import pytest
 
-from tests_batches import of, whole
+from support.batches import integers, of
 from whetstone.algorithms.shaping import self_correction
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), [(1, 1, 1), (0, 1, 11), (1, 0, -10), (0, 0, 0)])
 def test_worked_numbers(first, second, expected):
-    assert self_correction(of(first, second), whole(0, 0)).tolist() == [first, expected]
+    assert self_correction(of(first, second), integers(0, 0)).tolist() == [first, expected]

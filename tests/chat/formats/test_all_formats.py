@@ -1,4 +1,4 @@
-"""What holds for every format: what was written is read, and nothing a model says makes reading fail."""
+"""Properties of every format: written calls are read, and reading never fails."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_slow import mostly_slow
+from support.slow import mostly_slow
 from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant, tool_result, user
 from whetstone.chat.formats import Code, Llama3, Mistral, React, Tags
 
@@ -30,7 +30,7 @@ SIGNS = [
 
 @EACH
 @given(st.lists(st.sampled_from(SIGNS) | st.text(max_size=3), max_size=8).map("".join))
-def test_reading_never_fails(name, text):
+def test_reading_any_text_succeeds(name, text):
     read = FORMATS[name]().read(text, TOOLS)
     assert read.role == "assistant"
     assert all(isinstance(call, ToolCall) for call in read.tool_calls)
@@ -39,49 +39,49 @@ def test_reading_never_fails(name, text):
 
 @EACH
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20))
-def test_a_call_that_was_written_is_read(name, text):
+def test_written_call_is_read(name, text):
     written = FORMATS[name]()
     call = ToolCall("search", json.dumps({"query": text}))
     if name == "code":
         call = ToolCall("python", json.dumps({"code": f"{text}\n"}))
     try:
-        said = written.write(assistant("", call), TOOLS)
+        sampled = written.write(assistant("", call), TOOLS)
     except ValueError:
-        return  # the format says that it cannot express this
-    (read,) = written.read(said, TOOLS).tool_calls
-    given, got = json.loads(call.arguments), json.loads(read.arguments)
+        return  # the format refuses what it cannot express
+    (read,) = written.read(sampled, TOOLS).tool_calls
+    expected, actual = json.loads(call.arguments), json.loads(read.arguments)
     if name == "tags":
-        given = {key: value.strip() for key, value in given.items()}
-    assert (read.name, got) == (call.name, given)
+        expected = {key: value.strip() for key, value in expected.items()}
+    assert (read.name, actual) == (call.name, expected)
 
 
 @EACH
-def test_what_is_said_without_a_call_is_an_answer(name):
+def test_text_without_a_call_is_an_answer(name):
     read = FORMATS[name]().read("The answer is 42.", TOOLS)
     assert (read.text, read.tool_calls, read.malformed) == ("The answer is 42.", (), ())
 
 
 @EACH
-def test_tools_are_described_and_none_are_nothing(name):
-    shown = FORMATS[name]().describe(TOOLS)
-    assert "python" in shown
+def test_tools_are_described_and_no_tools_give_no_text(name):
+    rendered = FORMATS[name]().describe(TOOLS)
+    assert "python" in rendered
     assert FORMATS[name]().describe([]) == ""
 
 
 @EACH
-def test_answers_of_tools_are_shown_in_order_and_others_stay(name):
-    shown = FORMATS[name]().results([user("first"), tool_result("one"), tool_result("two")])
-    together = "".join(message.text for message in shown)
-    assert shown[0] == user("first")
+def test_tool_results_are_rendered_in_order_and_other_messages_stay(name):
+    rendered = FORMATS[name]().results([user("first"), tool_result("one"), tool_result("two")])
+    together = "".join(message.text for message in rendered)
+    assert rendered[0] == user("first")
     assert together.index("one") < together.index("two")
-    assert {message.role for message in shown} == {"user"}
+    assert {message.role for message in rendered} == {"user"}
 
 
 def calls(read):
     return [(call.name, json.loads(call.arguments)) for call in read.tool_calls]
 
 
-def test_llama_calls_are_objects_that_begin_the_turn():
+def test_llama_calls_are_objects_at_the_start_of_the_turn():
     form = Llama3()
     text = '{"name": "add", "parameters": {"a": 1}}; {"name": "search", "parameters": {"query": "x"}}'
     assert calls(form.read(text, TOOLS)) == [("add", {"a": 1}), ("search", {"query": "x"})]
@@ -92,7 +92,7 @@ def test_llama_calls_are_objects_that_begin_the_turn():
     assert form.write(assistant("", ToolCall("add", '{"a": 1}')), TOOLS) == '{"name": "add", "parameters": {"a": 1}}'
 
 
-def test_mistral_calls_are_a_list_behind_a_sign_or_named_one_by_one():
+def test_mistral_calls_are_a_list_after_a_marker_or_named_separately():
     form = Mistral()
     assert calls(form.read('Well. [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]', TOOLS)) == [("add", {"a": 1})]
     assert calls(form.read('[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]search[ARGS]{"query": "x"}', TOOLS)) == [
@@ -105,7 +105,7 @@ def test_mistral_calls_are_a_list_behind_a_sign_or_named_one_by_one():
     )
 
 
-def test_react_takes_the_last_action_before_an_observation_it_makes_up():
+def test_react_reads_the_last_action_before_an_invented_observation():
     form = React()
     text = 'Thought: add\nAction: search\nAction Input: x\nAction: add\nAction Input: {"a": 1}\nObservation: 99'
     assert calls(form.read(text, TOOLS)) == [("add", {"a": 1})]
@@ -116,7 +116,7 @@ def test_react_takes_the_last_action_before_an_observation_it_makes_up():
     assert form.stops == ("Observation:",)
 
 
-def test_code_in_several_blocks_is_one_call_and_an_open_one_was_cut_off():
+def test_code_blocks_are_one_call_and_an_open_block_is_malformed():
     form = Code()
     text = "First\n```python\nx = 1\n```\nthen\n```py\nprint(x)\n```\n"
     assert calls(form.read(text, TOOLS)) == [("python", {"code": "x = 1\nprint(x)\n"})]
@@ -124,7 +124,7 @@ def test_code_in_several_blocks_is_one_call_and_an_open_one_was_cut_off():
     assert form.read("```json\n{}\n```", TOOLS).tool_calls == ()
 
 
-def test_tags_are_named_after_tools_and_code_stands_for_python():
+def test_tags_have_the_names_of_tools_and_code_blocks_call_python():
     form = Tags()
     assert calls(form.read("<think><search>no</search></think><search> who </search>x", TOOLS)) == [
         ("search", {"query": "who"})
@@ -145,14 +145,14 @@ ODD = {
 
 @EACH
 @pytest.mark.parametrize("odd", ODD)
-def test_a_tool_of_any_schema_can_be_told_of(name, odd):
+def test_tools_of_any_schema_are_described(name, odd):
     tool = ToolSpec("f", "", {"type": "object", "properties": ODD[odd], "required": None})
     format = FORMATS[name]()
     assert isinstance(format.describe([tool]), str)
     assert format.read("f(1) Action: f", [tool]).role == "assistant"
 
 
-def test_several_types_are_told_in_a_line():
+def test_several_types_are_described_in_one_line():
     several = ToolSpec(
         "f", "", {"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "required": ["a"]}
     )
@@ -169,7 +169,7 @@ def test_several_types_are_told_in_a_line():
         ("react", "Observation: 3\nAction: x"),
     ],
 )
-def test_an_argument_may_say_the_signs_of_a_format_that_writes_json(name, text):
+def test_arguments_can_contain_markers_of_formats_that_write_json(name, text):
     written, call = FORMATS[name](), ToolCall("search", json.dumps({"query": text}))
     (read,) = written.read(written.write(assistant("", call), TOOLS), TOOLS).tool_calls
     assert json.loads(read.arguments) == {"query": text}
@@ -179,20 +179,20 @@ def test_an_argument_may_say_the_signs_of_a_format_that_writes_json(name, text):
     ("name", "call"),
     [
         ("code", ToolCall("search", '{"query": "x"}')),  # a block always runs the same tool
-        ("tags", ToolCall("add", '{"a": "x"}')),  # takes more than a text
-        ("tags", ToolCall("python", '{"code": "</think> x"}')),  # what stands before is a thought
+        ("tags", ToolCall("add", '{"a": "x"}')),  # has another parameter than a text
+        ("tags", ToolCall("python", '{"code": "</think> x"}')),  # the text before it is a thought
         ("compact", ToolCall("add", '{"a": NaN, "b": 1}')),
         ("compact", ToolCall("add", '{"not a name": 1}')),
         ("compact", ToolCall("with spaces", '{"query": "x"}')),
     ],
 )
-def test_what_would_be_read_as_something_else_is_not_written(name, call):
+def test_ambiguous_calls_are_not_written(name, call):
     with pytest.raises(ValueError, match=r"call|block|not JSON"):
         FORMATS[name]().write(assistant("", call), TOOLS)
 
 
 @pytest.mark.parametrize("tool", ["server.search", "web-search", "suche_für"])
-def test_a_compact_call_may_have_any_name_of_one_word(tool):
+def test_compact_call_can_have_any_name_of_one_word(tool):
     call, tools = ToolCall(tool, '{"query": "x (y)"}'), [spec(tool, query={"type": "string"})]
     written = FORMATS["compact"]().write(assistant("", call), tools)
     assert FORMATS["compact"]().read(written, tools).tool_calls == (call,)
@@ -202,13 +202,13 @@ def test_a_compact_call_may_have_any_name_of_one_word(tool):
 @pytest.mark.parametrize(
     "arguments", ["[" * 5000, '{"query":' * 3000, "{", ""], ids=["list", "object", "open", "empty"]
 )
-def test_arguments_that_cannot_be_read_are_not_written(name, arguments):
+def test_unreadable_arguments_are_not_written(name, arguments):
     with pytest.raises(ValueError, match=""):
         FORMATS[name]().write(assistant("", ToolCall("python", arguments)), TOOLS)
 
 
 @pytest.mark.parametrize("depth", [500, 900, 990, 5000])
-def test_a_call_as_deep_as_can_be_read_is_a_call_or_malformed(depth):
+def test_deeply_nested_call_is_a_call_or_malformed(depth):
     deep = '{"name": "add", "arguments": ' + "[" * depth + "]" * depth + "}"
     for name, text in (
         ("hermes", f"<tool_call>{deep}</tool_call>"),
@@ -219,12 +219,12 @@ def test_a_call_as_deep_as_can_be_read_is_a_call_or_malformed(depth):
         assert bool(read.tool_calls) != bool(read.malformed)
 
 
-def test_a_compact_call_of_a_tool_nobody_knows_is_written_as_it_was():
+def test_compact_call_of_an_unknown_tool_is_written_unchanged():
     read = FORMATS["compact"]().read("<call>f(*a, **b)</call>", TOOLS)
     assert FORMATS["compact"]().write(read, TOOLS) == "<call>f(*a, **b)</call>"
 
 
-def test_a_tool_that_is_called_code_is_itself():
+def test_tool_named_code_is_called():
     tools = [PYTHON, spec("code", text={"type": "string"})]
     (read,) = Tags().read("<code>x</code>", tools).tool_calls
     assert read == ToolCall("code", '{"text": "x"}')

@@ -7,6 +7,7 @@ from enum import StrEnum
 import pytest
 
 from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant
+from whetstone.chat.formats.json_call import parse_strict_json
 from whetstone.chat.formats.text_values import declared_types, parse_value
 from whetstone.tools.toolset import Toolset
 
@@ -110,7 +111,7 @@ class Color(StrEnum):
     RED = "1"
 
 
-def test_our_own_tools_receive_the_text_that_a_model_writes():
+def test_python_tools_receive_the_text_that_a_model_writes():
     received = []
 
     def f(a: str | None = None, color: Color = Color.RED) -> str:
@@ -133,7 +134,7 @@ def test_a_string_is_written_as_the_template_of_the_family_writes_it(format):
 
 
 @pytest.mark.parametrize("format", sorted(TAGGED.keys() - {"minimax_m3"}))
-def test_a_value_may_contain_the_tags_that_close_it(format):
+def test_value_can_contain_its_closing_tags(format):
     before, _, after = TAGGED[format].partition("{}")
     closing = after.strip().partition(">")[0] + ">"
     text = f"a {closing} b"
@@ -192,3 +193,10 @@ def test_arguments_that_are_not_a_strict_object_are_malformed(format, body):
     assert message.malformed or (format == "mistral" and message.text == " x")  # text may follow a call
     if body != '{"a": 1} x':
         assert not message.tool_calls
+
+
+def test_json_is_refused_from_the_same_depth_in_every_python():
+    assert parse_strict_json("[" * 500 + "]" * 500)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_strict_json("[" * 501 + "]" * 501)
+    assert parse_strict_json(f'["{"[" * 600}"{", []" * 600}]')

@@ -8,12 +8,12 @@ import pytest
 
 from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant
 from whetstone.chat.formats import Parameters
-from whetstone.chat.formats.json_call import first_repeated, parse_json
+from whetstone.chat.formats.json_call import first_repeated, parse_strict_json
 from whetstone.chat.formats.scanning import scan_turn
 from whetstone.chat.formats.text_values import declared_types, member_schema, resolve_reference
 from whetstone.chat.thoughts import read_after_thought
 from whetstone.chat.turn_ends import end_pattern
-from whetstone.serving.showing import Shown
+from whetstone.serving.detokenizer import StreamedText
 
 TOOL = ToolSpec("look_up", "", {"type": "object", "properties": {"query": {"type": "string"}}})
 TAGGED = sorted(name for name in FORMATS if isinstance(FORMATS[name](), Parameters))
@@ -31,7 +31,7 @@ def queries(message):
 @pytest.mark.parametrize("name", TAGGED)
 @pytest.mark.parametrize("between", ["", "\n", " Again: "])
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_call_that_is_cut_in_a_value_does_not_contain_the_next_call(name, between, closed):
+def test_call_truncated_in_a_value_does_not_contain_the_next_call(name, between, closed):
     first, second = written(name, "first"), written(name, "second")
     first = first.rstrip()[:-1] if closed else first[: first.index("first") + 3]
     message = FORMATS[name]().read(f"{first}{between}{second}", [TOOL])
@@ -40,7 +40,7 @@ def test_a_call_that_is_cut_in_a_value_does_not_contain_the_next_call(name, betw
 
 
 @pytest.mark.parametrize("name", TAGGED)
-def test_a_value_may_contain_markers_that_open_no_call_of_a_tool(name):
+def test_value_can_contain_markers_that_open_no_call(name):
     for query in ("".join(FORMATS[name]().markers[:2]), "".join(FORMATS[name]().markers[-3:]), "a\n" * 50):
         try:
             text = written(name, query)
@@ -113,7 +113,7 @@ def test_a_deep_chain_of_names_is_malformed():
 
 @pytest.mark.parametrize("name", ["lfm2", "lfm25", "llama4", "olmo3"])
 @pytest.mark.parametrize("word", ["get-weather", "from", "ns:tool", "a/b", "0x", "ﬁ", "a.b-c", "$x", "_word0_"])
-def test_names_and_keys_in_python_syntax_may_be_any_word(name, word):
+def test_names_and_keys_in_python_syntax_can_be_any_word(name, word):
     arguments = {word: "it's from(a=1), get-weather(from='x') _word0_ \"", "other": [{"from": "-"}]}
     if name == "lfm25":
         arguments[word] = "from(a=1) get-weather _word0_"
@@ -158,7 +158,7 @@ def test_the_first_repeated_key_is_named():
     assert first_repeated([*keys, "7", "5"]) == "5"
     assert first_repeated(keys) == ""
     with pytest.raises(ValueError, match='"29999" is repeated'):
-        parse_json("{" + ",".join(f'"{key}": 1' for key in [*keys, "29999"]) + "}")
+        parse_strict_json("{" + ",".join(f'"{key}": 1' for key in [*keys, "29999"]) + "}")
 
 
 def test_an_object_of_many_keys_is_read_by_gemma():
@@ -209,7 +209,7 @@ def test_items_of_tuples_have_schemas_of_their_own():
     assert json.loads(read.arguments) == json.loads(call.arguments)
 
 
-def test_pointers_may_be_percent_encoded_and_lead_through_lists():
+def test_pointers_can_be_percent_encoded_and_contain_list_indices():
     assert resolve_reference("#/$defs/a%20b", ROOT) == {"type": "string"}
     assert resolve_reference("#/$defs/T/anyOf/1", ROOT) == {"type": "string"}
     assert resolve_reference("#/$defs/T/anyOf/9", ROOT) is None
@@ -252,7 +252,7 @@ class CharacterTokenizer:
 
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"code", "llama3", "llama4", "xlam", "functionary_v32"}))
 @pytest.mark.parametrize("step", [1, 2, 7])
-def test_nothing_of_a_call_is_streamed_however_the_tokens_cut_it(name, step):
+def test_calls_are_never_streamed_for_any_division_into_tokens(name, step):
     form = FORMATS[name]()
     opening = form.write(assistant("", ToolCall("look_up", '{"query": "x"}')), [TOOL]).partition("look_up")[0].strip()
     for before in ("", "a < b [1] `x` {2} ", "Text\n\n"):
@@ -260,7 +260,7 @@ def test_nothing_of_a_call_is_streamed_however_the_tokens_cut_it(name, step):
         pieces = []
         chat = SimpleNamespace(format=form, frame_signs=(), tokenizer=CharacterTokenizer())
         request = SimpleNamespace(tools=(TOOL,), prompt=None, stop=(), one_call=False)
-        stream = Shown(chat, request, pieces.append, hidden=False, calls="" if name == "tags" else opening)
+        stream = StreamedText(chat, request, pieces.append, hidden=False, calls="" if name == "tags" else opening)
         for count in range(step, len(text) + step, step):
             stream.on_tokens([ord(character) for character in text[:count]])
         assert before.startswith("".join(pieces).rstrip())

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests_slow import mostly_slow
+from support.slow import mostly_slow
 from whetstone.chat import FORMATS, ToolCall, ToolSpec, assistant
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"query": {"type": "string"}}})
@@ -44,7 +44,7 @@ def test_a_malformed_block_is_reported_next_to_a_valid_one(name):
 
 
 @EACH
-def test_a_turn_that_is_cut_anywhere_in_its_call_is_never_an_answer(name):
+def test_turn_truncated_in_its_call_is_never_an_answer(name):
     text = written(name, ONE)
     opening = next(count for count in range(4, len(text)) if FORMATS[name]().read(text[:count], [TOOL]).malformed)
     assert opening <= max(4, *map(len, FORMATS[name]().markers)) + 1

@@ -30,19 +30,19 @@ def test_one_tool_is_one_line_of_prompt():
     assert Compact().describe([]) == ""
 
 
-def test_the_only_text_argument_is_taken_as_it_is():
+def test_single_text_argument_is_not_parsed():
     read = Compact().read('<call>calculator((1+2)*"3")</call>', TOOLS)
     assert json.loads(read.tool_calls[0].arguments) == {"expression": '(1+2)*"3"'}
 
 
-def test_arguments_go_by_position_and_by_name():
+def test_arguments_by_position_and_by_name():
     read = Compact().read("I take <call>order('tea, green', count=2)</call>", TOOLS)
     assert read.text == "I take "
     assert json.loads(read.tool_calls[0].arguments) == {"item": "tea, green", "count": 2}
 
 
 @given(item=JSON, count=JSON, text=st.text(max_size=10).filter(lambda t: "<call>" not in t and "</call>" not in t))
-def test_reading_what_was_written_gives_the_same_message(item, count, text):
+def test_written_message_is_read_as_the_same_message(item, count, text):
     message = assistant(text, ToolCall("order", json.dumps({"item": item, "count": count})))
     if "</call>" in json.dumps([item, count]):
         return
@@ -75,7 +75,7 @@ def test_reading_what_was_written_gives_the_same_message(item, count, text):
         max_size=12,
     ).map("".join)
 )
-def test_no_text_makes_reading_raise(text):
+def test_reading_any_text_succeeds(text):
     read = Compact().read(text, TOOLS)
     assert isinstance(read, Message)
     for call in read.tool_calls:
@@ -83,7 +83,7 @@ def test_no_text_makes_reading_raise(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("<call>order</call>", "name(arguments)"),
         ("<call>order(1, 2, 3)</call>", "takes 2 arguments, got 3"),
@@ -92,27 +92,27 @@ def test_no_text_makes_reading_raise(text):
         ("<call>order('a'", "not closed"),
     ],
 )
-def test_what_cannot_be_read_says_why(text, said):
+def test_malformed_call_names_the_reason(text, message):
     read = Compact().read(text, TOOLS)
     assert not read.tool_calls
-    assert said in read.malformed[0]
+    assert message in read.malformed[0]
 
 
 def test_an_unknown_tool_is_still_a_call():
     assert Compact().read("<call>fly(up)</call>", TOOLS).tool_calls[0].name == "fly"
 
 
-def test_neighbouring_answers_share_a_message():
-    shown = Compact().results([tool_result("1"), tool_result("2")])
-    assert shown == [Message("user", (Text("<result>1</result><result>2</result>"),))]
+def test_consecutive_results_share_a_message():
+    rendered = Compact().results([tool_result("1"), tool_result("2")])
+    assert rendered == [Message("user", (Text("<result>1</result><result>2</result>"),))]
 
 
-def test_what_the_format_cannot_express_is_refused():
+def test_inexpressible_calls_are_refused():
     with pytest.raises(ValueError, match="</call>"):
         Compact().write(assistant("", ToolCall("calculator", json.dumps({"expression": "</call>"}))), TOOLS)
 
 
-def test_a_text_that_may_be_left_out_is_left_out():
+def test_optional_text_is_omitted():
     schema = spec("schema", table={"type": "string", "default": ""})
     for arguments, written in (({}, "<call>schema()</call>"), ({"table": "shop"}, "<call>schema(shop)</call>")):
         message = Message("assistant", (), (ToolCall("schema", json.dumps(arguments)),))

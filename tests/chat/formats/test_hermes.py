@@ -13,15 +13,15 @@ ARGUMENTS = st.dictionaries(
 )
 
 
-def test_tools_are_shown_as_schemas_one_a_line():
-    shown = Hermes().describe([ADD])
-    (line,) = [line for line in shown.splitlines() if line.startswith('{"type"')]
+def test_tools_are_described_as_schemas_one_per_line():
+    rendered = Hermes().describe([ADD])
+    (line,) = [line for line in rendered.splitlines() if line.startswith('{"type"')]
     assert json.loads(line) == ADD.to_openai()
     assert Hermes().describe([]) == ""
 
 
 @given(ARGUMENTS, st.text(max_size=12))
-def test_reading_what_was_written_gives_the_same_message(arguments, text):
+def test_written_message_is_read_as_the_same_message(arguments, text):
     if any(tag in text + json.dumps(arguments) for tag in ("<tool_call>", "</tool_call>", "</think>")):
         return
     text = text.rstrip("\n")
@@ -31,7 +31,7 @@ def test_reading_what_was_written_gives_the_same_message(arguments, text):
     assert [(c.name, json.loads(c.arguments)) for c in read.tool_calls] == [("add", arguments)]
 
 
-def test_a_call_inside_a_thought_is_no_call():
+def test_call_inside_a_thought_is_ignored():
     text = '<think><tool_call>{"name": "add", "arguments": {}}</tool_call></think>no call'
     read = Hermes().read(text, [ADD])
     assert read == Message("assistant", (Text(text),))
@@ -58,12 +58,12 @@ def test_a_call_inside_a_thought_is_no_call():
         max_size=10,
     ).map("".join)
 )
-def test_no_text_makes_reading_raise(text):
+def test_reading_any_text_succeeds(text):
     assert isinstance(Hermes().read(text, [ADD]), Message)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("<tool_call>{'name': 'add'}</tool_call>", "must be followed by calls as JSON"),
         ('<tool_call>["add"]</tool_call>', "a call must be an object"),
@@ -72,13 +72,13 @@ def test_no_text_makes_reading_raise(text):
         ('<tool_call>{"name": "add", "arguments": {}}', "not closed"),
     ],
 )
-def test_what_cannot_be_read_says_why(text, said):
+def test_malformed_call_names_the_reason(text, message):
     read = Hermes().read(text, [ADD])
     assert not read.tool_calls
-    assert said in read.malformed[0]
+    assert message in read.malformed[0]
 
 
-def test_neighbouring_answers_share_a_user_message():
-    shown = Hermes().results([tool_result("1"), tool_result("2"), user("go on")])
-    assert [m.role for m in shown] == ["user", "user"]
-    assert shown[0].text == "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+def test_consecutive_results_share_a_user_message():
+    rendered = Hermes().results([tool_result("1"), tool_result("2"), user("go on")])
+    assert [m.role for m in rendered] == ["user", "user"]
+    assert rendered[0].text == "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"

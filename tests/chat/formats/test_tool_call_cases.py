@@ -1,4 +1,4 @@
-"""The cases of `benchmarks/tool_call_cases.json`: their form, how results are compared, and the formats on them."""
+"""Cases of `benchmarks/exact/tool_call_cases.json`: their form, the comparison of results, and the formats on them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What was told to MLflow is what its own client finds in the database."""
+"""Metrics sent to MLflow are in its database, read with its own client."""
 
 import pytest
 
-from tests_trackers import SUMMARY, evaluation, feed_of, write_run
-from whetstone.extras import install_command
+from support.trackers import SUMMARY, evaluation, feed_of, write_run
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers import MLflow
 
 for package in ("mlflow", "sqlalchemy", "alembic"):
@@ -21,8 +21,8 @@ def test_metrics_parameters_and_status_are_read_back_once_each_after_a_kill(tmp_
     for step in (1, 2):
         first.row({"stage": "reinforcement", "step": step, "reward/mean": step / 10})
     first.close(None)
-    told = folder / "trackers" / "mlflow.told"
-    told.write_text("".join(told.read_text().splitlines(keepends=True)[:-1]))  # killed before that was written down
+    sent = folder / "trackers" / "mlflow.told"
+    sent.write_text("".join(sent.read_text().splitlines(keepends=True)[:-1]))  # killed before that was recorded
     write_run(folder, reinforcement=3, evaluations=[("untrained", 0.25)])
     second = feed_of(folder, mlflow=MLflow(uri=uri))
     second.follow(folder)

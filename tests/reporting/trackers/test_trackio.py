@@ -1,4 +1,4 @@
-"""What was told to Trackio is what its own reader finds in the database."""
+"""Metrics sent to Trackio are in its database, read with its own reader."""
 
 import json
 import subprocess
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 
 pytest.importorskip("trackio", reason=install_command("trackio"))
 TOLD = """
 import os, signal, sys, time
 from pathlib import Path
 sys.path[:0] = [%r]
-from tests_trackers import SUMMARY, evaluation, feed_of, write_run
+from support.trackers import SUMMARY, evaluation, feed_of, write_run
 from whetstone.reporting.trackers import Trackio
 folder = Path(sys.argv[1])
 """
@@ -34,7 +34,7 @@ feed.follow(folder)
 feed.row({"stage": "reinforcement", "step": 3, "reward/mean": 0.3})
 while "step 3" not in (folder / "trackers" / "trackio.told").read_text():
     time.sleep(0.01)
-os.kill(os.getpid(), signal.SIGKILL)  # it is told, and may not be in the database yet
+os.kill(os.getpid(), signal.SIGKILL)  # sent, but possibly not yet in the database
 """
 AGAIN = """
 write_run(folder, reinforcement=3)
@@ -67,9 +67,9 @@ def test_steps_are_read_back_once_each_after_a_kill_and_nothing_is_printed(tmp_p
         done = run(code)
         assert done.stdout == ""
         assert done.returncode == (-9 if code is KILLED else 0), done.stderr
-    found = json.loads(run(READ).stdout)
-    rewards = [(row["step"], row["reward/mean"]) for row in found["logs"] if "reward/mean" in row]
+    stored = json.loads(run(READ).stdout)
+    rewards = [(row["step"], row["reward/mean"]) for row in stored["logs"] if "reward/mean" in row]
     assert rewards == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
-    assert [row["step"] for row in found["logs"] if "evaluation/success" in row] == [0]
-    assert found["run"].startswith("demo-")
-    assert found["config"]["rollout"] == {"group_size": 4}
+    assert [row["step"] for row in stored["logs"] if "evaluation/success" in row] == [0]
+    assert stored["run"].startswith("demo-")
+    assert stored["config"]["rollout"] == {"group_size": 4}

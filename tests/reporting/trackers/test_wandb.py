@@ -1,12 +1,12 @@
-"""What was told to Weights & Biases offline is in the file that `wandb sync` sends."""
+"""Metrics logged to Weights & Biases offline are in the file that `wandb sync` uploads."""
 
 import json
 import struct
 
 import pytest
 
-from tests_trackers import SUMMARY, evaluation, feed_of, write_run
-from whetstone.extras import install_command
+from support.trackers import SUMMARY, evaluation, feed_of, write_run
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers import WeightsAndBiases
 
 pytest.importorskip("wandb", reason=install_command("wandb"))
@@ -14,22 +14,22 @@ BLOCK, HEAD = 32768, 7
 
 
 def records(path):
-    """The records of a run's file, a log in blocks as LevelDB has them, behind seven bytes of its own."""
+    """Yield the records of a run's file: a log in blocks as in LevelDB, after a header of seven bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, at, held = path.read_bytes(), HEAD, b""
+    content, at, record_bytes = path.read_bytes(), HEAD, b""
     while at + HEAD <= len(content):
         left = BLOCK - at % BLOCK
         if left < HEAD:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", content[at : at + HEAD])
-        held += content[at + HEAD : at + HEAD + length]
+        record_bytes += content[at + HEAD : at + HEAD + length]
         at += HEAD + length
-        if kind in (1, 4):  # whole, or the last piece
+        if kind in (1, 4):  # complete, or the last fragment
             record = Record()
-            record.ParseFromString(held)
-            held = b""
+            record.ParseFromString(record_bytes)
+            record_bytes = b""
             yield record
 
 
@@ -38,13 +38,13 @@ def offline_runs(folder):
 
 
 def history(run):
-    """By step, the numbers told."""
-    found = {}
+    """Return the logged metrics per step."""
+    steps = {}
     for record in run:
         if record.WhichOneof("record_type") == "history":
             items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-            found.setdefault(items.pop("_step"), {}).update(items)
-    return found
+            steps.setdefault(items.pop("_step"), {}).update(items)
+    return steps
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def test_offline_each_step_is_in_one_file_of_the_same_run(tmp_path, quiet_home):
     second = feed_of(folder, wandb=WeightsAndBiases(mode="offline"))
     second.follow(folder)
     second.row({"stage": "reinforcement", "step": 4, "reward/mean": 0.4})
-    second.evaluation("reinforcement", evaluation(0.5), step=3)  # beside training, a step late
+    second.evaluation("reinforcement", evaluation(0.5), step=3)  # during training, one step late
     second.close(SUMMARY)
     one, other = offline_runs(folder)
-    assert {step: told.get("reward/mean") for step, told in history(one).items()} == {0: None, 1: 0.1, 2: 0.2}
-    assert {step: told.get("reward/mean") for step, told in history(other).items()} == {3: 0.3, 4: 0.4}
+    assert {step: metrics.get("reward/mean") for step, metrics in history(one).items()} == {0: None, 1: 0.1, 2: 0.2}
+    assert {step: metrics.get("reward/mean") for step, metrics in history(other).items()} == {3: 0.3, 4: 0.4}
     assert history(one)[0]["evaluation/success"] == 0.25
     assert history(other)[4] | {"evaluation/step": 3, "evaluation/success": 0.5} == history(other)[4]
     begun = [record.run for run in (one, other) for record in run if record.WhichOneof("record_type") == "run"]

@@ -1,4 +1,4 @@
-"""An answer is right when it says the same, and only then."""
+"""An answer is correct only if it equals the expected one after normalization."""
 
 import asyncio
 
@@ -34,11 +34,11 @@ from whetstone.trajectory import Author, EndReason, Task, Tokens, Trajectory, Tu
         ("", "12", False),
     ],
 )
-def test_answers_are_compared_as_question_answering_does(answer, wanted, same):
+def test_answers_are_normalized_as_in_question_answering(answer, wanted, same):
     assert same_answer(answer, wanted) is same
 
 
-def test_the_overlap_of_words_is_a_worked_number():
+def test_word_overlap_worked_numbers():
     # "the big black dog" against "black cat": shared 1 of 3 (articles gone) and 1 of 2 → 2·1/(3+2)
     assert f1("the big black dog", "black cat") == pytest.approx(0.4)
     assert f1("x", "y") == 0.0
@@ -53,7 +53,7 @@ def score(text, ended=EndReason.TERMINATED):
     return asyncio.run(exact_match(played, Task("t", "", {"answer": "black sea"})))
 
 
-def test_only_an_answer_that_was_given_counts():
+def test_only_a_final_answer_counts():
     assert score("the Black Sea").success is True
     assert score("the Black Sea", EndReason.MAX_TURNS).success is False
     assert score("the Black Sea", EndReason.MAX_TURNS).parts == {"correct": 0.0, "f1": 0.0}

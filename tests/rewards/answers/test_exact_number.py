@@ -34,7 +34,7 @@ NOTHING = Tokens.written((), Author.ENVIRONMENT)
         ("1234,567", 567),
     ],
 )
-def test_the_last_number_is_read_as_a_number(text, number):
+def test_last_number_is_parsed(text, number):
     assert last_number(text) == number
 
 
@@ -48,14 +48,14 @@ def test_the_last_number_is_read_as_a_number(text, number):
         ("408", EndReason.MAX_TOKENS, 0.0),
     ],
 )
-def test_an_answer_counts_when_it_is_given_and_right(text, ended, value):
+def test_answer_counts_if_it_is_final_and_correct(text, ended, value):
     turn = Turn(NOTHING, NOTHING, assistant(text))
     score = asyncio.run(exact_number(Trajectory("t", "x", (), (turn,), ended), Task("x", "?", {"answer": "408"})))
     assert (score.value, score.success, score.parts) == (value, value == 1.0, {"correct": value})
 
 
-def test_where_no_number_is_wanted_there_is_no_score_and_endless_digits_are_no_number():
-    said = Trajectory("t", "x", (), (Turn(NOTHING, NOTHING, assistant("9" * 5000)),), EndReason.TERMINATED)
-    with pytest.raises(ValueError, match="no number in the task's answer: 'blue'"):
-        asyncio.run(exact_number(said, Task("x", "?", {"answer": "blue"})))
-    assert asyncio.run(exact_number(said, Task("x", "?", {"answer": "408"}))).value == 0
+def test_task_without_a_number_has_no_score_and_endless_digits_are_no_number():
+    trajectory = Trajectory("t", "x", (), (Turn(NOTHING, NOTHING, assistant("9" * 5000)),), EndReason.TERMINATED)
+    with pytest.raises(ValueError, match="the task's answer contains no number: 'blue'"):
+        asyncio.run(exact_number(trajectory, Task("x", "?", {"answer": "blue"})))
+    assert asyncio.run(exact_number(trajectory, Task("x", "?", {"answer": "408"}))).value == 0

@@ -45,7 +45,7 @@ def ended(reason, *messages):
         (ended(EndReason.TOOL_STOPPED), None),
     ],
 )
-def test_what_an_episode_answered(trajectory, answer):
+def test_final_answer_of_an_episode(trajectory, answer):
     assert final_answer(trajectory) == answer
     score = asyncio.run(exact_number(trajectory, Task("task", "?", {"answer": 408})))
     assert score.value == float(answer is not None)

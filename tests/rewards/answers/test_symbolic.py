@@ -1,9 +1,9 @@
-"""Mathematics is compared as mathematics, and nothing a model writes can stop the comparison."""
+"""Mathematical answers are compared symbolically; no answer can hang the comparison."""
 
 import pytest
 
-from tests_rewards import episode, score, task
-from tests_sandbox import needs_isolation
+from support.rewards import episode, score, task
+from support.sandbox import needs_isolation
 from whetstone.errors import RecipeError
 from whetstone.rewards.answers import symbolic
 from whetstone.rewards.answers.symbolic import Symbolic
@@ -14,7 +14,7 @@ pytest.importorskip("math_verify", reason="Math-Verify is not installed: pip ins
 
 @needs_isolation
 @pytest.mark.parametrize(
-    ("said", "wanted", "right"),
+    ("text", "wanted", "right"),
     [
         (r"\frac{1}{2}", "0.5", True),
         ("1/2", r"\frac12", True),
@@ -27,29 +27,29 @@ pytest.importorskip("math_verify", reason="Math-Verify is not installed: pip ins
         ("", "3", False),
     ],
 )
-def test_what_is_the_same(said, wanted, right):
-    found = score("symbolic", episode(said), task("?", answer=wanted))
-    assert (found.value, found.success) == (float(right), right)
-    assert found.parts == {"correct": float(right), "undecided": 0.0}
+def test_equivalent_answers(text, wanted, right):
+    result = score("symbolic", episode(text), task("?", answer=wanted))
+    assert (result.value, result.success) == (float(right), right)
+    assert result.parts == {"correct": float(right), "undecided": 0.0}
 
 
 @needs_isolation
-def test_what_takes_for_ever_is_wrong_and_counted():
-    found = score("symbolic", episode("9^{9^{9^{9^{9}}}}"), task("?", answer="2"), seconds=1.0)
-    assert (found.value, found.success) == (0, False)
-    assert found.parts == {"correct": 0, "undecided": 1}
-    found = score("symbolic", episode("1+" * 2000 + "1"), task("?", answer="2001"))
-    assert found.parts["undecided"] == 1
+def test_comparison_that_takes_too_long_is_wrong_and_counted():
+    result = score("symbolic", episode("9^{9^{9^{9^{9}}}}"), task("?", answer="2"), seconds=1.0)
+    assert (result.value, result.success) == (0, False)
+    assert result.parts == {"correct": 0, "undecided": 1}
+    result = score("symbolic", episode("1+" * 2000 + "1"), task("?", answer="2001"))
+    assert result.parts["undecided"] == 1
 
 
 @needs_isolation
-def test_an_answer_of_two_thousand_characters_is_compared_and_a_longer_one_is_not():
+def test_answers_up_to_two_thousand_characters_are_compared():
     wanted = task("?", answer="2")
     assert score("symbolic", episode("1+1" + " " * 1997), wanted, seconds=60.0).parts == {"correct": 1, "undecided": 0}
     assert score("symbolic", episode("1+1" + " " * 1998), wanted, seconds=60.0).parts == {"correct": 0, "undecided": 1}
 
 
-def test_an_answer_that_is_there_word_for_word_needs_no_sandbox():
+def test_literally_equal_answer_needs_no_sandbox():
     assert score("symbolic", episode("Rome."), task("?", answer="rome"), sandbox="no such").value == 1
     assert score("symbolic", episode("  "), task("?", answer="rome"), sandbox="no such").value == 0
     cut = episode("Rome", ended=EndReason.MAX_TOKENS)
@@ -57,12 +57,12 @@ def test_an_answer_that_is_there_word_for_word_needs_no_sandbox():
 
 
 @needs_isolation
-def test_a_task_whose_answer_is_none_says_nothing_of_the_agent():
-    with pytest.raises(ValueError, match="is no mathematics"):
+def test_task_with_an_invalid_answer_is_no_failure_of_the_agent():
+    with pytest.raises(ValueError, match="cannot be parsed as mathematics"):
         score("symbolic", episode("3"), task("?", answer="§"))
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch):
+def test_missing_library_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setattr(symbolic, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"symbolic needs Math-Verify: pip install 'math-verify"):
         Symbolic()

@@ -1,9 +1,9 @@
-"""Accepted values, as the leaderboard compares them."""
+"""Accepted values are compared as in the Berkeley Function-Calling Leaderboard."""
 
 import pytest
 
-from tests_rewards import episode, score, task, turn
-from whetstone.rewards.calls.bfcl import why_not
+from support.rewards import episode, score, task, turn
+from whetstone.rewards.calls.bfcl import mismatch_reason
 from whetstone.rewards.calls.canonical import Call
 
 WEATHER = {
@@ -56,7 +56,7 @@ def test_types():
     assert not right([{"weather": {"city": ["x"], "at": [{"h": [1, 2]}]}}], {"city": "x", "at": {"h": 3}})
 
 
-def test_parallel_calls_in_any_order_each_once():
+def test_parallel_calls_match_in_any_order_once_each():
     both = [{"weather": {"city": ["Rome"]}}, {"weather": {"city": ["Oslo", "Rome"]}}]
     assert right(both, {"city": "Oslo"}, {"city": "Rome"})
     assert right(both, {"city": "Rome"}, {"city": "Rome"})
@@ -64,7 +64,7 @@ def test_parallel_calls_in_any_order_each_once():
     assert not right(both, {"city": "Rome"})
 
 
-def test_where_nothing_is_to_be_called():
+def test_no_call_is_expected():
     nothing = task("?", possible_answer=[], functions=[WEATHER])
     assert score("bfcl", episode("I cannot"), nothing).success
     assert not score("bfcl", episode(turn("", ("weather", {"city": "x"})), "done"), nothing).success
@@ -88,14 +88,14 @@ def test_where_nothing_is_to_be_called():
         ("", ["x"], "x", True),
     ],
 )
-def test_what_has_the_type_of_an_accepted_value_has_the_right_type(schema, accepted, value, fits):
+def test_value_of_the_type_of_an_accepted_value_has_the_right_type(schema, accepted, value, fits):
     function = {"name": "weather", "parameters": {"properties": {"it": {"type": schema}}, "required": ["it"]}}
     one = episode(turn("", ("weather", {"it": value})), "done")
-    told = task("?", possible_answer=[{"weather": {"it": accepted}}], functions=[function])
-    assert score("bfcl", one, told).success is fits
+    problem = task("?", possible_answer=[{"weather": {"it": accepted}}], functions=[function])
+    assert score("bfcl", one, problem).success is fits
 
 
-def test_inside_a_mapping_a_value_is_as_it_is_written():
+def test_nested_values_are_compared_literally():
     place = [{"position": [{"lateral": 10.5, "longitudinal": 50}], "lanes": [[1, 2]]}]
     at = {"position": {"lateral": 10.5, "longitudinal": 50}, "lanes": [1, 2]}
     assert right([{"weather": {"city": ["x"], "at": place}}], {"city": "x", "at": at})
@@ -107,8 +107,8 @@ def test_inside_a_mapping_a_value_is_as_it_is_written():
 
 
 @pytest.mark.parametrize("arguments", ["not json", "[[[", "null", "[]", '{"a":', ""])
-def test_arguments_that_cannot_be_read_are_not_no_arguments(arguments):
-    """They were, so a function that takes none was called well by any text."""
+def test_unreadable_arguments_are_not_empty_arguments(arguments):
+    """Refuse a call with unreadable arguments of a function without parameters."""
     now = {"name": "now", "parameters": {"properties": {}, "required": []}}
     one = episode(turn("", ("now", arguments)))
     for possible in ([{"now": {}}], [], None):
@@ -118,7 +118,7 @@ def test_arguments_that_cannot_be_read_are_not_no_arguments(arguments):
     assert score("bfcl", fine, task("?", possible_answer=[{"now": {}}], functions=[now])).success
 
 
-def test_where_something_is_to_be_called_any_function_there_is_will_do():
+def test_any_offered_function_is_accepted_if_a_call_is_expected():
     anything = task("?", possible_answer=None, functions=[WEATHER])
     assert score("bfcl", episode(turn("", ("weather", {"city": "x"}))), anything).success
     assert not score("bfcl", episode("I cannot"), anything).success
@@ -147,30 +147,30 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_value_of_each_type_and_one_of_another(kind):
+def test_each_type_accepts_its_values_and_no_others(kind):
     fits, other = KINDS[kind]
     schemas = {"f": {"name": "f", "parameters": {"properties": {"x": {"type": kind}}}}}
-    assert why_not(Call("f", {"x": fits}), {"f": {"x": [fits]}}, schemas) == ""
-    said = f"x is {other!r}{'' if kind == 'any' else ', which has another type'}"
-    assert why_not(Call("f", {"x": other}), {"f": {"x": [fits]}}, schemas) == said
+    assert mismatch_reason(Call("f", {"x": fits}), {"f": {"x": [fits]}}, schemas) == ""
+    problem = f"x is {other!r}{'' if kind == 'any' else ', which has another type'}"
+    assert mismatch_reason(Call("f", {"x": other}), {"f": {"x": [fits]}}, schemas) == problem
 
 
-def test_what_is_compared_in_texts_and_lists():
+def test_texts_and_lists_are_compared():
     assert right([{"weather": {"city": ["it's"]}}], {"city": 'It"s'})
     assert not right([{"weather": {"city": ["Straße"]}}], {"city": "STRASSE"})
-    assert not right([ACCEPTED], {"city": "Paris", "unit": "-"})  # "" says that it may be left out, no more
+    assert not right([ACCEPTED], {"city": "Paris", "unit": "-"})  # "" only means that it is optional
     assert right([ACCEPTED], {"city": "Paris", "unit": ""})
     near = [{"weather": {"city": ["x"], "near": [["a", "b"]]}}]
-    assert [right(near, {"city": "x", "near": said}) for said in (["a", "b"], ["a"], ["b", "a"])] == [
+    assert [right(near, {"city": "x", "near": items}) for items in (["a", "b"], ["a"], ["b", "a"])] == [
         True,
         False,
         False,
     ]
     bare = task("?", possible_answer=[{"f.g": {"x": [1]}}], functions=[{"name": "f.g"}])
     assert score("bfcl", episode(turn("", ("f_g", {"x": 1}))), bare).success
-    assert why_not(Call("g", {}), {"f": {}}, {}) == "g is called, not f"
-    assert why_not(Call("f", {}), {"f": {"x": [1]}}, {}) == "x is left out"
-    assert why_not(Call("f", {"x": 2}), {"f": {"x": [1]}}, {}) == "x is 2"
-    assert why_not(Call("f", {"y": 2}), {"f": {"x": [1]}}, {}) == "there is no y"
+    assert mismatch_reason(Call("g", {}), {"f": {}}, {}) == "g is called, not f"
+    assert mismatch_reason(Call("f", {}), {"f": {"x": [1]}}, {}) == "x is left out"
+    assert mismatch_reason(Call("f", {"x": 2}), {"f": {"x": [1]}}, {}) == "x is 2"
+    assert mismatch_reason(Call("f", {"y": 2}), {"f": {"x": [1]}}, {}) == "there is no y"
     needed = {"f": {"parameters": {"required": ["x"]}}}
-    assert why_not(Call("f", {}), {"f": {"x": [1, ""]}}, needed) == "x is missing"
+    assert mismatch_reason(Call("f", {}), {"f": {"x": [1, ""]}}, needed) == "x is missing"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests_rewards import episode, score, task, turn
-from whetstone.rewards.calls.canonical import Call, calls_of, same_call, same_value
+from support.rewards import episode, score, task, turn
+from whetstone.rewards.calls.canonical import Call, list_calls, same_call, same_value
 from whetstone.trajectory import EndReason
 
 PLAIN = st.recursive(
@@ -27,7 +27,7 @@ PLAIN = st.recursive(
         (float("nan"), float("nan"), False),
         ({"a": 1, "b": [2, {"c": None}]}, {"b": [2.0, {"c": None}], "a": 1}, True),
         ([1, 2], [2, 1], False),
-        ("\u00e9", "e\u0301", True),  # the same letter, composed and decomposed
+        ("\u00e9", "e\u0301", True),  # one letter, composed and decomposed
         (None, False, False),
         ([True], [1], False),
         ({}, [], False),
@@ -39,13 +39,13 @@ def test_typed_equality(one, other, same):
 
 
 @given(PLAIN)
-def test_a_value_is_itself_after_json_and_in_any_order_of_keys(value):
-    again = json.loads(json.dumps(value, sort_keys=True))
-    assert same_value(value, again)
+def test_value_is_equal_to_itself_after_json_and_in_any_order_of_keys(value):
+    parsed = json.loads(json.dumps(value, sort_keys=True))
+    assert same_value(value, parsed)
 
 
 @given(PLAIN, PLAIN)
-def test_it_is_what_json_with_types_says(one, other):
+def test_equality_is_that_of_json_with_types(one, other):
     def typed(value):
         if isinstance(value, bool) or value is None or isinstance(value, str):
             return [type(value).__name__, value]
@@ -58,20 +58,20 @@ def test_it_is_what_json_with_types_says(one, other):
     assert same_value(one, other) == (typed(one) == typed(other))
 
 
-def test_arguments_that_are_no_object_are_the_same_as_no_others():
-    made = calls_of(episode(turn("", ("a", "[1]"), ("b", "{")), turn("", ("c", {"x": 1})), "done"))
-    assert [(call.name, dict(call.arguments), call.turn) for call in made] == [
+def test_arguments_that_are_no_object_are_equal():
+    calls = list_calls(episode(turn("", ("a", "[1]"), ("b", "{")), turn("", ("c", {"x": 1})), "done"))
+    assert [(call.name, dict(call.arguments), call.turn) for call in calls] == [
         ("a", {"": "[1]"}, 0),
         ("b", {"": "{"}, 0),
         ("c", {"x": 1}, 1),
     ]
-    assert same_call(made[2], Call("c", {"x": 1.0}))
-    assert not same_call(made[2], Call("C", {"x": 1}))
+    assert same_call(calls[2], Call("c", {"x": 1.0}))
+    assert not same_call(calls[2], Call("C", {"x": 1}))
 
 
-def test_what_was_cut_off_before_its_end_was_never_carried_out():
+def test_truncated_call_was_not_executed():
     cut = episode(turn("", ("a", {})), turn("", ("b", {})), ended=EndReason.MAX_TOKENS)
-    assert [call.name for call in calls_of(cut)] == ["a"]
+    assert [call.name for call in list_calls(cut)] == ["a"]
     gold = task("?", calls=[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}], answer=1)
     assert not score("tool_rl", cut, gold).success
     assert score("tool_rl", cut, gold).parts["format"] == 0

@@ -1,9 +1,9 @@
-"""FTRL's numbers."""
+"""Worked numbers of FTRL."""
 
 import pytest
 
-from tests_rewards import episode, score, task, turn
-from whetstone.rewards.calls.ftrl import episode_rates, says, step_reward
+from support.rewards import episode, score, task, turn
+from whetstone.rewards.calls.ftrl import contains_golden_answer, episode_rates, step_reward
 from whetstone.trajectory import EndReason
 
 TASK = task("?", answers={"find": ["Paris", "1,200"], "look": ["10"]}, answer="blue")
@@ -19,19 +19,21 @@ def test_worked_numbers():
     assert episode_rates(0, 0, 3)["call_precision"] == 1
 
 
-def test_turns_are_paid_for_what_is_still_open():
-    found = score(
+def test_turns_are_rewarded_for_open_calls():
+    result = score(
         "ftrl",
         episode(
-            turn("", ("find", {}), ("find", {}), back=["It is Paris.", "Paris again"]),  # 1 hit of 2: it is closed then
+            turn(
+                "", ("find", {}), ("find", {}), back=["It is Paris.", "Paris again"]
+            ),  # 1 hit of 2: it is closed afterwards
             turn("", ("look", {}), back=["100"]),  # 10 is not in 100
             turn("", ("look", {}), back=["there are 10 of them"]),
             "blue",
         ),
         TASK,
     )
-    assert found.turns == pytest.approx((2 / 3, 0, 1, 1 / 2))  # one is still open when it answers
-    assert (found.success, found.parts["solved_share"]) == (True, pytest.approx(2 / 3))
+    assert result.turns == pytest.approx((2 / 3, 0, 1, 1 / 2))  # one is still open when it answers
+    assert (result.success, result.parts["solved_share"]) == (True, pytest.approx(2 / 3))
 
 
 def test_turns_without_a_call():
@@ -41,15 +43,17 @@ def test_turns_without_a_call():
     assert score("ftrl", episode("no idea"), done).turns == (0.5,)
 
 
-def test_a_turn_that_was_cut_off_is_paid_nothing():
+def test_truncated_turn_has_no_reward():
     assert score("ftrl", episode("it is blue", ended=EndReason.MAX_TOKENS), TASK).turns == (0,)
 
 
-def test_pieces_and_words():
-    assert says("It was 1200 and Paris", "1,200, Paris") is False  # commas part pieces, as published
-    assert says("Paris and Rome", "Paris, Rome")
-    assert not says("Parisian", "Paris")
-    assert says("Parisian", "Paris", substring=True)
-    assert says("about 3.5 km", "3.5")
-    assert not says("about 13.5 km", "3.5")
-    assert not says("anything", "")
+def test_answer_parts_and_words():
+    assert (
+        contains_golden_answer("It was 1200 and Paris", "1,200, Paris") is False
+    )  # commas separate parts, as published
+    assert contains_golden_answer("Paris and Rome", "Paris, Rome")
+    assert not contains_golden_answer("Parisian", "Paris")
+    assert contains_golden_answer("Parisian", "Paris", substring=True)
+    assert contains_golden_answer("about 3.5 km", "3.5")
+    assert not contains_golden_answer("about 13.5 km", "3.5")
+    assert not contains_golden_answer("anything", "")

@@ -1,4 +1,4 @@
-"""A reward model learns which of two is better, and goes on learning in a run."""
+"""A reward model learns preferences from pairs, and continues to learn during a run."""
 
 import asyncio
 import json
@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests_cli import whetstone
-from tests_rewards import episode, score, task, turn
-from tests_small import SMALL, StopAfter, Stopped
+from support.cli import whetstone
+from support.rewards import episode, score, task, turn
+from support.small import SMALL, StopAfter, Stopped
 from whetstone.errors import PolicyError, RecipeError
 from whetstone.policies import build_tiny, save_policy
 from whetstone.recipe import load_recipe
 from whetstone.reporting import Progress
-from whetstone.rewards.judged.material import transcript
+from whetstone.rewards.judge_rewards.judge_input import format_episode
+from whetstone.rewards.learned.learned_reward import LearnedReward
 from whetstone.rewards.learned.model import HEAD, Pair, RewardModel
-from whetstone.rewards.learned.reward import Learned
 from whetstone.rollout import StepOutcome
 from whetstone.rollout.method import Method
 from whetstone.seeding import derive_random
@@ -40,15 +40,15 @@ def pairs(start, count):
     ]
 
 
-def test_it_learns_from_pairs_what_it_has_not_seen(folder):
+def test_it_generalizes_from_pairs(folder):
     model = RewardModel(folder)
-    assert model.accuracy(pairs(0, 4)) == 0.5  # it knows nothing
+    assert model.pair_accuracy(pairs(0, 4)) == 0.5  # untrained
     loss = model.fit(pairs(0, 20))
     assert loss < math.log(2) / 2
-    assert model.accuracy(pairs(100, 20)) > 0.9
+    assert model.pair_accuracy(pairs(100, 20)) > 0.9
 
 
-def test_it_learns_from_single_ones(folder):
+def test_it_learns_from_single_labels(folder):
     model = RewardModel(folder)
     model.fit(singles=[(text, yes) for p in pairs(0, 20) for text, yes in ((p.better, True), (p.worse, False))])
     assert (
@@ -56,11 +56,11 @@ def test_it_learns_from_single_ones(folder):
         > 0
         > asyncio.run(model.score("assistant: sorry, no idea 77"))
     )
-    with pytest.raises(ValueError, match="nothing to learn from"):
+    with pytest.raises(ValueError, match="no examples to train on"):
         model.fit()
 
 
-def test_the_line_is_kept_beside_the_model(folder, tmp_path):
+def test_head_is_stored_next_to_the_model(folder, tmp_path):
     model = RewardModel(folder)
     model.fit(pairs(0, 8))
     model.save()
@@ -68,18 +68,18 @@ def test_the_line_is_kept_beside_the_model(folder, tmp_path):
     other = build_tiny(["x y z"] * 4, markers=(), hidden=16, heads=2, layers=1)
     save_policy(other, tmp_path / "other")
     (tmp_path / "other" / HEAD).write_text((folder / HEAD).read_text())
-    with pytest.raises(PolicyError, match="made for another model"):
+    with pytest.raises(PolicyError, match="belongs to another model"):
         RewardModel(tmp_path / "other")
 
 
-def test_a_reward_says_how_it_is_liked_and_the_rule_what_is_right(folder):
+def test_reward_is_the_preference_and_success_that_of_the_rule(folder):
     model = RewardModel(folder)
-    shown = [(transcript(episode(p.better[11:])), transcript(episode(p.worse[11:]))) for p in pairs(0, 20)]
-    model.fit([Pair(*both) for both in shown])
+    examples = [(format_episode(episode(p.better[11:])), format_episode(episode(p.worse[11:]))) for p in pairs(0, 20)]
+    model.fit([Pair(*both) for both in examples])
     model.save()
-    given = task("?", answer="7")
+    problem = task("?", answer="7")
     liked, disliked = (
-        score("reward_model", episode(say), given, path=str(folder), outcome="exact_number")
+        score("reward_model", episode(say), problem, path=str(folder), outcome="exact_number")
         for say in ("the answer is 7", "sorry, no idea 8")
     )
     assert (liked.success, disliked.success) == (True, False)
@@ -87,7 +87,7 @@ def test_a_reward_says_how_it_is_liked_and_the_rule_what_is_right(folder):
     both = score(
         "reward_model",
         episode("the answer is 7"),
-        given,
+        problem,
         path=str(folder),
         outcome="exact_number",
         outcome_weight=1.0,
@@ -96,26 +96,26 @@ def test_a_reward_says_how_it_is_liked_and_the_rule_what_is_right(folder):
     assert both.value == pytest.approx(1 + 0.5 * liked.value, rel=1e-5)
 
 
-def test_it_learns_on_from_what_the_rule_accepts(folder):
-    reward = Learned(path=str(folder), refresh=True)
+def test_it_is_updated_with_successes_of_the_rule(folder):
+    reward = LearnedReward(path=str(folder), refresh=True)
     solved = [Group(task("?"), (scored("the answer is 1", True), scored("sorry, no idea 1", False)))]
     before = reward.model.weight.clone()
     for _ in range(4):
         reward.observe(StepOutcome(1, tuple(solved), {}, derive_random(1)))
     assert not torch.equal(before, reward.model.weight)
     assert reward.metrics()["pairs"] == 1
-    again = Learned(path=str(folder), refresh=True)
-    again.load_state(json.loads(json.dumps(reward.state())))
-    assert torch.allclose(again.model.weight, reward.model.weight)
+    restored = LearnedReward(path=str(folder), refresh=True)
+    restored.load_state(json.loads(json.dumps(reward.state())))
+    assert torch.allclose(restored.model.weight, reward.model.weight)
     reward.observe(StepOutcome(1, (Group(task("?"), (scored("x", True),)),), {}, derive_random(1)))
-    with pytest.raises(RecipeError, match=f"has no {HEAD}: `whetstone rewards train-model RECIPE"):
-        Learned(path=str(folder))
-    again.model.save()
-    assert not hasattr(Learned(path=str(folder)), "observe")
+    with pytest.raises(RecipeError, match=f"has no {HEAD}; create it with `whetstone rewards train-model RECIPE"):
+        LearnedReward(path=str(folder))
+    restored.model.save()
+    assert not hasattr(LearnedReward(path=str(folder)), "observe")
 
 
-def test_the_event_loop_is_free_while_it_learns_on(folder, monkeypatch):
-    reward, reached = Learned(path=str(folder), refresh=True), threading.Event()
+def test_event_loop_is_not_blocked_by_the_update(folder, monkeypatch):
+    reward, reached = LearnedReward(path=str(folder), refresh=True), threading.Event()
     fit = reward.model.fit
 
     def fit_once_the_loop_went_on(*pairs, **options):
@@ -138,13 +138,13 @@ def test_the_event_loop_is_free_while_it_learns_on(folder, monkeypatch):
     assert not torch.equal(before, reward.model.weight)
 
 
-def scored(said, right):
-    return replace(episode(turn(said)), score=Score(float(right), success=right))
+def scored(text, right):
+    return replace(episode(turn(text)), score=Score(float(right), success=right))
 
 
 @pytest.mark.slow
-def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path, monkeypatch):
-    reward = f"reward={{name: reward_model, path: {folder}, refresh: true, outcome: 'tests_small:odd'}}"
+def test_run_with_an_updated_reward_model_resumes_exactly(folder, tmp_path, monkeypatch):
+    reward = f"reward={{name: reward_model, path: {folder}, refresh: true, outcome: 'support.small:odd'}}"
     recipe = load_recipe(
         "demo", [*SMALL, reward, "reinforcement.steps=4", "reinforcement.checkpoint_interval_steps=1", "ablations=null"]
     )
@@ -158,19 +158,19 @@ def test_a_run_in_which_it_learns_on_goes_on_as_it_was(folder, tmp_path, monkeyp
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "cut", progress=StopAfter(2, of="reinforcement"))
     train(recipe, tmp_path / "cut", resume=True, progress=Progress(quiet=True))
-    whole, cut = (
+    undisturbed, cut = (
         torch.cat([p.flatten() for p in final_policy(tmp_path / name).model.parameters()]) for name in ("whole", "cut")
     )
-    assert torch.equal(whole, cut)
+    assert torch.equal(undisturbed, cut)
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").open()]
     assert any("reward/pairs" in row for row in rows)
 
 
 @pytest.mark.slow
-def test_the_command_fits_one(folder):
-    found = whetstone("rewards", "train-model", "demo", "--model", folder, "--tasks", "25", "--json")
-    assert found.returncode == 0, found.stderr
-    told = json.loads(found.stdout)
-    assert (told["tasks"], told["tried_on"]) == (20, 5)
-    assert told["accuracy"] > 0.7
+def test_command_trains_a_reward_model(folder):
+    done = whetstone("rewards", "train-model", "demo", "--model", folder, "--tasks", "25", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["tasks"], report["tried_on"]) == (20, 5)
+    assert report["accuracy"] > 0.7
     assert (folder / HEAD).is_file()

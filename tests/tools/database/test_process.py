@@ -1,4 +1,4 @@
-"""A query that takes too long or too much is ended, whatever it is, and the database is there for the next."""
+"""Limits of database processes: expensive queries are ended, and the database serves the next one."""
 
 import ast
 import asyncio
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests_tools import played
+from support.tool_episodes import played
 from whetstone.chat import ToolCall
 from whetstone.errors import TaskError, ToolError
 from whetstone.tools import Sql, Toolset
-from whetstone.tools.database import DatabaseProcess, Origin, process, server
-from whetstone.tools.database.server import ResultTooLargeError, Worker, server_of
+from whetstone.tools.database import DatabaseProcess, Origin, database_server, process
+from whetstone.tools.database.database_server import ResultTooLargeError, Worker, get_fork_server
 from whetstone.trajectory import Task
 
 HERE = Path(__file__).parents[3] / "src" / "whetstone" / "tools" / "database"
@@ -29,11 +29,11 @@ NEVER_INTERRUPTED = {
     "sqlite": "SELECT instr(hex(zeroblob(8000000)), hex(zeroblob(3000000)) || '1')",
     "duckdb": "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
 }
-"""One step of the library that takes minutes, and never looks whether it should go on."""
+"""One step of the library that takes minutes without a check for interruption."""
 MADE = "CREATE TABLE item (name TEXT); INSERT INTO item VALUES ('tea'), ('rice');"
 
 
-def made(folder, kind):
+def create_database(folder, kind):
     path = folder / f"shop.{kind}"
     library = pytest.importorskip("duckdb", reason="DuckDB is not installed") if kind == "duckdb" else sqlite3
     connection = library.connect(str(path))
@@ -53,7 +53,7 @@ def kind(request):
 
 @pytest.fixture
 def database(kind, tmp_path):
-    return made(tmp_path, kind)
+    return create_database(tmp_path, kind)
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,14 @@ def soon(monkeypatch):
     monkeypatch.setattr(process, "_GRACE_SECONDS", 0.3)
 
 
-def asked(sql, *queries, task=None):
+def run_queries(sql, *queries, task=None):
     answers = played(Toolset([sql], timeout_seconds=60), *(("sql", {"query": one}) for one in queries), task=task)
     return [answer.text for answer in answers]
 
 
 def workers(kind):
-    """The numbers of the databases' processes."""
-    started = server_of(kind)._process
+    """Return the process ids of the databases."""
+    started = get_fork_server(kind)._process
     if started is None:
         return []
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
@@ -84,7 +84,7 @@ def most_kib_of(pid):
     try:
         return int(of_status(pid, "VmHWM"))
     except (OSError, StopIteration):
-        return 0  # it has ended
+        return 0  # it ended
 
 
 def limits_of(pid):
@@ -97,9 +97,9 @@ def overwritten(path):
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_what_cannot_be_interrupted_is_killed_and_the_next_query_runs(kind, database, read_only):
+def test_uninterruptible_query_is_killed_and_the_next_one_runs(kind, database, read_only):
     sql = Sql(url=str(database), read_only=read_only, timeout_seconds=0.3)
-    ended, after = asked(sql, NEVER_INTERRUPTED[kind], COUNT)
+    ended, after = run_queries(sql, NEVER_INTERRUPTED[kind], COUNT)
     assert "the query ran longer than 0.3 s and was ended" in ended
     assert ("what was not committed" in ended) is not read_only
     assert after.startswith("n\n2")
@@ -129,46 +129,46 @@ def test_what_cannot_be_interrupted_is_killed_and_the_next_query_runs(kind, data
         ("duckdb", "SELECT bitstring('1', 2000000000)"),
     ],
 )
-def test_what_takes_more_memory_than_there_is_is_ended(tmp_path, kind, query):
-    path = made(tmp_path, kind)
+def test_query_beyond_the_memory_limit_is_ended(tmp_path, kind, query):
+    path = create_database(tmp_path, kind)
     sql = Sql(url=str(path), timeout_seconds=30, memory_mb=256)
 
     async def episode():
         toolset = Toolset([sql], timeout_seconds=60)
         await toolset.open(Task("t", "?"), seed=0)
         try:
-            asked = asyncio.create_task(toolset.call(ToolCall("sql", f'{{"query": "{query}"}}')))
+            running = asyncio.create_task(toolset.call(ToolCall("sql", f'{{"query": "{query}"}}')))
             most = 0
-            while not asked.done():
+            while not running.done():
                 await asyncio.sleep(0.001)
                 most = max([most, *(most_kib_of(pid) for pid in workers(kind))])
-            return await asked, await toolset.call(ToolCall("sql", f'{{"query": "{COUNT}"}}')), most
+            return await running, await toolset.call(ToolCall("sql", f'{{"query": "{COUNT}"}}')), most
         finally:
             await toolset.close()
 
-    ended, after, most_kib = asyncio.run(episode())
+    ended, after, max_kib = asyncio.run(episode())
     assert ended.record.outcome == "tool_error"
     assert "memory" in ended.text or "too large" in ended.text or "too big" in ended.text
     assert after.text.startswith("n\n2")
-    assert most_kib < 450 << 10  # 256 MiB, and what the library itself takes
+    assert max_kib < 450 << 10  # 256 MiB and the memory of the library itself
 
 
 @pytest.mark.slow
-def test_a_file_grows_no_further_than_it_may(kind, database):
+def test_file_size_is_bounded(kind, database):
     grown = {
         "sqlite": "INSERT INTO item WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
         "SELECT zeroblob(1000000) FROM n",
         "duckdb": "INSERT INTO item SELECT repeat(md5(i::VARCHAR), 1000) FROM range(10000000) t(i)",
     }
     sql = Sql(url=str(database), read_only=False, timeout_seconds=20, memory_mb=128)
-    ended, after = asked(sql, grown[kind], COUNT)
+    ended, after = run_queries(sql, grown[kind], COUNT)
     assert "error" in ended
     assert after.startswith("n\n2")
 
 
-def test_what_was_committed_outlives_a_process_that_had_to_be_killed(kind, database):
+def test_committed_rows_survive_a_killed_process(kind, database):
     sql = Sql(url=str(database), read_only=False, timeout_seconds=0.3)
-    texts = asked(
+    texts = run_queries(
         sql,
         "INSERT INTO item VALUES ('salt')",
         NEVER_INTERRUPTED[kind],
@@ -181,21 +181,21 @@ def test_what_was_committed_outlives_a_process_that_had_to_be_killed(kind, datab
     assert texts[2].startswith("n\n3")
     assert "what was not committed, and temporary tables, are gone" in texts[5]
     assert texts[6].startswith("n\n3")
-    assert asked(sql, COUNT)[0].startswith("n\n2")
+    assert run_queries(sql, COUNT)[0].startswith("n\n2")
 
 
-def test_what_can_be_interrupted_keeps_a_transaction_that_is_open(kind, database):
+def test_interrupted_query_keeps_an_open_transaction(kind, database):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     sql = Sql(url=str(database), read_only=False, timeout_seconds=0.3)
     if kind == "duckdb":
         pytest.skip("DuckDB takes back a transaction of which one statement fails")
-    texts = asked(sql, "BEGIN", "DELETE FROM item", endless, COUNT, "ROLLBACK", COUNT)
+    texts = run_queries(sql, "BEGIN", "DELETE FROM item", endless, COUNT, "ROLLBACK", COUNT)
     assert texts[2] == "error: the query ran longer than 0.3 s and was ended"
     assert texts[3].startswith("n\n0")
     assert texts[5].startswith("n\n2")
 
 
-def test_closing_waits_for_nothing_and_the_loop_goes_on(kind, database):
+def test_closing_does_not_block_the_event_loop(kind, database):
     async def episode():
         sql = Sql(url=str(database), timeout_seconds=500)
         toolset = Toolset([sql], timeout_seconds=600)
@@ -213,10 +213,10 @@ def test_closing_waits_for_nothing_and_the_loop_goes_on(kind, database):
                 await running
 
     asyncio.run(episode())
-    assert settled(lambda: not workers(kind))
+    assert becomes_true(lambda: not workers(kind))
 
 
-def test_who_gives_up_a_query_finds_the_database_as_it_was(kind, database):
+def test_cancelled_query_leaves_the_database_unchanged(kind, database):
     async def episode():
         toolset = Toolset([sql := Sql(url=str(database), read_only=False, timeout_seconds=500)])
         await toolset.open(Task("t", "?"), seed=0)
@@ -225,14 +225,14 @@ def test_who_gives_up_a_query_finds_the_database_as_it_was(kind, database):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sql.sql(NEVER_INTERRUPTED[kind]), 0.3)
             assert (await sql.sql(COUNT)).startswith("n\n3")
-            assert settled(lambda: len(workers(kind)) == 1)  # the one that was killed is gone a moment later
+            assert becomes_true(lambda: len(workers(kind)) == 1)  # the killed process ends a moment later
         finally:
             await toolset.close()
 
     asyncio.run(episode())
 
 
-def test_two_episodes_side_by_side(kind, database):
+def test_two_concurrent_episodes(kind, database):
     async def episode(name, query):
         sql = Sql(url=str(database), read_only=False, timeout_seconds=0.5)
         toolset = Toolset([sql])
@@ -240,22 +240,22 @@ def test_two_episodes_side_by_side(kind, database):
         try:
             await sql.sql(f"INSERT INTO item VALUES ('{name}')")
             answers = [await toolset.call(ToolCall("sql", f'{{"query": "{query}"}}')) for _ in range(2)]
-            kept = await sql.sql(f"SELECT count(*) AS n FROM item WHERE name = '{name}'")
-            return [answer.record.outcome for answer in answers], kept, await sql.sql(COUNT)
+            stored = await sql.sql(f"SELECT count(*) AS n FROM item WHERE name = '{name}'")
+            return [answer.record.outcome for answer in answers], stored, await sql.sql(COUNT)
         finally:
             await toolset.close()
 
     async def both():
         return await asyncio.gather(episode("ours", NEVER_INTERRUPTED[kind]), episode("theirs", COUNT))
 
-    (ours, our_kept, our_count), (theirs, their_kept, their_count) = asyncio.run(both())
-    assert ours == ["tool_error"] * 2
-    assert theirs == ["ok"] * 2
+    (first, our_kept, our_count), (second, their_kept, their_count) = asyncio.run(both())
+    assert first == ["tool_error"] * 2
+    assert second == ["ok"] * 2
     assert our_kept == their_kept == "n\n1\n[1 row]"
     assert our_count == their_count == "n\n3\n[1 row]"
 
 
-def test_a_process_somebody_else_kills_is_replaced(kind, database):
+def test_killed_process_is_replaced(kind, database):
     async def episode():
         toolset = Toolset([sql := Sql(url=str(database), read_only=False, timeout_seconds=500)])
         await toolset.open(Task("t", "?"), seed=0)
@@ -269,8 +269,8 @@ def test_a_process_somebody_else_kills_is_replaced(kind, database):
             os.kill(workers(kind)[0], signal.SIGKILL)
             with pytest.raises(ToolError, match="brought the database down"):
                 await running
-            server_of(kind)._process.kill()
-            server_of(kind)._process.wait()
+            get_fork_server(kind)._process.kill()
+            get_fork_server(kind)._process.wait()
             await asyncio.sleep(0.3)
             assert (await sql.sql(COUNT)).startswith("n\n3")
         finally:
@@ -279,19 +279,19 @@ def test_a_process_somebody_else_kills_is_replaced(kind, database):
     asyncio.run(episode())
 
 
-def test_a_copy_that_is_no_database_any_more_begins_anew_and_says_so(tmp_path):
+def test_corrupt_copy_is_recreated_and_that_is_reported(tmp_path):
     async def episode():
         origin = Origin("sqlite", statements=MADE, read_only=False)
-        asked = DatabaseProcess(origin)
-        await asked.open()
+        process = DatabaseProcess(origin)
+        await process.open()
         try:
-            overwritten(asked._own_file)
-            asked._worker.kill()
+            overwritten(process._own_file)
+            process._worker.kill()
             with pytest.raises(ToolError, match="what was changed is lost"):
-                await asked.rows(COUNT, most=1, seconds=5)
-            return (await asked.rows(COUNT, most=1, seconds=5)).rows
+                await process.rows(COUNT, most=1, seconds=5)
+            return (await process.rows(COUNT, most=1, seconds=5)).rows
         finally:
-            await asked.close()
+            await process.close()
 
     assert asyncio.run(episode()) == [[2]]
 
@@ -312,12 +312,12 @@ def test_a_copy_that_is_no_database_any_more_begins_anew_and_says_so(tmp_path):
 def test_statements_of_a_task_have_the_same_limits(monkeypatch, statements, why):
     monkeypatch.setattr(process, "_MAKING_SECONDS", 0.5 if why == "longer than" else 30.0)
     toolset = Toolset([Sql(url="task", memory_mb=64)])
-    with pytest.raises(TaskError, match=f"its database cannot be made: .*({why})"):
+    with pytest.raises(TaskError, match=f"its database cannot be created: .*({why})"):
         asyncio.run(toolset.open(Task("t", "?", {"database": statements}), seed=0))
-    assert settled(lambda: not workers("sqlite"))
+    assert becomes_true(lambda: not workers("sqlite"))
 
 
-def test_the_kernel_keeps_a_process_to_its_limits(kind, database):
+def test_kernel_enforces_the_limits_of_a_process(kind, database):
     async def episode():
         toolset = Toolset([Sql(url=str(database), memory_mb=300)])
         await toolset.open(Task("t", "?"), seed=0)
@@ -327,18 +327,18 @@ def test_the_kernel_keeps_a_process_to_its_limits(kind, database):
         finally:
             await toolset.close()
 
-    found, nothing_gained, own_session, files = asyncio.run(episode())
-    assert found["Max core file size"] == "0"
-    assert 300 << 20 <= int(found["Max data size"]) < 700 << 20
-    assert 300 << 20 <= int(found["Max file size"]) < 310 << 20
-    assert int(found["Max cpu time"]) < 60
+    limits, nothing_gained, own_session, files = asyncio.run(episode())
+    assert limits["Max core file size"] == "0"
+    assert 300 << 20 <= int(limits["Max data size"]) < 700 << 20
+    assert 300 << 20 <= int(limits["Max file size"]) < 310 << 20
+    assert int(limits["Max cpu time"]) < 60
     assert nothing_gained == "1"
     assert own_session
     assert len(files) < 8
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_two_hundred_episodes():
+def test_two_hundred_episodes_leave_no_resources():
     sql = Sql(url="task", read_only=False, timeout_seconds=1)
     task = Task("t", "?", {"database": MADE})
 
@@ -349,30 +349,30 @@ def test_nothing_is_left_of_two_hundred_episodes():
             await sql.sql(COUNT)
             await toolset.close()
 
-    def held():
+    def open_files():
         folders = list(Path(tempfile.gettempdir()).glob("whetstone-sql-*"))
-        started = server_of("sqlite")._process.pid
-        there = len(os.listdir("/proc/self/fd")), threading.active_count(), len(folders)
-        return (*there, len(os.listdir(f"/proc/{started}/fd")), len(workers("sqlite")))
+        started = get_fork_server("sqlite")._process.pid
+        resources = len(os.listdir("/proc/self/fd")), threading.active_count(), len(folders)
+        return (*resources, len(os.listdir(f"/proc/{started}/fd")), len(workers("sqlite")))
 
     asyncio.run(episodes(20))
-    assert settled(lambda: not workers("sqlite"))
-    before, memory = held(), int(of_status("self", "VmRSS"))
+    assert becomes_true(lambda: not workers("sqlite"))
+    before, memory = open_files(), int(of_status("self", "VmRSS"))
     asyncio.run(episodes(200))
-    assert settled(lambda: held() == before), (held(), before)
+    assert becomes_true(lambda: open_files() == before), (open_files(), before)
     assert int(of_status("self", "VmRSS")) < memory + (32 << 10)
 
 
-def settled(condition, seconds=10.0):
-    """Whether it comes to be so."""
+def becomes_true(condition, seconds=10.0):
+    """Return whether a condition becomes true within some seconds."""
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
     return condition()
 
 
-def test_what_runs_in_a_database_process_needs_nothing_of_ours():
-    """It would start later, and hold more."""
+def test_database_process_imports_nothing_of_the_package():
+    """Keep start time and memory of the process low."""
     for path in (HERE / "guest").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -382,8 +382,8 @@ def test_what_runs_in_a_database_process_needs_nothing_of_ours():
                 assert inside or name == "duckdb" or name.split(".")[0] in sys.stdlib_module_names, (path, name)
 
 
-class Nobody:
-    """A server of which nothing is asked but ends."""
+class IdleServer:
+    """A server that receives no request before it is ended."""
 
     def end(self, number):
         pass
@@ -394,7 +394,7 @@ def framed(text):
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("reply", "error"),
     [
         (b"", EOFError),
         (b"\x00\x00", EOFError),
@@ -407,25 +407,25 @@ def framed(text):
         (framed(b"1" * 900), EOFError),
     ],
 )
-def test_what_a_process_says_is_bounded_and_plain(said, error):
-    async def heard():
-        ours, theirs = socket.socketpair()
-        theirs.sendall(said)
-        theirs.shutdown(socket.SHUT_WR)
-        worker = Worker(Nobody(), 0, ours)
+def test_messages_of_a_process_are_bounded_text(reply, error):
+    async def receive():
+        host_end, guest_end = socket.socketpair()
+        guest_end.sendall(reply)
+        guest_end.shutdown(socket.SHUT_WR)
+        worker = Worker(IdleServer(), 0, host_end)
         try:
             with pytest.raises(error):
                 await worker.ask({"do": "rows"}, most_bytes=1000)
             assert not worker.alive
         finally:
-            ours.close()
-            theirs.close()
+            host_end.close()
+            guest_end.close()
 
-    asyncio.run(heard())
+    asyncio.run(receive())
 
 
 @pytest.mark.parametrize(
-    "heard",
+    "received",
     [
         [{"end": "ok"}],
         [{"columns": 5}, {"end": "ok"}],
@@ -439,27 +439,27 @@ def test_what_a_process_says_is_bounded_and_plain(said, error):
         [{"end": ["ok"]}],
     ],
 )
-def test_an_answer_that_is_no_table_is_none(heard, monkeypatch):
-    async def said(*_, **__):
-        return [dict(one) for one in heard]
+def test_reply_that_is_no_table_is_rejected(received, monkeypatch):
+    async def respond(*_, **__):
+        return [dict(one) for one in received]
 
     async def episode():
-        asked = DatabaseProcess(Origin("sqlite", statements=MADE))
-        await asked.open()
+        process = DatabaseProcess(Origin("sqlite", statements=MADE))
+        await process.open()
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(server.Worker, "ask", said)
+                patch.setattr(database_server.Worker, "ask", respond)
                 with pytest.raises(ToolError):
-                    await asked.rows("SELECT 1", most=5, seconds=5)
-            return (await asked.rows("SELECT 1 AS a", most=5, seconds=5)).rows
+                    await process.rows("SELECT 1", most=5, seconds=5)
+            return (await process.rows("SELECT 1 AS a", most=5, seconds=5)).rows
         finally:
-            await asked.close()
+            await process.close()
 
     assert asyncio.run(episode()) == [[1]]
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_what_is_read_of_a_database_does_not_depend_on_the_folder_of_its_file(tmp_path, kind, read_only):
+def test_table_text_does_not_depend_on_the_folder_of_the_file(tmp_path, kind, read_only):
     queries = {
         "sqlite": ["PRAGMA database_list", "SELECT file FROM pragma_database_list", "ATTACH 'x' AS y"],
         "duckdb": [
@@ -471,25 +471,25 @@ def test_what_is_read_of_a_database_does_not_depend_on_the_folder_of_its_file(tm
     texts = []
     for name in ("one", "another"):
         (tmp_path / name).mkdir()
-        file = made(tmp_path / name, kind)
-        texts.append(asked(Sql(url=str(file), read_only=read_only), *queries))
+        file = create_database(tmp_path / name, kind)
+        texts.append(run_queries(Sql(url=str(file), read_only=read_only), *queries))
     assert texts[0] == texts[1]
     assert not any(str(tmp_path) in text or "whetstone-sql-" in text for text in texts[0])
 
 
-def test_values_come_as_they_are_where_all_of_them_is_wanted():
+def test_values_are_complete_without_a_cell_limit():
     query = "SELECT 1, -9223372036854775808, 1.5, 9e999, NULL, 'ä|\n', x'00ff'"
 
     async def episode():
-        asked = DatabaseProcess(Origin("sqlite", statements=MADE))
-        await asked.open()
+        process = DatabaseProcess(Origin("sqlite", statements=MADE))
+        await process.open()
         try:
-            whole = await asked.rows(query, most=5, seconds=5, cell_characters=0)
-            shown = await asked.rows("SELECT x'00ff', 'abcdef'", most=5, seconds=5, cell_characters=3)
-            return whole.rows, shown.rows
+            full = await process.rows(query, most=5, seconds=5, cell_characters=0)
+            shortened = await process.rows("SELECT x'00ff', 'abcdef'", most=5, seconds=5, cell_characters=3)
+            return full.rows, shortened.rows
         finally:
-            await asked.close()
+            await process.close()
 
-    whole, shown = asyncio.run(episode())
-    assert whole == [[1, -(2**63), 1.5, float("inf"), None, "ä|\n", b"\x00\xff"]]
-    assert shown == [["[2 bytes]", "abc"]]
+    full, shortened = asyncio.run(episode())
+    assert full == [[1, -(2**63), 1.5, float("inf"), None, "ä|\n", b"\x00\xff"]]
+    assert shortened == [["[2 bytes]", "abc"]]

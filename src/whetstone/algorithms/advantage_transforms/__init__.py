@@ -1,13 +1,16 @@
-"""Advantages made over after all: the last of the six pieces of credit. Each works on any estimator's."""
+"""Advantage transforms: the last of the six steps of credit assignment. Each works with any estimator."""
 
-from whetstone.algorithms.advantage_transforms.balanced import balance, famo2o
-from whetstone.algorithms.advantage_transforms.behind_first_attempt import after_first_attempt
-from whetstone.algorithms.advantage_transforms.clip_cov import clip_cov, covariances
-from whetstone.algorithms.advantage_transforms.entropy_aware import entropy_aware
-from whetstone.algorithms.advantage_transforms.entropy_modulated import entropy_modulated
-from whetstone.algorithms.advantage_transforms.high_entropy_turns import high_entropy_turns
-from whetstone.algorithms.advantage_transforms.replay_band import probability_band
-from whetstone.algorithms.advantage_transforms.second_moment import m2po
+from whetstone.algorithms.advantage_transforms.famo2o import (
+    balance_coefficient as balance_coefficient,
+    famo2o as famo2o,
+)
+from whetstone.algorithms.advantage_transforms.after_first_attempt import after_first_attempt as after_first_attempt
+from whetstone.algorithms.advantage_transforms.clip_cov import clip_cov as clip_cov, covariances as covariances
+from whetstone.algorithms.advantage_transforms.entropy_aware import entropy_aware as entropy_aware
+from whetstone.algorithms.advantage_transforms.entropy_modulated import entropy_modulated as entropy_modulated
+from whetstone.algorithms.advantage_transforms.high_entropy_turns import high_entropy_turns as high_entropy_turns
+from whetstone.algorithms.advantage_transforms.probability_band import probability_band as probability_band
+from whetstone.algorithms.advantage_transforms.m2po import m2po as m2po
 
 ADVANTAGE_TRANSFORMS = {
     "after_first_attempt": after_first_attempt,
@@ -19,17 +22,3 @@ ADVANTAGE_TRANSFORMS = {
     "probability_band": probability_band,
     "m2po": m2po,
 }
-
-__all__ = [
-    "ADVANTAGE_TRANSFORMS",
-    "after_first_attempt",
-    "balance",
-    "clip_cov",
-    "covariances",
-    "entropy_aware",
-    "entropy_modulated",
-    "famo2o",
-    "high_entropy_turns",
-    "m2po",
-    "probability_band",
-]

@@ -1,7 +1,7 @@
-"""Which tokens eat the entropy? Those where likelihood and credit go together most; a few of them are silenced.
+"""Clip-Cov: masks a few tokens with a high covariance of log-prob and advantage, which reduce entropy most.
 
-Easy to get wrong: means and draws over a micro-batch would depend on how an update was cut. They are over the batch,
-and a silenced token stays in what the loss is divided by.
+Note: Means and samples are over the batch, since micro-batches depend on the memory. A masked token still counts in
+the divisor of the loss.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.levels import PerToken
-from whetstone.ranges import Share
+from whetstone.algorithms.axes import PerToken
+from whetstone.bounded_types import Share
 
 
 def covariances(advantages: Tensor, old_logprobs: Tensor) -> Tensor:
-    """[K] each token's share of the covariance of credit and log-prob, over all tokens of a batch.
+    """Compute each token's part of the covariance of advantage and log-prob over the batch, [K].
 
         (A − mean A)(ℓ − mean ℓ)
 
@@ -34,24 +34,25 @@ def clip_cov(
     low: float = 1.0,
     high: float = 5.0,
 ) -> PerToken:
-    """Advantages, 0 for max(1, ⌊share · K⌋) tokens drawn from those with low < covariance < high (Clip-Cov).
+    """Set the advantages of a few random tokens with low < covariance < high to 0 (Clip-Cov).
 
-    With the clipped objective it is the paper's loss. No candidate, no change.
+    The number of tokens is max(1, ⌊fraction · K⌋), or that of all candidates if there are fewer. With the clipped
+    objective this is the paper's loss.
 
     Args:
         advantages: [K]
-        old_logprobs: [K] the learner's before the update.
-        draws: [K] uniform numbers of this update; the smallest among the candidates are taken.
+        old_logprobs: [K] log-probs of the learner before the update.
+        draws: [K] uniform random numbers of this update; the candidates with the smallest ones are selected.
         fraction: Fraction of all tokens whose gradient is removed.
-        low: Least covariance; SPEAR's replay takes 1 to 40 or 2 to 60, and a share of 0.02.
-        high: Largest.
+        low: Minimum covariance; SPEAR's replay uses 1 to 40 or 2 to 60, and a fraction of 0.02.
+        high: Maximum covariance.
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 11 and 12; over the batch instead of micro-batches, and without
-    asking first which tokens PPO clips, which none is before the first update.
+    excluding the tokens that PPO clips; before the first update there are none.
     """
     covariance = covariances(advantages.double(), old_logprobs.double())
     candidates = torch.nonzero((covariance > low) & (covariance < high)).flatten()
     count = min(len(candidates), max(1, int(fraction * len(covariance))))
-    found = advantages.clone()
-    found[candidates[torch.argsort(draws[candidates], stable=True)[:count]]] = 0.0
-    return found
+    masked = advantages.clone()
+    masked[candidates[torch.argsort(draws[candidates], stable=True)[:count]]] = 0.0
+    return masked

@@ -1,17 +1,17 @@
-"""Which turns are worth learning from? Those at which the policy was unsure."""
+"""Selects the turns with the highest mean token entropy (DART)."""
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerTurn
-from whetstone.ranges import PositiveShare
+from whetstone.algorithms.axes import PerTurn
+from whetstone.bounded_types import PositiveShare
 
 
 def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, fraction: PositiveShare = 0.8) -> PerTurn:
-    """Advantages of the turns with the highest mean token entropy; 0 at the others (DART).
+    """Set the advantages of all but the turns with the highest mean token entropy to 0 (DART).
 
-    The share of the batch's turns that stays is rounded to the next whole turn; 1 leaves all as they are.
+    The number of turns that are kept is rounded to the nearest integer; with a fraction of 1 nothing changes.
 
     Args:
         advantages: [M]
@@ -19,7 +19,7 @@ def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, fraction
         fraction: Fraction of turns that are trained, those with the highest entropy; in (0, 1].
 
     Raises:
-        ValueError: A share that is none.
+        ValueError: If `fraction` is not in (0, 1].
 
     Source: DART 2025, arXiv:2509.23866
     """
@@ -28,6 +28,6 @@ def high_entropy_turns(advantages: PerTurn, turn_entropies: PerTurn, *, fraction
     count = len(advantages)
     stays = round(fraction * count)
     order = torch.argsort(turn_entropies.double().nan_to_num(-1.0), descending=True, stable=True)
-    kept = torch.zeros(count, dtype=torch.float64)
-    kept[order[:stays]] = 1.0
-    return advantages.double() * kept
+    weights = torch.zeros(count, dtype=torch.float64)
+    weights[order[:stays]] = 1.0
+    return advantages.double() * weights

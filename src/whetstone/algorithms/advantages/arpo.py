@@ -1,6 +1,6 @@
-"""What should the tokens in front of a fork receive? What its branches receive in the mean (hard attribution).
+"""ARPO: tokens before a fork receive the mean advantage of its branches (hard attribution).
 
-Easy to get wrong: trained in each branch with that branch's own advantage (soft attribution, which is GRPO on
+Note: Trained in each branch with that branch's own advantage (soft attribution, which is GRPO on
 flattened trajectories) the gradient is the same at ratio 1. They part once the clip acts.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from whetstone.algorithms.levels import PerTrajectory, PerTurn
-from whetstone.algorithms.sets import joint_keys, normalised, set_mean
-from whetstone.ranges import DegreesOfFreedom, NotNegative
+from whetstone.algorithms.axes import PerTrajectory, PerTurn
+from whetstone.algorithms.group_statistics import combine_keys, normalize_in_sets, set_mean
+from whetstone.bounded_types import DegreesOfFreedom, NotNegative
 
 
 def arpo(
@@ -23,22 +23,22 @@ def arpo(
     ddof: DegreesOfFreedom = 1,
     epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
-    """GRPO over all branches of a task; shared turns get the mean of the branches through them (ARPO).
+    """Compute GRPO advantages over all branches of a task; shared turns have the mean of their branches (ARPO).
 
         A_i = z(S_i) over all trajectories of the task;   hard: A(n) = mean of A_i over i through n
 
-    Use it with a strategy that forks where the policy is unsure.
+    Use it with a strategy that forks at uncertain turns.
 
     Args:
-        rewards: [N] all a trajectory earned.
-        group: [N] which task a trajectory belongs to.
-        trajectory: [M] which trajectory the turn belongs to.
-        nodes: [M] the turn's identity.
+        rewards: [N] total reward per trajectory.
+        group: [N] index of the task of each trajectory.
+        trajectory: [M] index of the trajectory of each turn.
+        nodes: [M] identity of each turn; shared turns of forks have the same value.
         attribution: `soft` leaves each branch its own advantage, as the released code does.
-        ddof: 0 for the population's deviation.
+        ddof: Degrees of freedom of the deviation; 0 for the population's.
         epsilon: Added to deviations.
 
     Source: Dong et al. 2025, arXiv:2507.19849, §3.2.
     """
-    each = normalised(rewards, group, ddof=ddof, epsilon=epsilon)[trajectory]
-    return each if attribution == "soft" else set_mean(each, joint_keys(group[trajectory], nodes))
+    each = normalize_in_sets(rewards, group, ddof=ddof, epsilon=epsilon)[trajectory]
+    return each if attribution == "soft" else set_mean(each, combine_keys(group[trajectory], nodes))

@@ -1,14 +1,14 @@
-"""What if a language model is a Q-function already? Its log-probs are what actions are worth beside the state's value.
+"""B-Coder: a Q-function from the log-probs of a language model and a state value.
 
-Easy to get wrong: the target is fixed before the update, log-probs in it included; and what follows is what the stored
-program did, never the best the policy can think of, which nobody ever ran.
+Note: The target, including its log-probs, is fixed before the update. It uses the next action of the stored program,
+not the maximum over actions that were never executed.
 """
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import Credit, CreditPerToken, PerToken, PerTrajectory
-from whetstone.algorithms.returns import following
-from whetstone.ranges import NotNegative, Positive, Share
+from whetstone.algorithms.axes import Credit, CreditPerToken, PerToken, PerTrajectory
+from whetstone.algorithms.returns import next_values
+from whetstone.bounded_types import NotNegative, Positive, Share
 
 
 def b_coder(
@@ -22,38 +22,40 @@ def b_coder(
     discount: Share = 1.0,
     conservative: NotNegative = 0.0,
 ) -> CreditPerToken:
-    """The Bellman residual of stored programs, where Q begins as the policy's log-probs (B-Coder).
+    """Compute the Bellman residual of stored programs, with Q initialized by the policy's log-probs (B-Coder).
 
         Q(s, a) = V(s) + β log π(a|s)
-        (B Q)(s_t, a_t) = r_t + γ Q(s_{t+1}, a_{t+1})     a_{t+1} as it was stored: no maximum over what nobody ran
+        (B Q)(s_t, a_t) = r_t + γ Q(s_{t+1}, a_{t+1})     a_{t+1} as stored: no maximum over actions
         A_t = (B Q)(s_t, a_t) − Q(s_t, a_t) + α,   V(s_t) → (B Q)(s_t, a_t) − β log π(a_t|s_t)
 
     With `objective: policy_gradient` and one update a step, A_t times the gradient of the log-prob is, but for the
-    factor β, how the policy's part of Q moves against ½ ((B Q) − Q)². Behind the end of an episode Q is 0; where a
-    limit cut it short it is the critic's V. The critic begins at 0, so Q begins as β log π. Of an ensemble
-    (`critic.ensemble_size`) the least is believed.
+    factor β, how the policy's part of Q moves against ½ ((B Q) − Q)². After the end of an episode Q is 0; after
+    a truncation it is the critic's V. The critic starts at 0, so Q starts as β log π. Of an ensemble
+    (`critic.ensemble_size`) the minimum is used.
 
-    α is what conservative Q-learning adds to the loss, α (β log Σ_a e^{Q(s,a)/β} − Q(s, a_t)): values of what nobody
-    stored are held down. Here the sum is V(s), as probabilities add up to 1, so that what is left is −α β log π: V
-    stays where it is, and stored tokens are imitated by as much.
+    α is what conservative Q-learning adds to the loss, α (β log Σ_a e^{Q(s,a)/β} − Q(s, a_t)): it lowers the
+    values of actions that are not in the data. Here the sum is V(s), as probabilities add up to 1, so the remaining
+    term is −α β log π: V is unchanged, and stored tokens are imitated with this weight.
 
     Use it on stored episodes (`offline`) whose outcomes are known, with `critic`.
 
     Args:
-        token_rewards: [K] of each action token, the outcome with the last.
-        token_values: [K] V in front of each.
-        last_token_values: [N] V behind the last where a limit cut the episode short, else 0.
+        token_rewards: [K] reward per action token; the last one includes the outcome.
+        token_values: [K] V before each action token.
+        last_token_values: [N] V after the last token if the episode was truncated, otherwise 0.
         old_logprobs: [K] log π before the update.
-        token_trajectory: [K] ascending: which trajectory the token belongs to.
-        temperature: β, above 0, in units of return a nat.
-        discount: γ, a token, in [0, 1].
-        conservative: α, 0 or more; at 0 values of what nobody stored are what they are.
+        token_trajectory: [K] index of the trajectory of each token, ascending.
+        temperature: β, above 0, in units of return per nat.
+        discount: γ per token, in [0, 1].
+        conservative: α, 0 or more; 0 disables the conservative term.
 
-    Source: Yu et al. 2023 (B-Coder), arXiv:2310.03173: Q from the language model's own head with a state value beside
-    it, and an operator that backs up along a policy that is fixed. By analogy: that policy is here whoever wrote the
-    stored programs, token by token; and log-probs stand for logits less their maximum. α: Kumar et al. 2020 (CQL),
+    Source: Yu et al. 2023 (B-Coder), arXiv:2310.03173: Q from the language model's own head with a state value, and an
+    operator that backs up along a fixed policy. By analogy: that policy is here the author of the stored programs,
+    token by token, and log-probs replace logits minus their maximum. α: Kumar et al. 2020 (CQL),
     arXiv:2006.04779, eq. 4, at the temperature β.
     """
-    worth = token_values.double() + temperature * old_logprobs.double()
-    backed_up = token_rewards.double() + discount * following(worth, token_trajectory, last_token_values)
-    return Credit(backed_up - worth + conservative, {"token_values": backed_up - temperature * old_logprobs.double()})
+    action_values = token_values.double() + temperature * old_logprobs.double()
+    backed_up = token_rewards.double() + discount * next_values(action_values, token_trajectory, last_token_values)
+    return Credit(
+        backed_up - action_values + conservative, {"token_values": backed_up - temperature * old_logprobs.double()}
+    )

@@ -1,7 +1,7 @@
-"""What did each step add to what was expected? Generalised advantage estimation over turns or tokens.
+"""Generalized advantage estimation (GAE) over turns or tokens.
 
-Easy to get wrong: a step is what the critic predicts at, a turn or an action token. With observations in between
-the next step is the next *action*; and targets are taken before advantages are normalised.
+Note: A step is a turn or an action token. The step after one is the next *action*, even if observations are in between.
+Targets are computed before advantages are normalized.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 from torch import Tensor
 
 from whetstone.algorithms.advantages.whitened import whitened
-from whetstone.algorithms.levels import Credit, CreditPerToken, CreditPerTurn, PerToken, PerTrajectory, PerTurn
-from whetstone.algorithms.returns import following, reward_to_go
-from whetstone.ranges import Share
+from whetstone.algorithms.axes import Credit, CreditPerToken, CreditPerTurn, PerToken, PerTrajectory, PerTurn
+from whetstone.algorithms.returns import next_values, reward_to_go
+from whetstone.bounded_types import Share
 
 
 def gae(
     rewards: Tensor,  # [n] of each step
-    values: Tensor,  # [n] of the state in front of each step
+    values: Tensor,  # [n] value of the state before each step
     run: Tensor,  # [n] ascending: which trajectory the step belongs to
-    last_values: Tensor,  # [N] of the state behind the last step of each trajectory
+    last_values: Tensor,  # [N] value of the state after the last step of each trajectory
     *,
     discount: Share = 0.99,
     trace: Share = 0.95,
 ) -> Tensor:  # [n]
-    """Advantages over steps of any kind; float64. The critic's targets are advantages + values.
+    """Compute advantages over steps of any kind in float64. The critic's targets are advantages + values.
 
         δ_t = r_t + γ V_{t+1} − V_t,   A_t = δ_t + γ λ A_{t+1}
 
-    `last_values` are 0 where an episode was over, and the critic's where it was cut short.
+    `last_values` are 0 for terminated episodes, and values of the critic for truncated ones.
 
     Args:
-        discount: γ, a step, in [0, 1].
+        discount: γ per step, in [0, 1].
         trace: λ, in [0, 1]; 1 is reward-to-go minus value, 0 one step ahead.
 
     Raises:
@@ -39,11 +39,11 @@ def gae(
     Source: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
     """
     if rewards.shape != values.shape:
-        raise ValueError(f"one value per reward: got {[*rewards.shape]} and {[*values.shape]}")
+        raise ValueError(f"rewards and values must have the same shape, got {[*rewards.shape]} and {[*values.shape]}")
     if not (0 <= discount <= 1 and 0 <= trace <= 1):
-        raise ValueError(f"discount and trace are in [0, 1]: got {discount:g}, {trace:g}")
+        raise ValueError(f"discount and trace must be in [0, 1], got {discount:g} and {trace:g}")
     values = values.double()
-    surprise = rewards + discount * following(values, run, last_values) - values
+    surprise = rewards + discount * next_values(values, run, last_values) - values
     return reward_to_go(surprise, run, discount=discount * trace)
 
 
@@ -57,28 +57,28 @@ def turn_gae(
     trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
-    """Generalised advantage estimation over turns: value belongs to what changes the world (VL-DAC, Odysseus).
+    """Compute generalized advantage estimation (GAE) over turns (VL-DAC, Odysseus).
 
         δ_t = r_t + γ V_{t+1} − V_t,   A_t = δ_t + γ λ A_{t+1},   target_t = A_t + V_t
 
-    An episode of one turn comes to r − V. A turn without action tokens stays in the recurrence.
+    An episode with one turn has r − V. A turn without action tokens stays in the recurrence.
 
-    Use it for long horizons, with `critic`: one prediction a turn, from the context in front of its first token.
+    Use it for long horizons, with `critic`: one prediction per turn, from the context before its first token.
 
     Args:
-        turn_rewards: [M] of each turn, the outcome with the last.
-        values: [M] the critic's, in front of each turn.
-        last_values: [N] the critic's behind the last turn where a limit cut the episode short, else 0.
-        trajectory: [M] which trajectory the turn belongs to.
-        discount: γ, a turn, in [0, 1].
+        turn_rewards: [M] reward per turn; the last turn includes the outcome.
+        values: [M] value before each turn.
+        last_values: [N] value after the last turn if the episode was truncated, otherwise 0.
+        trajectory: [M] index of the trajectory of each turn.
+        discount: γ per turn, in [0, 1].
         trace: λ, in [0, 1].
-        whiten: Bring the advantages of the batch to mean 0 and variance 1, over turns.
+        whiten: Normalize the advantages of the batch to mean 0 and variance 1, over turns.
 
     Source: recurrence: Schulman et al. 2016, arXiv:1506.02438; over turns: arXiv:2508.04280 and arXiv:2605.00347,
-    which state no defaults; those here are ours.
+    which state no defaults.
     """
-    found = gae(turn_rewards, values, trajectory, last_values, discount=discount, trace=trace)
-    return Credit(whitened(found) if whiten else found, {"values": found + values})
+    estimates = gae(turn_rewards, values, trajectory, last_values, discount=discount, trace=trace)
+    return Credit(whitened(estimates) if whiten else estimates, {"values": estimates + values})
 
 
 def token_gae(
@@ -91,21 +91,21 @@ def token_gae(
     trace: Share = 1.0,
     whiten: bool = True,
 ) -> CreditPerToken:
-    """Generalised advantage estimation over action tokens, as PPO has it.
+    """Compute generalized advantage estimation (GAE) over action tokens, as in PPO.
 
-    The next token is the next *action* token, whatever the environment wrote between. A discount below 1 punishes
+    The next token is the next *action* token, even if observations are in between. A discount below 1 punishes
     long turns; `turn_gae` discounts turns.
 
     Args:
-        token_rewards: [K] a turn's reward on its last action token, the outcome on the last of all.
-        token_values: [K] the critic's, in front of each action token.
-        last_token_values: [N] the critic's behind the last token where a limit cut the episode short, else 0.
-        token_trajectory: [K] which trajectory the token belongs to.
-        discount: γ, an action token, in [0, 1].
+        token_rewards: [K] rewards: that of a turn at its last action token, the outcome at the last one.
+        token_values: [K] value before each action token.
+        last_token_values: [N] value after the last token if the episode was truncated, otherwise 0.
+        token_trajectory: [K] index of the trajectory of each token.
+        discount: γ per action token, in [0, 1].
         trace: λ, in [0, 1].
-        whiten: Bring the advantages of the batch to mean 0 and variance 1, over tokens.
+        whiten: Normalize the advantages of the batch to mean 0 and variance 1, over tokens.
 
     Source: Schulman et al. 2016, arXiv:1506.02438; in PPO: Schulman et al. 2017, arXiv:1707.06347.
     """
-    found = gae(token_rewards, token_values, token_trajectory, last_token_values, discount=discount, trace=trace)
-    return Credit(whitened(found) if whiten else found, {"token_values": found + token_values})
+    estimates = gae(token_rewards, token_values, token_trajectory, last_token_values, discount=discount, trace=trace)
+    return Credit(whitened(estimates) if whiten else estimates, {"token_values": estimates + token_values})

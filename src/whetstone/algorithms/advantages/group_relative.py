@@ -1,15 +1,15 @@
-"""Which of a task's trajectories did better than its siblings? The advantage of GRPO, one number a trajectory.
+"""GRPO advantages: rewards normalized within the group of trajectories of a task.
 
-Easy to get wrong: a group whose rewards are all equal has nothing to compare, and teaches exactly nothing.
+Note: A group with equal rewards has advantages of exactly 0.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from whetstone.algorithms.levels import PerTrajectory
-from whetstone.algorithms.sets import normalised
-from whetstone.ranges import DegreesOfFreedom, NotNegative
+from whetstone.algorithms.axes import PerTrajectory
+from whetstone.algorithms.group_statistics import normalize_in_sets
+from whetstone.bounded_types import DegreesOfFreedom, NotNegative
 
 
 def group_relative(
@@ -21,22 +21,22 @@ def group_relative(
     singleton: Literal["zero", "raw"] = "zero",
     epsilon: NotNegative = 1e-6,
 ) -> PerTrajectory:
-    """How much better each trajectory did than its siblings (GRPO).
+    """Compute GRPO advantages: rewards normalized within a group.
 
         Aᵢ = (Sᵢ − mean(S)) / (std(S) + ε)      over the trajectories of one task
 
-    `std` is the sample deviation (n − 1). A group of one, or one whose rewards are all equal,
-    has nothing to compare: its advantages are exactly 0.
+    `std` is the sample deviation (n − 1). If a group has one member or equal rewards,
+    its advantages are exactly 0.
 
-    Use it where an episode has one outcome and groups are sampled; it needs nothing else.
+    Use it for groups of episodes with one outcome each.
 
     Args:
-        rewards: [N] Sᵢ, all a trajectory earned: its outcome and its turns' rewards.
-        group: [N] which task it belongs to.
-        scale: Divide by the deviation; False is the mean baseline of Dr. GRPO.
-        ddof: 0 for the population's deviation.
+        rewards: [N] Sᵢ, total reward per trajectory: outcome plus turn rewards.
+        group: [N] index of the task of each trajectory.
+        scale: Divide by the standard deviation; False gives the mean baseline of Dr. GRPO.
+        ddof: Degrees of freedom of the deviation; 0 for the population's.
         singleton: `raw` gives a group of one its reward, as published code does.
-        epsilon: Keeps almost equal rewards from exploding.
+        epsilon: Added to the standard deviation.
 
     Raises:
         ValueError: `rewards` and `group` differ in shape.
@@ -44,4 +44,4 @@ def group_relative(
     Source: Shao et al. 2024, arXiv:2402.03300, outcome supervision; `scale=False`: Liu et al. 2025, arXiv:2503.20783.
     """
     by: Literal["set", "none"] = "set" if scale else "none"
-    return normalised(rewards, group, scale=by, ddof=ddof, singleton=singleton, epsilon=epsilon)
+    return normalize_in_sets(rewards, group, scale=by, ddof=ddof, singleton=singleton, epsilon=epsilon)

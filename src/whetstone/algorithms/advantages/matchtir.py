@@ -1,14 +1,14 @@
-"""Which calls of a long trace were the useful ones? Turns rewarded by their match with gold calls, on two levels.
+"""MatchTIR: rewards of turns by their match with gold calls, on trajectory and turn level.
 
-The rewards themselves come from `reward: matched_calls`; here they become credit.
+The rewards themselves come from `reward: matched_calls`; this module computes advantages.
 """
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerTrajectory, PerTurn
+from whetstone.algorithms.axes import PerTrajectory, PerTurn
+from whetstone.algorithms.group_statistics import combine_keys, normalize_in_sets
 from whetstone.algorithms.returns import reward_to_go
-from whetstone.algorithms.sets import joint_keys, normalised
-from whetstone.ranges import NotNegative, Share
+from whetstone.bounded_types import NotNegative, Share
 
 
 def matchtir(
@@ -21,7 +21,7 @@ def matchtir(
     weight: Share = 0.5,
     epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
-    """The trajectory's sum of turn rewards, and each turn's return beside the same turn of its siblings (MatchTIR).
+    """Compute advantages of the sum of turn rewards and of returns among turns at the same position (MatchTIR).
 
         A_it = (1 − w) z(Σ_t r_it) + w z(G_it over the task's turns number t)
 
@@ -29,17 +29,17 @@ def matchtir(
 
     Args:
         process_rewards: [M] of each turn: how well its calls match gold calls, and the answer's score in the last.
-        trajectory: [M] which trajectory the turn belongs to.
-        group: [N] which task a trajectory belongs to.
-        turn_index: [M] its number in the trajectory.
-        discount: γ, a turn.
+        trajectory: [M] index of the trajectory of each turn.
+        group: [N] index of the task of each trajectory.
+        turn_index: [M] position of each turn in its trajectory.
+        discount: γ per turn.
         weight: w, in [0, 1].
         epsilon: Added to deviations.
 
     Source: Qu et al. 2026, arXiv:2601.10712, and its code.
     """
-    whole = process_rewards.new_zeros(len(group)).double().index_add_(0, trajectory, process_rewards.double())
-    of_trajectory = normalised(whole, group, epsilon=epsilon)[trajectory]
+    totals = process_rewards.new_zeros(len(group)).double().index_add_(0, trajectory, process_rewards.double())
+    of_trajectory = normalize_in_sets(totals, group, epsilon=epsilon)[trajectory]
     to_come = reward_to_go(process_rewards, trajectory, discount=discount)
-    of_turn = normalised(to_come, joint_keys(group[trajectory], turn_index), epsilon=epsilon)
+    of_turn = normalize_in_sets(to_come, combine_keys(group[trajectory], turn_index), epsilon=epsilon)
     return (1 - weight) * of_trajectory + weight * of_turn

@@ -1,7 +1,7 @@
-"""How do milestones give sparse rewards a slope, without changing what is best? As a potential that is 0 at the end.
+"""MiRA: potential-based reward shaping by a learned progress critic.
 
-Easy to get wrong: potential-based shaping is harmless only if the potential is fixed while returns are computed, and 0
-behind a terminated episode. The negative reward it leaves in the last turn is meant.
+Note: Potential-based shaping is harmless only if the potential is fixed while returns are computed, and 0
+after a terminated episode. The negative reward of the last turn is intended.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from torch import Tensor
 
 from whetstone.algorithms.advantages.gae import gae
 from whetstone.algorithms.advantages.whitened import whitened
-from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
-from whetstone.algorithms.returns import following, reward_to_go
-from whetstone.ranges import NotNegative, Share
+from whetstone.algorithms.axes import Credit, CreditPerTurn, PerTrajectory, PerTurn
+from whetstone.algorithms.returns import next_values, reward_to_go
+from whetstone.bounded_types import NotNegative, Share
 
 
 def potential_shaping(
     potentials: PerTurn, last_potentials: PerTrajectory, trajectory: PerTurn, *, discount: Share = 0.95
 ) -> Tensor:
-    """[M] what a potential adds to each turn's reward.
+    """Return [M] shaping rewards of a potential.
 
-        γ Φ_{t+1} − Φ_t,   Φ behind a terminated episode 0
+        γ Φ_{t+1} − Φ_t,   Φ is 0 after a terminated episode
 
-    Discounted and summed over an episode it comes to −Φ₁, whatever happened.
+    Discounted and summed over an episode it is −Φ₁, independent of the actions.
 
     Args:
-        potentials: [M] Φ in front of each turn.
-        last_potentials: [N] Φ behind the last turn: of the state reached where a limit cut the episode, else 0.
-        trajectory: [M] which trajectory the turn belongs to.
-        discount: γ, a turn; the one of the returns.
+        potentials: [M] Φ before each turn.
+        last_potentials: [N] Φ after the last turn if the episode was truncated, otherwise 0.
+        trajectory: [M] index of the trajectory of each turn.
+        discount: γ per turn; the one of the returns.
 
     Source: Ng, Harada & Russell 1999, "Policy invariance under reward transformations", theorem 1.
     """
     potentials = potentials.double()
-    return discount * following(potentials, trajectory, last_potentials) - potentials
+    return discount * next_values(potentials, trajectory, last_potentials) - potentials
 
 
 def mira(
@@ -50,29 +50,29 @@ def mira(
     trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
-    """Rewards shaped by a learned potential, then generalised advantage estimation over turns (MiRA).
+    """Compute GAE over turns with rewards that are shaped by a learned potential (MiRA).
 
-        r̃_t = r_t + w (γ Φ_{t+1} − Φ_t);   Φ learns progress, V the outcome to come
+        r̃_t = r_t + w (γ Φ_{t+1} − Φ_t);   Φ predicts progress, V the outcome
 
     Args:
-        turn_rewards: [M] of each turn, the outcome with the last.
-        progress: [M] share of subgoals reached in front of each turn, in [0, 1].
-        values: [M] the value critic's, in front of each turn.
-        last_values: [N] the critic's behind the last turn where a limit cut the episode short, else 0.
-        potentials: [M] Φ, the potential critic's, in front of each turn.
-        last_potentials: [N] Φ of the state reached where a limit cut the episode short, else 0.
-        trajectory: [M] which trajectory the turn belongs to.
+        turn_rewards: [M] reward per turn; the last turn includes the outcome.
+        progress: [M] fraction of subgoals reached before each turn, in [0, 1].
+        values: [M] value before each turn.
+        last_values: [N] value after the last turn if the episode was truncated, otherwise 0.
+        potentials: [M] Φ of the potential critic before each turn.
+        last_potentials: [N] Φ after the last turn if the episode was truncated, otherwise 0.
+        trajectory: [M] index of the trajectory of each turn.
         weight: w.
-        discount: γ, a turn.
+        discount: γ per turn.
         trace: λ.
         whiten: Bring the advantages of the batch to mean 0 and variance 1.
 
-    Source: arXiv:2603.19685; its ingredients are stated, the blend, w and γ are ours.
+    Source: arXiv:2603.19685; its ingredients are stated, the blend, w and γ are not.
     """
     shaped = turn_rewards.double() + weight * potential_shaping(
         potentials, last_potentials, trajectory, discount=discount
     )
-    found = gae(shaped, values, trajectory, last_values, discount=discount, trace=trace)
+    estimates = gae(shaped, values, trajectory, last_values, discount=discount, trace=trace)
     to_come = reward_to_go(turn_rewards, trajectory)
     targets = {"values": to_come, "potentials": progress.double()}
-    return Credit(whitened(found) if whiten else found, targets)
+    return Credit(whitened(estimates) if whiten else estimates, targets)

@@ -1,6 +1,6 @@
-"""Process rewards without labels: what a second model, taught to prefer successes, finds likelier than the sampler did.
+"""OPRL: process rewards without labels, from the log-ratio of an implicit process reward model to the sampler.
 
-Easy to get wrong: the reference is the policy that sampled, which moves; score before either model is updated.
+Note: The reference is the sampling policy, which changes; compute the scores before either model is updated.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.levels import PerToken, PerTrajectory, PerTurn
-from whetstone.algorithms.returns import preceding
-from whetstone.algorithms.sets import normalised, sets_of
-from whetstone.ranges import NotNegative, Positive
+from whetstone.algorithms.axes import PerToken, PerTrajectory, PerTurn
+from whetstone.algorithms.group_statistics import index_sets, normalize_in_sets
+from whetstone.algorithms.returns import previous_values
+from whetstone.bounded_types import NotNegative, Positive
 
 
 def implicit_rewards(
     model_logprobs: PerToken, old_logprobs: PerToken, turn: PerToken, turns: int, *, beta: Positive = 0.05
 ) -> Tensor:
-    """[M] what a model finds likelier in each turn than the policy that sampled it.
+    """Compute the implicit process reward of each turn, [M], from a model's log-ratio to the sampling policy.
 
         r_t = β Σ over the turn's action tokens of (log π_φ − log π_old)
 
     Args:
         model_logprobs: [K] under the reward model.
         old_logprobs: [K] under the policy that sampled.
-        turn: [K] which turn the token belongs to.
+        turn: [K] index of the turn of each token.
         turns: M; a turn without action tokens has 0.
         beta: β.
 
@@ -49,25 +49,25 @@ def oprl(
     baseline: Literal["all", "first"] = "all",
     epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
-    """Outcome against the siblings, and each turn's implicit reward against all turns of the group (OPRL, iStar).
+    """Add outcome advantages and per-turn advantages of implicit rewards, both relative to the group (OPRL, iStar).
 
         A_it = A^E_i + α A^S_it,   both leave-one-out, or z
 
     Args:
-        outcomes: [N] of each trajectory.
+        outcomes: [N] outcome per trajectory.
         implicit: [M] implicit rewards of the process model (`implicit_prm`).
-        trajectory: [M] which trajectory the turn belongs to.
-        group: [N] which task a trajectory belongs to.
+        trajectory: [M] index of the trajectory of each turn.
+        group: [N] index of the task of each trajectory.
         step_weight: α.
-        center: With the mean of the others, or of all.
-        scale: Divide by the sets' deviations.
+        center: Subtract the mean of the others, or of all.
+        scale: `set` divides by the standard deviation of the group.
         rescale: Divide the implicit rewards by the largest of the batch first.
-        baseline: `first` centres turns on the mean of the trajectories' first turns, a side effect in the code;
+        baseline: `first` centers turns on the mean of the trajectories' first turns, a side effect in the code;
             unscaled, and 0 for a group of one.
         epsilon: Added to deviations and to the largest.
 
     Raises:
-        ValueError: `baseline: first` is to be scaled.
+        ValueError: If `baseline` is `first` and `scale` is not `none`.
 
     Source: Liu et al. 2025, arXiv:2509.19199, and its code.
     """
@@ -76,16 +76,16 @@ def oprl(
     rewards = implicit.double()
     if rescale and len(rewards):
         rewards = rewards / (rewards.abs().max() + epsilon)
-    of_episode = normalised(outcomes, group, center=center, scale=scale, epsilon=epsilon)[trajectory]
+    of_episode = normalize_in_sets(outcomes, group, center=center, scale=scale, epsilon=epsilon)[trajectory]
     task = group[trajectory]
     if baseline == "first":
-        begins = preceding(torch.zeros_like(rewards), trajectory, torch.ones_like(rewards)) == 1
-        of = sets_of(task)[0]
-        count = torch.bincount(of[begins])
-        mean = rewards.new_zeros(len(count)).index_add_(0, of[begins], rewards[begins]) / count.clamp(min=1)
+        is_first = previous_values(torch.zeros_like(rewards), trajectory, torch.ones_like(rewards)) == 1
+        of = index_sets(task)[0]
+        count = torch.bincount(of[is_first])
+        mean = rewards.new_zeros(len(count)).index_add_(0, of[is_first], rewards[is_first]) / count.clamp(min=1)
         others = count / (count - 1).clamp(min=1) if center == "leave_one_out" else torch.ones_like(count)
-        apart = (rewards - mean[of]) * others[of]
-        of_step = torch.where(count[of] == 1, 0.0, apart)  # nobody to compare with
+        centered = (rewards - mean[of]) * others[of]
+        of_step = torch.where(count[of] == 1, 0.0, centered)  # no other trajectory
     else:
-        of_step = normalised(rewards, task, center=center, scale=scale, epsilon=epsilon)
+        of_step = normalize_in_sets(rewards, task, center=center, scale=scale, epsilon=epsilon)
     return of_episode + step_weight * of_step

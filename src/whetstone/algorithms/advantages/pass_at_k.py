@@ -1,26 +1,26 @@
-"""What if only the best of a group will be used? Then only the best gets credit, for how far it is ahead."""
+"""Pass@k training: only the best trajectory of a subset has an advantage, its lead."""
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerTrajectory
-from whetstone.algorithms.sets import set_std
-from whetstone.ranges import NotNegative
+from whetstone.algorithms.axes import PerTrajectory
+from whetstone.algorithms.group_statistics import set_std
+from whetstone.bounded_types import NotNegative
 
 
 def pass_at_k(
     rewards: PerTrajectory, group: PerTrajectory, *, scale: bool = False, epsilon: NotNegative = 1e-6
 ) -> PerTrajectory:
-    """Best minus second best for the best of each group, 0 for all others (pass@k, top 1).
+    """Compute best minus second best for the best of each group, 0 for all others (pass@k, top 1).
 
         A_best = (S_(1) − S_(2)) / (std(S) + ε)
 
     Ties for the best, and a group of one, give zeros.
 
     Args:
-        rewards: [N] all a trajectory earned.
-        group: [N] which task it belongs to.
+        rewards: [N] total reward per trajectory.
+        group: [N] index of the task of each trajectory.
         scale: Whether to divide by the group's sample deviation.
         epsilon: Added to the deviation.
 
@@ -32,8 +32,8 @@ def pass_at_k(
     best, second = order[:-1], order[1:]
     leads = torch.ones(len(order), dtype=torch.bool, device=rewards.device)
     leads[1:] = group[order][1:] != group[order][:-1]
-    found = torch.zeros_like(rewards)
+    advantages = torch.zeros_like(rewards)
     if len(order) > 1:
         first = leads[:-1] & (group[best] == group[second])
-        found[best[first]] = (rewards[best] - rewards[second])[first]
-    return found / (set_std(rewards, group) + epsilon) if scale else found
+        advantages[best[first]] = (rewards[best] - rewards[second])[first]
+    return advantages / (set_std(rewards, group) + epsilon) if scale else advantages

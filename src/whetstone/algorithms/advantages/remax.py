@@ -1,20 +1,20 @@
-"""Was it worth to try something? The baseline is what the policy gets when it tries nothing: its greedy episode."""
+"""ReMax: the baseline is the reward of the greedy episode."""
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerTrajectory
+from whetstone.algorithms.axes import PerTrajectory
 
 
 def remax(rewards: PerTrajectory, greedy_rewards: PerTrajectory) -> PerTrajectory:
-    """Reward minus that of the greedy episode of the same task (ReMax).
+    """Compute the reward minus that of the greedy episode of the same task (ReMax).
 
         Aᵢ = Sᵢ − S_greedy
 
-    Use it with few samples a task; it needs one greedy episode of each (`rollout.greedy_baseline`).
+    Use it with few samples per task; it needs one greedy episode of each (`rollout.greedy_baseline`).
 
     Args:
-        rewards: [N] all a trajectory earned.
-        greedy_rewards: [N] what the greedy episode of its task earned; NaN where that failed, which gives 0.
+        rewards: [N] total reward per trajectory.
+        greedy_rewards: [N] reward of the greedy episode of the task; NaN if it failed, which gives 0.
 
     Source: Li et al. 2024, arXiv:2310.10505, algorithm 1.
     """

@@ -1,15 +1,15 @@
 """How an agent reasons, not only how it ends: turns compared with others of the same kind of thought.
 
-Easy to get wrong: a turn without a tag is in no set. It has the outcome's part, and no more.
+Note: A turn without a tag is in no set. It has the outcome's part, and no more.
 """
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerTrajectory, PerTurn
-from whetstone.algorithms.sets import joint_keys, normalised
-from whetstone.ranges import NotNegative, Share
+from whetstone.algorithms.axes import PerTrajectory, PerTurn
+from whetstone.algorithms.group_statistics import combine_keys, normalize_in_sets
+from whetstone.bounded_types import NotNegative, Share
 
 
 def rlvmr(
@@ -22,25 +22,25 @@ def rlvmr(
     weight: Share = 0.5,
     epsilon: NotNegative = 1e-6,
 ) -> PerTurn:
-    """Outcome against the siblings, and each turn's reward against turns of the task with the same tag (RLVMR).
+    """Compute GRPO advantages of outcomes plus advantages of turns among those with the same tag (RLVMR).
 
         A_it = α z(R_i) + (1 − α) z(r_it over the task's turns with its tag)
 
-    An untagged turn has the first term alone; a tag seen once adds 0.
+    An untagged turn only has the first term; a tag seen once adds 0.
 
     Use it with `reward: meta_reasoning`, which tags turns as planning, exploring, reflecting.
 
     Args:
-        outcomes: [N] of each trajectory.
-        process_rewards: [M] what the turn's kind of thought earned.
-        trajectory: [M] which trajectory the turn belongs to.
-        group: [N] which task a trajectory belongs to.
+        outcomes: [N] outcome per trajectory.
+        process_rewards: [M] reward of the tagged thought of each turn.
+        trajectory: [M] index of the trajectory of each turn.
+        group: [N] index of the task of each trajectory.
         tags: [M] the kind of thought; below 0 for none.
         weight: α, in [0, 1].
         epsilon: Added to deviations.
 
     Source: Zhang et al. 2025, arXiv:2507.22844, eq. 4; its code adds the second term unscaled, with a weight of 1.
     """
-    of_tag = normalised(process_rewards, joint_keys(group[trajectory], tags), epsilon=epsilon)
-    of_outcome = normalised(outcomes, group, epsilon=epsilon)[trajectory]
+    of_tag = normalize_in_sets(process_rewards, combine_keys(group[trajectory], tags), epsilon=epsilon)
+    of_outcome = normalize_in_sets(outcomes, group, epsilon=epsilon)[trajectory]
     return weight * of_outcome + (1 - weight) * torch.where(tags < 0, 0.0, of_tag)

@@ -1,7 +1,7 @@
-"""What if each task is tried once? Its baseline is remembered: two counts that forget as the policy moves (SPO).
+"""SPO: one episode per task, with a stored baseline of discounted success counts.
 
-Easy to get wrong: the baseline is taken before the counts learn from the episode it is for; and of a task that comes
-twice in a batch both outcomes count, one after the other.
+Note: The baseline is read before the counts are updated with the episode's own outcome. If a task occurs
+twice in a batch, both outcomes are counted, one after the other.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SuccessCounts:
-    """What is remembered of a task: a Beta distribution over its success."""
+    """Beta distribution over the success of a task."""
 
     successes: float = 0.5
     failures: float = 0.5
 
     @property
-    def baseline(self) -> float:
-        """α / (α + β), in (0, 1)."""
+    def expected_success(self) -> float:
+        """Return α / (α + β), in (0, 1)."""
         return self.successes / (self.successes + self.failures)
 
 
-def remembered(successes: int, samples: int, *, keep_min: float = 0.875) -> SuccessCounts:
-    """Counts from samples made before training, worth 1/(1 − κ_min) of them.
+def initial_counts(successes: int, samples: int, *, keep_min: float = 0.875) -> SuccessCounts:
+    """Return initial counts from samples before training, with a total of N₀ = 1/(1 − κ_min).
 
         α = N₀ (s + ½)/(n + 1),   β = N₀ (n − s + ½)/(n + 1);   without a sample ½ and ½
 
@@ -31,26 +31,26 @@ def remembered(successes: int, samples: int, *, keep_min: float = 0.875) -> Succ
     """
     if samples == 0:
         return SuccessCounts()
-    worth = 1 / (1 - keep_min)
-    return SuccessCounts(worth * (successes + 0.5) / (samples + 1), worth * (samples - successes + 0.5) / (samples + 1))
+    total = 1 / (1 - keep_min)
+    return SuccessCounts(total * (successes + 0.5) / (samples + 1), total * (samples - successes + 0.5) / (samples + 1))
 
 
-def kept_share(drift: float, *, half: float = 0.06, low: float = 0.875, high: float = 0.96) -> float:
-    """κ, how much of the counts is kept when the policy has drifted by `drift` since the task's last episode.
+def keep_fraction(drift: float, *, half: float = 0.06, low: float = 0.875, high: float = 0.96) -> float:
+    """Return κ, the fraction of the counts that is kept after the policy has drifted by `drift`.
 
-        2^(−D / 0.06), within [low, high];   D the mean absolute change of that episode's log-probs
+        2^(−D / 0.06), within [low, high];   D the mean absolute change of the log-probs of the task's last episode
 
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, §3.2, and verl's `recipe/spo`.
     """
     return min(max(2 ** (-drift / half), low), high)
 
 
-def updated(counts: SuccessCounts, reward: float, kept: float) -> SuccessCounts:
-    """The counts behind an episode: α ← κ α + r, β ← κ β + 1 − r.
+def update_counts(counts: SuccessCounts, reward: float, keep: float) -> SuccessCounts:
+    """Return the counts after an episode: α ← κ α + r, β ← κ β + 1 − r.
 
     Args:
         reward: In [0, 1].
-        kept: κ.
+        keep: κ.
 
     Raises:
         ValueError: The reward is not in [0, 1].
@@ -58,12 +58,12 @@ def updated(counts: SuccessCounts, reward: float, kept: float) -> SuccessCounts:
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, eq. 5.
     """
     if not 0 <= reward <= 1:
-        raise ValueError(f"rewards lie in [0, 1] here: got {reward:g}")
-    return SuccessCounts(kept * counts.successes + reward, kept * counts.failures + 1 - reward)
+        raise ValueError(f"rewards must be in [0, 1], got {reward:g}")
+    return SuccessCounts(keep * counts.successes + reward, keep * counts.failures + 1 - reward)
 
 
 def sampling_weight(baseline: float, *, least: float = 0.05) -> float:
-    """How often a task is drawn: √(v (1 − v)) + least.
+    """Return the sampling weight of a task: √(v (1 − v)) + least.
 
     Source: Xu & Ding 2025 (SPO), arXiv:2509.13232, §3.4.
     """

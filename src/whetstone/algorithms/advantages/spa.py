@@ -1,6 +1,6 @@
-"""How is a delayed reward split among the turns? By a head that learns numbers whose sum foretells it.
+"""SPA: splits a delayed reward among turns by a head whose outputs sum to it.
 
-Easy to get wrong: failed episodes must be among those it learns from, or every contribution is the same.
+Note: The head must be trained on failed episodes too, or every contribution is the same.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 
 from whetstone.algorithms.advantages.gae import gae
 from whetstone.algorithms.advantages.whitened import whitened
-from whetstone.algorithms.levels import Credit, CreditPerTurn, PerTrajectory, PerTurn
-from whetstone.algorithms.returns import last_of
-from whetstone.ranges import NotNegative, Share
+from whetstone.algorithms.axes import Credit, CreditPerTurn, PerTrajectory, PerTurn
+from whetstone.algorithms.returns import is_last_step
+from whetstone.bounded_types import NotNegative, Share
 
 
 def spa(
@@ -31,42 +31,42 @@ def spa(
     trace: Share = 0.95,
     whiten: bool = True,
 ) -> CreditPerTurn:
-    """Rewards split by learned contributions, then generalised advantage estimation over turns (after SPA-RL).
+    """Compute GAE over turns with rewards that a learned head splits among them (after SPA-RL).
 
-        r_t = α c_t + β g_t;   c learns   (Σ_t c_t − R)²
+        r_t = α c_t + β g_t;   c minimizes   (Σ_t c_t − R)²
 
-    The contributions' targets move each by its share of what is missing: c_t − (Σ c − R), so that half the squared
+    The targets move each contribution by its fraction of the residual: c_t − (Σ c − R), so that half the squared
     distance has the gradient of the sum's.
 
     Args:
         outcomes: [N] R of each trajectory.
-        contributions: [M] c, read behind the turn's action.
-        grounded: [M] 1 where the environment could do what was asked.
-        values: [M] the critic's, in front of each turn.
-        last_values: [N] the critic's behind the last turn where a limit cut the episode short, else 0.
-        trajectory: [M] which trajectory the turn belongs to.
+        contributions: [M] c after the action of each turn.
+        grounded: [M] 1 if the environment could execute the action.
+        values: [M] value before each turn.
+        last_values: [N] value after the last turn if the episode was truncated, otherwise 0.
+        trajectory: [M] index of the trajectory of each turn.
         contribution_weight: α.
         grounding_weight: β.
         residual: `last` puts R − Σc on the last turn, so that undiscounted returns are exact; `none` trusts the
-            contributions alone, as the paper does with a model trained to its end before.
-        discount: γ, a turn.
+            contributions only, as the paper does with a model trained to its end before.
+        discount: γ per turn.
         trace: λ.
-        whiten: Bring the advantages of the batch to mean 0 and variance 1.
+        whiten: Normalize the advantages of the batch to mean 0 and variance 1.
 
-    Source: Wang et al. 2025, arXiv:2505.20732, §4. The paper trains a progress estimator of its own on finished
-    rollouts first and then leaves it as it is; here contributions are a linear reading of the policy's states that
-    learns along with it, from the same episodes; with `residual: last` it says how the outcome is split, and never how
-    much there is. Whether what it learns is what a turn contributed is not tried. Not reproduced of the paper's
-    scripts: values overwritten by leave-one-out outcomes, and rewards multiplied by the turns left, which zeroes the
-    last.
+    Source: Wang et al. 2025, arXiv:2505.20732, §4. The paper trains a separate progress estimator on finished
+    rollouts and freezes it; here contributions are a linear function of the policy's hidden states that is trained
+    together with it on the same episodes; with `residual: last` they split the outcome and do not change its sum. It
+    was not tested whether they are the contributions of turns. Not reproduced from the paper's scripts:
+    values overwritten by leave-one-out outcomes, and rewards multiplied by the number of remaining turns, which zeroes
+    the last.
     """
     contributions = contributions.double()
-    whole = contributions.new_zeros(len(outcomes)).index_add_(0, trajectory, contributions)
-    missing = outcomes.double() - whole
+    total = contributions.new_zeros(len(outcomes)).index_add_(0, trajectory, contributions)
+    missing = outcomes.double() - total
     shares = contributions
     if residual == "last":
-        shares = shares + torch.where(last_of(trajectory), missing[trajectory], 0.0)
+        shares = shares + torch.where(is_last_step(trajectory), missing[trajectory], 0.0)
     rewards = contribution_weight * shares + grounding_weight * grounded.double()
-    found = gae(rewards, values, trajectory, last_values, discount=discount, trace=trace)
-    targets = {"contributions": contributions + missing[trajectory], "values": found + values.double()}
-    return Credit(whitened(found) if whiten else found, targets)
+    advantages = gae(rewards, values, trajectory, last_values, discount=discount, trace=trace)
+    targets = {"contributions": contributions + missing[trajectory], "values": advantages + values.double()}
+    return Credit(whitened(advantages) if whiten else advantages, targets)

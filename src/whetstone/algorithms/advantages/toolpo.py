@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerToken, PerTrajectory
-from whetstone.algorithms.sets import normalised
+from whetstone.algorithms.axes import PerToken, PerTrajectory
+from whetstone.algorithms.group_statistics import normalize_in_sets
 
 
 def toolpo(
@@ -13,7 +13,7 @@ def toolpo(
     token_trajectory: PerToken,
     call_tokens: PerToken,
 ) -> PerToken:
-    """Success for all tokens, correct calls for tokens of calls (ToolPO); both against the group's mean, unscaled.
+    """Add an outcome advantage for all tokens and a tool-call advantage for tokens of calls (ToolPO); mean baseline.
 
         A_k = (R_i − mean R) + M_k (C_i − mean C)
 
@@ -22,14 +22,14 @@ def toolpo(
     Use it with `reward: matched_calls`, or any that names how good its calls were (`action_rewards`).
 
     Args:
-        outcomes: [N] of each trajectory.
+        outcomes: [N] outcome per trajectory.
         action_rewards: [N] C, how good its calls were. Counting calls rewards repetition: identical ones count once.
-        group: [N] which task a trajectory belongs to.
-        token_trajectory: [K] which trajectory the token belongs to.
+        group: [N] index of the task of each trajectory.
+        token_trajectory: [K] index of the trajectory of each token.
         call_tokens: [K] not 0 on tokens of turns that call a tool.
 
     Source: Li et al. 2025 (DeepAgent), arXiv:2510.21618, §3.3; the weights inside C are not stated there, ours are 1.
     """
-    of_outcome = normalised(outcomes, group, scale="none")[token_trajectory]
-    of_calls = normalised(action_rewards, group, scale="none")[token_trajectory]
+    of_outcome = normalize_in_sets(outcomes, group, scale="none")[token_trajectory]
+    of_calls = normalize_in_sets(action_rewards, group, scale="none")[token_trajectory]
     return of_outcome + (call_tokens != 0).double() * of_calls

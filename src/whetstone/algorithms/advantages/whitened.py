@@ -1,6 +1,6 @@
-"""How are advantages of different problems brought to one size? Mean 0 and variance 1 over all that are trained on.
+"""Advantages normalized to mean 0 and variance 1 over the batch.
 
-Easy to get wrong: over tokens long episodes count more; what is handed over decides, here nothing is weighted.
+Note: Over tokens, long episodes count more; the caller selects the axis, and nothing is weighted here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def whitened(advantages: Tensor) -> Tensor:
-    """Advantages with mean 0 and sample variance 1.
+    """Normalize advantages to mean 0 and sample variance 1.
 
         (A − mean) / √(var + 1e-8)
 
     Args:
-        advantages: [K]; one alone, or all the same, give zeros.
+        advantages: [K]; a single or constant value gives zeros.
 
     Source: Andrychowicz et al. 2020, arXiv:2006.05990, §3.5 (advantage normalisation).
     """
     if len(advantages) < 2 or bool((advantages == advantages[0]).all()):
         return torch.zeros_like(advantages)
-    apart = advantages - advantages.mean()
-    return apart / (advantages.var() + 1e-8).sqrt()
+    centered = advantages - advantages.mean()
+    return centered / (advantages.var() + 1e-8).sqrt()

@@ -1,9 +1,12 @@
-"""What is not learned from, and where its removal bites: before the baseline, only in the loss, or as a weight."""
+"""Credit filters: exclude trajectories before the baseline or only from the loss, or weight them."""
 
-from whetstone.algorithms.credit_filters.ended import invalid_endings, overlong_filter
-from whetstone.algorithms.credit_filters.rejection import rejection
-from whetstone.algorithms.credit_filters.void_turns import void_turns
-from whetstone.algorithms.credit_filters.zero_variance import zero_variance
+from whetstone.algorithms.credit_filters.overlong_filter import (
+    invalid_endings as invalid_endings,
+    overlong_filter as overlong_filter,
+)
+from whetstone.algorithms.credit_filters.rejection import rejection as rejection
+from whetstone.algorithms.credit_filters.void_turns import void_turns as void_turns
+from whetstone.algorithms.credit_filters.zero_variance import zero_variance as zero_variance
 
 CREDIT_FILTERS = {
     "invalid_endings": invalid_endings,
@@ -12,5 +15,3 @@ CREDIT_FILTERS = {
     "void_turns": void_turns,
     "zero_variance": zero_variance,
 }
-
-__all__ = ["CREDIT_FILTERS", "invalid_endings", "overlong_filter", "rejection", "void_turns", "zero_variance"]

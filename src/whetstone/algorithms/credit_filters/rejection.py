@@ -1,14 +1,14 @@
-"""What is worth imitating of one's own? Episodes that earned enough, each once, and not too many of one task.
+"""Rejection sampling: keeps distinct episodes above a reward threshold, at most a fixed number per task.
 
-Easy to get wrong: without a bound easy tasks crowd out hard ones.
+Note: Without a maximum per task, easy tasks dominate hard ones.
 """
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import LossOnly, PerTrajectory
-from whetstone.ranges import Count
+from whetstone.algorithms.axes import LossOnly, PerTrajectory
+from whetstone.bounded_types import Count
 
 
 def rejection(
@@ -20,27 +20,28 @@ def rejection(
     threshold: float = 1.0,
     per_task: Count = 4,
 ) -> LossOnly:
-    """Keeps trajectories that reach the threshold, without duplicates, at most so many of a task.
+    """Keep trajectories that reach the threshold, without duplicates, at most `per_task` per task.
 
-    Of equally good ones the shorter stay, then the earlier. With `objective: supervised` it is rejection fine-tuning.
+    Among equal rewards shorter ones are preferred, then earlier ones. With `objective: supervised` it is rejection
+    fine-tuning.
 
     Args:
-        rewards: [N] all a trajectory earned.
-        group: [N] which task it belongs to.
-        action_keys: [N] equal exactly where two did the same.
-        lengths: [N] action tokens.
-        threshold: θ.
-        per_task: Most kept of one task.
+        rewards: [N] total reward per trajectory.
+        group: [N] index of the task of each trajectory.
+        action_keys: [N] identity of the actions; equal if and only if two trajectories have equal actions.
+        lengths: [N] number of action tokens.
+        threshold: Minimum reward.
+        per_task: Maximum number of trajectories per task.
 
     Source: Yuan et al. 2023, arXiv:2308.01825 (rejection sampling fine-tuning); the bound and ties are ours.
     """
-    found = torch.zeros(len(rewards), dtype=torch.float64)
+    weights = torch.zeros(len(rewards), dtype=torch.float64)
     scores, tasks, actions = rewards.tolist(), group.tolist(), action_keys.tolist()
     size = lengths.tolist()
-    kept: dict[int, set[int]] = {}
+    accepted: dict[int, set[int]] = {}
     for i in sorted(range(len(scores)), key=lambda i: (-scores[i], size[i], i)):
-        held = kept.setdefault(tasks[i], set())
-        if scores[i] >= threshold and actions[i] not in held and len(held) < per_task:
-            held.add(actions[i])
-            found[i] = 1.0
-    return found
+        task_actions = accepted.setdefault(tasks[i], set())
+        if scores[i] >= threshold and actions[i] not in task_actions and len(task_actions) < per_task:
+            task_actions.add(actions[i])
+            weights[i] = 1.0
+    return weights

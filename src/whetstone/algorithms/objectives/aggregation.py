@@ -1,9 +1,9 @@
-"""What does a token's loss count for in the update? What it is divided by, and nothing else.
+"""Loss aggregation: the weight of each token's loss in an update.
 
-Counts are over the whole update, all micro-batches and learners, so how it was cut changes nothing.
+Counts are over the whole update, all micro-batches and learners, so its division into micro-batches changes nothing.
 
-Easy to get wrong: the mean of the micro-batches' means is another number. And a correction that rejects a token changes
-the numerator alone: dividing by the survivors would make them count for more.
+Note: The mean of the micro-batches' means is a different number. A correction that rejects a token changes
+only the numerator: dividing by the remaining tokens would increase their weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def token_weights(
     *,
     constant: float | None = None,
 ) -> Tensor:  # [N]
-    """What each token of a sequence counts for, so that the loss of the update is Σ weight · L.
+    """Compute the weight of each token of a sequence, so that the loss of the update is Σ weight · L.
 
         token_mean     1 / Σ n            every token the same (DAPO)
         sequence_sum   1 / N              every token the same, however many there are
@@ -35,7 +35,7 @@ def token_weights(
         constant: C, the budget of a response in tokens.
 
     Raises:
-        ValueError: `constant` is asked for and not above 0.
+        ValueError: If the mode is `constant` and the constant is not above 0.
 
     Source: arXiv:2503.14476, §3.3; arXiv:2503.20783, §3.1; verl's `agg_loss`, whose constant mode does not divide by N.
     """
@@ -49,18 +49,18 @@ def token_weights(
     if mode == "sequence_mean":
         return alive / (sequences * lengths.clamp(min=1))
     if constant is None or constant <= 0:
-        raise ValueError(f"aggregation: constant divides by a number of tokens above 0, got {constant}")
+        raise ValueError(f"aggregation: constant needs a number of tokens above 0, got {constant}")
     return alive / (sequences * constant)
 
 
-def aggregated(
+def aggregate_loss(
     loss: Tensor,  # [T]
-    sequence: Tensor,  # [T] which sequence each token belongs to
+    sequence: Tensor,  # [T] index of the sequence of each token
     mode: Aggregation = "token_mean",
     *,
     constant: float | None = None,
 ) -> Tensor:  # []
-    """The loss of an update whose tokens all lie here; sequences without one count in nothing.
+    """Compute the loss of an update that consists of these tokens; sequences without tokens have no effect.
 
     Args:
         constant: C.

@@ -1,13 +1,13 @@
-"""What if no token may be silenced? The ratio becomes a weight, bounded and without gradient.
+"""CISPO: policy gradient weighted by a bounded importance ratio without gradient, so that no token is clipped away.
 
-Easy to get wrong: the value is no bound and no metric, it contains ℓ itself. Only its gradient means something.
+Note: The value of the loss contains ℓ itself and is not a bound or metric. Only its gradient is meaningful.
 """
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
-from whetstone.ranges import NotNegative, Positive
+from whetstone.bounded_types import NotNegative, Positive
 
 
 def cispo(
@@ -18,7 +18,7 @@ def cispo(
     max_ratio: Positive = 5.0,
     min_ratio: NotNegative = 0.0,
 ) -> AdvantageLoss:
-    """Policy gradient weighted by a bounded ratio (CISPO).
+    """Compute the policy gradient loss weighted by a bounded ratio (CISPO).
 
         L = −sg[clip(ρ, min_ratio, max_ratio)] A ℓ
 
@@ -26,13 +26,13 @@ def cispo(
 
     Args:
         learner_logprobs: [T] with gradient.
-        old_logprobs: [T] the learner's own before this update.
+        old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T]
         max_ratio: Upper bound of the ratio itself, not its distance from 1.
         min_ratio: Lower bound of the ratio; 0 in the paper.
 
     Raises:
-        ValueError: The bounds are no interval.
+        ValueError: If the bounds are not 0 ≤ min_ratio ≤ max_ratio.
 
     Source: MiniMax 2025 (MiniMax-M1), arXiv:2506.13585, eq. 4 and 5; the default bound is ours.
     """

@@ -1,7 +1,7 @@
-"""How does a student learn from a teacher on its own samples? From each token's log-prob under both.
+"""On-policy distillation: trains a student on its own samples with a teacher's log-probs.
 
-Easy to get wrong: the log-ratio to the teacher, put into the loss and differentiated, has an expected gradient of 0. It
-is an advantage, without gradient; or the whole distribution is compared.
+Note: The log-ratio to the teacher, used as a differentiated loss, has an expected gradient of 0. Use it as an
+advantage, without gradient, or compare the whole distribution.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.clipped import clipped
 from whetstone.algorithms.objectives.token_loss import (
     SamplerRatioLoss,
@@ -18,11 +18,11 @@ from whetstone.algorithms.objectives.token_loss import (
     ratio_metrics,
     same_length,
 )
-from whetstone.ranges import NotNegative, Positive, Share
+from whetstone.bounded_types import NotNegative, Positive, Share
 
 
 def teacher_advantages(teacher_logprobs: Tensor, logprobs: Tensor, *, bound: Positive = 10.0) -> Tensor:
-    """[T] how much likelier the teacher finds each token, in nats; no gradient, within ± `bound`.
+    """Compute the log-ratio of teacher to student per token, [T] nats, within ± `bound` and without gradient.
 
     Source: Thinking Machines 2025, "On-Policy Distillation", https://thinkingmachines.ai/blog/on-policy-distillation/;
     the bound is ours.
@@ -42,7 +42,7 @@ def on_policy_distillation(
     clip_high: NotNegative = 0.2,
     bound: Positive = 10.0,
 ) -> TokenLoss:
-    """The clipped surrogate with the teacher's log-ratio as advantage: on-policy distillation.
+    """Compute the clipped surrogate with the teacher's log-ratio as advantage (on-policy distillation).
 
         a = ℓ_T − ℓ_old;   A ← w_T a + w_R A
 
@@ -52,28 +52,28 @@ def on_policy_distillation(
 
     Args:
         learner_logprobs: [T] with gradient.
-        old_logprobs: [T] the learner's own before this update.
-        teacher_logprobs: [T] of the same tokens under the teacher.
-        advantages: [T] of rewards.
+        old_logprobs: [T] log-probs of the learner before this update.
+        teacher_logprobs: [T] log-probs of the same tokens under the teacher.
+        advantages: [T] advantages of the rewards.
         teacher_weight: w_T.
         reward_weight: w_R.
         clip_low: As in PPO.
         clip_high: As in PPO.
-        bound: Of a, in nats.
+        bound: Maximum |a|, in nats.
 
     Source: Agarwal et al. 2024, arXiv:2306.13649; as an advantage added to that of rewards: slime, and the objective of
     OpenClaw-RL, arXiv:2603.10165.
     """
     same_length(learner_logprobs, old_logprobs, teacher_logprobs, advantages)
     a = teacher_advantages(teacher_logprobs, old_logprobs, bound=bound)
-    found = clipped(
+    surrogate = clipped(
         learner_logprobs,
         old_logprobs,
         teacher_weight * a + reward_weight * advantages,
         clip_low=clip_low,
         clip_high=clip_high,
     )
-    return TokenLoss(found.loss, found.metrics | {"distillation/advantage": a})
+    return TokenLoss(surrogate.loss, surrogate.metrics | {"distillation/advantage": a})
 
 
 def importance_weighted_distillation(
@@ -85,20 +85,20 @@ def importance_weighted_distillation(
     pull: NotNegative = 1e-3,
     bound: Positive = 10.0,
 ) -> SamplerRatioLoss:
-    """Importance-weighted distillation by the present policy's distance to the teacher.
+    """Compute an importance-weighted distillation loss from the current policy's log-ratio to the teacher.
 
         a = sg[ℓ_T − ℓ];   L = −a exp(ℓ − ℓ_sampler) + τ (ℓ − ℓ_sampler)²
 
     Tokens whose probability fell by more than `low` below the sampler's keep only the second term. The ratio includes
-    the mismatch: use no `importance_correction`.
+    the mismatch of sampler and learner: use no `importance_correction`.
 
     Args:
         learner_logprobs: [T] with gradient.
-        sampler_logprobs: [T] as drawn; where nobody drew (NaN) the token's ratio is 1.
-        teacher_logprobs: [T] under the teacher.
-        low: Largest fall of a probability.
+        sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
+        teacher_logprobs: [T] log-probs under the teacher.
+        low: Maximum decrease of a probability.
         pull: τ.
-        bound: Of a, in nats.
+        bound: Maximum |a|, in nats.
 
     Source: prime-rl's `ref_kl_loss_fn`; KDRL, arXiv:2506.02208.
     """
@@ -112,16 +112,17 @@ def importance_weighted_distillation(
 
 
 def top_k_kl(student_logits: Tensor, teacher_top: Tensor, teacher_logprobs: Tensor) -> Tensor:
-    """[T] reverse KL over the teacher's likeliest tokens and one bin for all others; gradient through the student.
+    """Compute the reverse KL over the teacher's top-k tokens and one bin for all others, [T].
 
         Σ_v π(v) (log π(v) − log π_T(v)),   v over K tokens and the tail
 
-    A tail is taken for a ten-millionth at least, or for what the width of its numbers can tell from nothing.
+    The tail's probability is at least 1e-7, or the machine epsilon of the data type if that is larger. The gradient
+    flows through the student.
 
     Args:
         student_logits: [T, V] with gradient.
-        teacher_top: [T, K] ids.
-        teacher_logprobs: [T, K] of those.
+        teacher_top: [T, K] token IDs.
+        teacher_logprobs: [T, K] log-probs of these tokens under the teacher.
 
     Source: Gu et al. 2024 (MiniLLM), arXiv:2306.08543; the tail bin as in OpenClaw-RL, arXiv:2603.10165.
     """
@@ -131,7 +132,7 @@ def top_k_kl(student_logits: Tensor, teacher_top: Tensor, teacher_logprobs: Tens
 
 
 def _with_tail(logprobs: Tensor) -> Tensor:
-    """[T, K + 1]: the log-prob of everything else behind them."""
+    """Append the log-prob of all other tokens, [T, K + 1]."""
     least = max(1e-7, torch.finfo(logprobs.dtype).eps)  # in half widths 1 − 1e-7 is 1, and the slope there infinite
     rest = torch.log1p(-logprobs.exp().sum(-1, keepdim=True).clamp(max=1 - least))
     return torch.cat([logprobs, rest], -1)

@@ -1,6 +1,6 @@
-"""How is a policy kept from making up its mind too soon? By a bonus for entropy, or a band it should stay in.
+"""Entropy regularization: an entropy bonus, and a penalty outside of a band around the past entropy (EPO).
 
-Easy to get wrong: a penalty that is a constant inside, outside and at the edge of a band has no gradient. As published,
+Note: A penalty that is a constant inside, outside and at the edge of a band has no gradient. As published,
 EPO's smoothing changes the reported loss and nothing else.
 """
 
@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss
 
 
 def entropy_bonus(entropies: PerToken) -> TokenLoss:
-    """Minus the entropy of the next-token distribution, at the sampler's temperature.
+    """Return minus the entropy of the next-token distribution, at the sampler's temperature.
 
         L = −H,   ∂H/∂z = −p (log p + H)
 
@@ -40,7 +40,7 @@ def entropy_smoothing(
     strength: float = 20.0,
     form: Literal["hinge", "indicator"] = "hinge",
 ) -> TokenLoss:
-    """An entropy bonus that weakens, or turns, where entropy leaves the band of its own past (EPO).
+    """Compute an entropy bonus that weakens or changes sign when entropy leaves the band of its past values (EPO).
 
         L = −(H − s P),   hinge: P = α (relu(κ_l H̄ − H) + relu(H − κ_r H̄)),   indicator: P = α outside of the band
 
@@ -50,12 +50,12 @@ def entropy_smoothing(
 
     Args:
         entropies: [T] nats, with gradient.
-        usual_entropies: [T] H̄, the mean of recent updates at the same turn; NaN where there is no past, where P is 0.
+        usual_entropies: [T] H̄, the mean of recent updates at the same turn; NaN without a past, then P is 0.
         low: κ_l.
         high: κ_r.
         size: α.
         strength: s, the coefficient times the phase weight.
-        form: How the band is felt.
+        form: Form of the penalty P.
 
     Source: Xu et al. 2025 (EPO), arXiv:2509.22576, §4, and its code; the hinge and s = 20 are ours.
     """
@@ -72,11 +72,11 @@ def entropy_smoothing(
 
 
 def usual_entropy(past: Tensor, counts: Tensor) -> Tensor:
-    """[S] mean entropy at each turn index over a window of updates; NaN where no update had such a turn.
+    """Compute the mean entropy at each turn index over a window of updates, [S]; NaN without such a turn.
 
     Args:
-        past: [W, S] sums of entropy at each turn index, an update a row.
-        counts: [W, S] how many tokens each is of.
+        past: [W, S] sums of entropy at each turn index, one row per update.
+        counts: [W, S] number of tokens in each sum.
 
     Source: Xu et al. 2025 (EPO), arXiv:2509.22576, §4.2; a window, aligned at the first turn, instead of all epochs
     aligned at the last.

@@ -1,15 +1,15 @@
-"""What becomes of tokens the policy was unsure about? Above the upper bound they keep a bounded gradient.
+"""Entropy-balanced objective: tokens above the upper clip bound keep a bounded gradient.
 
-Easy to get wrong: no test of entropy is made. The name says which tokens end up there.
+Note: The objective does not measure entropy; its name is that of the paper.
 """
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
-from whetstone.ranges import NotNegative, Share
+from whetstone.bounded_types import NotNegative, Share
 
 
 def entropy_balanced(
@@ -21,39 +21,40 @@ def entropy_balanced(
     clip_high: NotNegative = 0.28,
     dual_clip: float | None = 3.0,
 ) -> AdvantageLoss:
-    """PPO whose upper bound caps the value and keeps the gradient (AEPO's entropy-balanced clipping).
+    """Compute a PPO loss whose upper bound caps the value and keeps the gradient (AEPO's entropy-balanced clipping).
 
         c(ρ) = (1 + clip_high) ρ / sg[ρ] above 1 + clip_high, the plain clip below
         L = max(−A ρ, −A c(ρ)),   for A < 0 at most −A · dual_clip
 
-    Nothing stops a positive token: few updates a batch, or a pull to the reference. Where ρ ≤ 1 + clip_high it is PPO.
+    Positive tokens have no trust region: use few updates per batch, or a KL penalty to the reference. For
+    ρ ≤ 1 + clip_high it is PPO.
 
     Args:
         learner_logprobs: [T] with gradient.
-        old_logprobs: [T] the learner's own before this update.
+        old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T]
-        clip_low: How far the ratio may fall below 1.
-        clip_high: Where the value is capped.
-        dual_clip: Largest ratio a token with A < 0 is pushed down by, above 1 + clip_high. None: any.
+        clip_low: Maximum decrease of the ratio below 1.
+        clip_high: Increase of the ratio above 1 at which the value is capped.
+        dual_clip: Maximum ratio of a token with A < 0, above 1 + clip_high. None: no maximum.
 
     Raises:
-        ValueError: `dual_clip` is not above 1 + clip_high.
+        ValueError: If `dual_clip` is not above 1 + clip_high.
 
     Source: Dong et al. 2025 (AEPO), arXiv:2510.14545, §3.3, and its code (`dual_clip`); of a family with GPPO,
     arXiv:2508.07629.
     """
     same_length(learner_logprobs, advantages)
     if dual_clip is not None and dual_clip <= 1 + clip_high:
-        raise ValueError(f"dual_clip is above 1 + clip_high ({1 + clip_high:g}): got {dual_clip:g}")
+        raise ValueError(f"dual_clip must be above 1 + clip_high ({1 + clip_high:g}), got {dual_clip:g}")
     log_ratios = log_ratio(learner_logprobs, old_logprobs)
     ratio = log_ratios.exp()
     top = 1 + clip_high
     capped = torch.where(ratio > top, top * ratio / ratio.detach(), ratio.clamp(min=1 - clip_low))
-    free, held = -advantages * ratio, -advantages * capped
-    loss = torch.where(held.detach() > free.detach(), held, free)
-    stopped = (ratio < 1 - clip_low) & (advantages < 0)
-    kept = (ratio > top) & (advantages > 0)
-    fractions = {"clip_fraction": stopped, "balanced_fraction": kept}
+    unclipped, clipped_loss = -advantages * ratio, -advantages * capped
+    loss = torch.where(clipped_loss.detach() > unclipped.detach(), clipped_loss, unclipped)
+    is_clipped = (ratio < 1 - clip_low) & (advantages < 0)
+    is_balanced = (ratio > top) & (advantages > 0)
+    fractions = {"clip_fraction": is_clipped, "balanced_fraction": is_balanced}
     if dual_clip is not None:
         cap = -advantages * dual_clip
         fractions["dual_clip_fraction"] = (advantages < 0) & (loss.detach() > cap)

@@ -1,12 +1,12 @@
-"""How are the tokens that eat the entropy slowed down instead of silenced? By a penalty on how far they move."""
+"""KL-Cov: penalizes the log-ratio of the tokens with the highest covariance instead of masking them."""
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import TokenLoss, log_ratio, ratio_metrics, same_length
-from whetstone.ranges import NotNegative, Share
+from whetstone.bounded_types import NotNegative, Share
 
 
 def kl_cov(
@@ -18,7 +18,7 @@ def kl_cov(
     fraction: Share = 2e-4,
     weight: NotNegative = 1.0,
 ) -> TokenLoss:
-    """The unclipped surrogate, with a penalty on how far the tokens of highest covariance move (KL-Cov).
+    """Compute the unclipped surrogate with a penalty on |log-ratio| of the tokens with the highest covariance (KL-Cov).
 
         L = −A ρ  (+ κ |ℓ − ℓ_old| for the top tokens)
 
@@ -26,11 +26,11 @@ def kl_cov(
 
     Args:
         learner_logprobs: [T] with gradient.
-        old_logprobs: [T] the learner's own before this update.
+        old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T]
-        covariance_rank: [T] the share of the batch's tokens that have a covariance as large or larger, itself among
-            them; 0 for the largest of all, which is always held back.
-        fraction: How many are held back: max(1, ⌊fraction · K⌋).
+        covariance_rank: [T] fraction of the batch's tokens with a covariance at least as large, including the token;
+            0 for the largest of all, which is always penalized.
+        fraction: Fraction of tokens that are penalized: max(1, ⌊fraction · K⌋) tokens.
         weight: κ.
 
     Source: Cui et al. 2025, arXiv:2505.22617, eq. 13 and 14; over the batch instead of micro-batches.

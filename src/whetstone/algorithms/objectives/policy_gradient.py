@@ -1,19 +1,19 @@
-"""The plainest objective: make what earned credit likelier, by as much credit as it earned."""
+"""REINFORCE: the policy gradient objective without a ratio or trust region."""
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, same_length
 
 
 def policy_gradient(learner_logprobs: PerToken, advantages: PerToken) -> AdvantageLoss:
-    """REINFORCE.
+    """Compute the REINFORCE loss per token.
 
         L = −A ℓ
 
-    With `importance_correction` it is importance-weighted. It has no trust region: one update a batch.
+    With `importance_correction` it is importance-weighted. It has no trust region: use one update per batch.
 
     Args:
         learner_logprobs: [T] with gradient.

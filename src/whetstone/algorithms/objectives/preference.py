@@ -1,9 +1,9 @@
-"""What if it is only known which was better? Losses on sums of log-probs: of trajectories, or of turns.
+"""Preference losses (DPO and variants) on sums of log-probs of trajectories or turns.
 
-A sum is over the tokens that are compared, no others. Gradient flows to it, and from it to each token alike, so a run
-computes these losses from sums first and hands each token its sum's gradient.
+A sum is over the tokens that are compared, no others. All tokens of a sum have the same gradient, so a run first
+computes these losses from sums and then passes each token the gradient of its sum.
 
-Easy to get wrong: a pair that says the same is no pair, and what both share cancels only where it is the same tokens.
+Note: Two equal answers are not a pair, and a shared prefix only cancels if its tokens are equal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from whetstone.algorithms.levels import PerTrajectory, PerTurn
-from whetstone.ranges import NotNegative, Positive, Share
+from whetstone.algorithms.axes import PerTrajectory, PerTurn
+from whetstone.bounded_types import NotNegative, Positive, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class SumLoss:
     """A loss on sums of log-probs."""
 
     loss: Tensor
-    """[] the mean over pairs, or over what is compared; 0 where there is nothing to."""
+    """[] mean over pairs or samples; 0 if there are none."""
     metrics: dict[str, float]
 
 
-def pairs_of(rewards: Tensor, group: Tensor, keys: Tensor | None = None) -> Tensor:
-    """[P, 2] (better, worse) for every two of a group whose rewards differ.
+def preference_pairs(rewards: Tensor, group: Tensor, keys: Tensor | None = None) -> Tensor:
+    """Return index pairs (better, worse) of all members of a group whose rewards differ, [P, 2].
 
     Args:
         rewards: [S]
-        group: [S] what may be compared: a task, or a task and the state they went on from.
-        keys: [S] equal where two did the same; such pairs are left out.
+        group: [S] index of the comparable set: a task, or a task and a common state.
+        keys: [S] equal for equal actions; such pairs are excluded.
 
     Source: Rafailov et al. 2023, arXiv:2305.18290; all pairs of a group: arXiv:2509.19199.
     """
@@ -56,7 +56,7 @@ def dpo(
     normalize_length: bool = False,
     imitate: NotNegative = 0.0,
 ) -> SumLoss:
-    """The better of each pair of a task made likelier than the worse (DPO on pairs of trajectories).
+    """Compute the DPO loss on pairs of trajectories of a task.
 
         Δ = (Σℓ_w − Σref_w) − (Σℓ_l − Σref_l);   L = −log σ(β Δ)
 
@@ -65,20 +65,20 @@ def dpo(
 
     Args:
         learner_sums: [S] Σℓ over action tokens, with gradient.
-        reference_sums: [S] under the policy at the start of the phase.
-        rewards: [S] of what each sum is of.
-        group: [S] what is compared.
-        action_keys: [S] equal where two did the same.
-        lengths: [S] tokens in each sum.
+        reference_sums: [S] Σℓ under the policy at the start of the phase.
+        rewards: [S] reward of the trajectory or turn of each sum.
+        group: [S] index of the comparable set.
+        action_keys: [S] equal for equal actions.
+        lengths: [S] number of tokens in each sum.
         beta: β.
-        smoothing: Share of pairs taken to be the wrong way round.
-        normalize_length: Divide each log-ratio by its tokens first.
-        imitate: Weight of the better one's negative log-likelihood a token, against its falling.
+        smoothing: Assumed fraction of pairs with the wrong order.
+        normalize_length: Divide each log-ratio by its number of tokens first.
+        imitate: Weight of the negative log-likelihood per token of the better one, so that it does not fall.
 
     Source: Rafailov et al. 2023, arXiv:2305.18290, eq. 7; trajectories: Song et al. 2024 (ETO), arXiv:2403.02502;
     lengths: Shi et al. 2024 (DMPO), arXiv:2406.14868.
     """
-    pairs = pairs_of(rewards, group, action_keys)
+    pairs = preference_pairs(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
     size = lengths.clamp(min=1).to(learner_sums) if normalize_length else torch.ones_like(learner_sums)
@@ -88,7 +88,7 @@ def dpo(
     loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
     if imitate > 0:
         loss = loss - imitate * learner_sums[better] / lengths[better].clamp(min=1).to(learner_sums)
-    return SumLoss(loss.mean(), _said(margin))
+    return SumLoss(loss.mean(), _margin_metrics(margin))
 
 
 def ipo(
@@ -102,30 +102,30 @@ def ipo(
     beta: Positive = 0.1,
     normalize_length: bool = True,
 ) -> SumLoss:
-    """Pairs drawn apart to a margin and no further (IPO).
+    """Compute the IPO loss: pairs are separated up to a margin and no further.
 
-        Δ as of `dpo`;   L = (Δ − 1 / 2β)²
+        Δ see `dpo`;   L = (Δ − 1 / 2β)²
 
     Args:
         learner_sums: [S] Σℓ over action tokens, with gradient.
-        reference_sums: [S] under the policy at the start of the phase.
-        rewards: [S] of what each sum is of.
-        group: [S] what is compared.
-        action_keys: [S] equal where two did the same.
-        lengths: [S] tokens in each sum.
+        reference_sums: [S] Σℓ under the policy at the start of the phase.
+        rewards: [S] reward of the trajectory or turn of each sum.
+        group: [S] index of the comparable set.
+        action_keys: [S] equal for equal actions.
+        lengths: [S] number of tokens in each sum.
         beta: β: the margin is 1 / 2β.
-        normalize_length: Divide each log-ratio by its tokens first, as TRL does; the paper has single sums.
+        normalize_length: Divide each log-ratio by its number of tokens first, as TRL does; the paper has single sums.
 
     Source: Azar et al. 2023, arXiv:2310.12036, eq. 17.
     """
-    pairs = pairs_of(rewards, group, action_keys)
+    pairs = preference_pairs(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
     size = lengths.clamp(min=1).to(learner_sums) if normalize_length else torch.ones_like(learner_sums)
     ratios = (learner_sums - reference_sums.detach()) / size
     better, worse = pairs.unbind(1)
     margin = ratios[better] - ratios[worse]
-    return SumLoss((margin - 1 / (2 * beta)).square().mean(), _said(beta * margin))
+    return SumLoss((margin - 1 / (2 * beta)).square().mean(), _margin_metrics(beta * margin))
 
 
 def simpo(
@@ -138,28 +138,28 @@ def simpo(
     beta: Positive = 2.0,
     margin: NotNegative = 1.0,
 ) -> SumLoss:
-    """The better likelier a token than the worse by a margin; no reference is held (SimPO).
+    """Compute the SimPO loss: a margin between log-probs per token, without a reference model.
 
         L = −log σ(β (ℓ̄_w − ℓ̄_l) − γ),   ℓ̄ = Σℓ / |y|
 
     Args:
         learner_sums: [S] Σℓ over action tokens, with gradient.
-        rewards: [S] of what each sum is of.
-        group: [S] what is compared.
-        action_keys: [S] equal where two did the same.
-        lengths: [S] tokens in each sum.
+        rewards: [S] reward of the trajectory or turn of each sum.
+        group: [S] index of the comparable set.
+        action_keys: [S] equal for equal actions.
+        lengths: [S] number of tokens in each sum.
         beta: β.
         margin: γ.
 
     Source: Meng et al. 2024, arXiv:2405.14734, eq. 6.
     """
-    pairs = pairs_of(rewards, group, action_keys)
+    pairs = preference_pairs(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
     means = learner_sums / lengths.clamp(min=1).to(learner_sums)
     better, worse = pairs.unbind(1)
-    apart = beta * (means[better] - means[worse])
-    return SumLoss(-logsigmoid(apart - margin).mean(), _said(apart))
+    scaled_gap = beta * (means[better] - means[worse])
+    return SumLoss(-logsigmoid(scaled_gap - margin).mean(), _margin_metrics(scaled_gap))
 
 
 def orpo(
@@ -171,32 +171,32 @@ def orpo(
     *,
     weight: NotNegative = 0.1,
 ) -> SumLoss:
-    """The better imitated, and its odds raised over the worse's in the same loss; no reference is held (ORPO).
+    """Compute the ORPO loss: imitation of the better one plus a log-odds ratio, without a reference model.
 
         L = −ℓ̄_w − λ log σ(log odds_w − log odds_l),   odds = p / (1 − p),   p = exp ℓ̄
 
     Args:
         learner_sums: [S] Σℓ over action tokens, with gradient.
-        rewards: [S] of what each sum is of.
-        group: [S] what is compared.
-        action_keys: [S] equal where two did the same.
-        lengths: [S] tokens in each sum.
+        rewards: [S] reward of the trajectory or turn of each sum.
+        group: [S] index of the comparable set.
+        action_keys: [S] equal for equal actions.
+        lengths: [S] number of tokens in each sum.
         weight: λ.
 
     Source: Hong et al. 2024, arXiv:2403.07691, eq. 6 and 7.
     """
-    pairs = pairs_of(rewards, group, action_keys)
+    pairs = preference_pairs(rewards, group, action_keys)
     if len(pairs) == 0:
         return SumLoss(0.0 * learner_sums.sum(), {"preference/pairs": 0.0})
     means = learner_sums / lengths.clamp(min=1).to(learner_sums)
-    # 1 − p is 0 for what is certain
+    # 1 − p is 0 for a certain answer
     odds = means - torch.log(-torch.expm1(means.clamp(max=-1e-6)))
     better, worse = pairs.unbind(1)
-    apart = odds[better] - odds[worse]
-    return SumLoss((-means[better] - weight * logsigmoid(apart)).mean(), _said(apart))
+    log_odds_ratio = odds[better] - odds[worse]
+    return SumLoss((-means[better] - weight * logsigmoid(log_odds_ratio)).mean(), _margin_metrics(log_odds_ratio))
 
 
-def _said(margin: Tensor) -> dict[str, float]:
+def _margin_metrics(margin: Tensor) -> dict[str, float]:
     margin = margin.detach()
     return {
         "preference/pairs": float(len(margin)),
@@ -217,20 +217,20 @@ def step_dpo(
     smoothing: Share = 0.0,
     imitate: NotNegative = 0.0,
 ) -> SumLoss:
-    """The better of two steps from the same state made likelier than the worse (step-wise DPO).
+    """Compute the DPO loss on pairs of steps from the same state (step-wise DPO).
 
-    The loss of `dpo` on the tokens of one turn, given the path in front of it.
+    The loss of `dpo` on the tokens of one turn, given the preceding turns.
 
     Args:
         learner_sums: [S] Σℓ over the tokens of a turn, with gradient.
-        reference_sums: [S] under the policy at the start of the phase.
-        rewards: [S] what came of it in the mean.
-        group: [S] the turn they all went on from.
-        action_keys: [S] equal where two did the same.
-        lengths: [S] tokens in each sum.
+        reference_sums: [S] Σℓ under the policy at the start of the phase.
+        rewards: [S] mean reward of the trajectories through the turn.
+        group: [S] the preceding turn that they share.
+        action_keys: [S] equal for equal actions.
+        lengths: [S] number of tokens in each sum.
         beta: β.
-        smoothing: Share of pairs taken to be the wrong way round.
-        imitate: Weight of the better one's negative log-likelihood a token.
+        smoothing: Assumed fraction of pairs with the wrong order.
+        imitate: Weight of the negative log-likelihood per token of the better one.
 
     Source: Chen et al. 2024 (TP-LLaMA), arXiv:2406.07115; Li et al. 2025 (SPORT), arXiv:2504.21561.
     """
@@ -258,19 +258,19 @@ def kto(
     threshold: float = 0.5,
     reference_point: float | None = None,
 ) -> SumLoss:
-    """Unpaired successes and failures, each against how far the policy has moved anyway (KTO).
+    """Compute the KTO loss on unpaired successes and failures, relative to the mean log-ratio of the batch.
 
         x = Σℓ − Σref,   z = max(0, mean x);   success: λ_D (1 − σ(β (x − z))),   failure: λ_U (1 − σ(β (z − x)))
 
     Args:
         learner_sums: [S] Σℓ, with gradient.
-        reference_sums: [S] under the reference.
+        reference_sums: [S] Σℓ under the reference.
         rewards: [S]
         beta: β.
-        desirable: λ_D; balance so that weight times count lies within 1 to 4/3 of the other's.
+        desirable: λ_D; balance so that weight times count is 1 to 4/3 of the other's.
         undesirable: λ_U.
         threshold: Rewards of it and above are successes.
-        reference_point: z, where it is known; None: the batch's mean, without gradient.
+        reference_point: z, if it is known; None: mean of the batch, without gradient.
 
     Source: Ethayarajh et al. 2024, arXiv:2402.01306, eq. 8; z from the batch's own log-ratios instead of mismatched
     pairs.
@@ -294,18 +294,18 @@ def refuel(
     *,
     reward_scale: Positive = 1.0,
 ) -> SumLoss:
-    """Differences of log-ratios regressed to differences of what was still to come (REFUEL; REBEL).
+    """Regress differences of log-ratios to differences of rewards-to-go (REFUEL; REBEL).
 
         Δ = (Σℓ_a − Σold_a) − (Σℓ_b − Σold_b);   L = (Δ − η (G_a − G_b))²
 
-    Every two of a set are a pair, equal ones too, which are held together. Stops exactly at its target; no clip.
+    Every two members of a set are a pair, also if their rewards are equal. The gradient is 0 at the target; no clip.
 
     Args:
-        learner_sums: [S] Σℓ over the turn at which continuations part, with gradient.
-        old_sums: [S] under the policy that sampled.
-        rewards: [S] what came of it from that turn on.
-        group: [S] which went on from the same state.
-        reward_scale: η on the gap of rewards, as the code has it; the papers' 1/η on Δ has its size squared.
+        learner_sums: [S] Σℓ over the turn at which continuations differ, with gradient.
+        old_sums: [S] Σℓ under the sampling policy.
+        rewards: [S] reward-to-go from that turn.
+        group: [S] index of the state that the members continue from.
+        reward_scale: η on the difference of rewards, as in the code; the papers' 1/η on Δ scales with its square.
 
     Source: Gao et al. 2024, arXiv:2410.04612, eq. 3, and its code; single turns: arXiv:2404.16767.
     """

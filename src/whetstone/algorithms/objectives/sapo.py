@@ -1,12 +1,12 @@
-"""What if the trust region had no edge? A smooth gate around ratio 1 instead of a clip."""
+"""SAPO: a smooth gate around ratio 1 instead of a clip."""
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import AdvantageLoss, TokenLoss, log_ratio, ratio_metrics, same_length
-from whetstone.ranges import Positive
+from whetstone.bounded_types import Positive
 
 
 def sapo(
@@ -17,18 +17,18 @@ def sapo(
     temperature: Positive = 1.0,
     negative_temperature: Positive = 1.05,
 ) -> AdvantageLoss:
-    """A soft gate on the ratio (SAPO).
+    """Compute the policy loss with a soft gate on the ratio (SAPO).
 
-        L = −A (4/τ) σ(τ (ρ − 1)),   τ its own for A > 0 and the rest
+        L = −A (4/τ) σ(τ (ρ − 1)),   with separate τ for A > 0 and for the rest
 
-    Its slope at ρ = 1 is that of PPO. To be aggregated by `sequence_mean`.
+    Its slope at ρ = 1 is that of PPO. Use it with `aggregation: sequence_mean`.
 
     Args:
         learner_logprobs: [T] with gradient.
-        old_logprobs: [T] the learner's own before this update.
+        old_logprobs: [T] log-probs of the learner before this update.
         advantages: [T]
-        temperature: τ where A > 0.
-        negative_temperature: τ elsewhere; larger closes sooner.
+        temperature: τ if A > 0.
+        negative_temperature: τ if A ≤ 0; a larger value closes the gate sooner.
 
     Source: Gao et al. 2025, arXiv:2511.20347, eq. 5.
     """

@@ -1,14 +1,14 @@
-"""What bounds an update where nobody measured the old policy? How far probabilities have moved from the sampler's.
+"""Trust region on the difference of probabilities to the sampler; needs no old log-probs.
 
-Easy to get wrong: a difference of probabilities is not a ratio. Rare tokens may move by a factor of four; frequent ones
-are held.
+Note: A difference of probabilities is not a ratio. Rare tokens may change by a factor of four; frequent ones
+are bounded.
 """
 
 from __future__ import annotations
 
 import torch
 
-from whetstone.algorithms.levels import PerToken
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.objectives.token_loss import (
     SamplerRatioLoss,
     TokenLoss,
@@ -16,7 +16,7 @@ from whetstone.algorithms.objectives.token_loss import (
     ratio_metrics,
     same_length,
 )
-from whetstone.ranges import NotNegative
+from whetstone.bounded_types import NotNegative
 
 
 def probability_difference(
@@ -28,17 +28,17 @@ def probability_difference(
     high: NotNegative = 0.2,
     pull: NotNegative = 1e-3,
 ) -> SamplerRatioLoss:
-    """Importance-weighted surrogate without tokens whose probability moved too far the way they are pushed.
+    """Compute an importance-weighted surrogate that drops tokens whose probability already moved too far.
 
         u = π − μ;   dropped: u > δ_hi with A > 0, u < −δ_lo with A < 0;   else −A exp(ℓ − ℓ_sampler)
         + τ (ℓ − ℓ_sampler)² on all tokens
 
-    No pass for old log-probs is needed. The ratio carries the mismatch, so the objective excludes
-    `importance_correction`.
+    No forward pass for old log-probs is needed. The ratio includes the mismatch of sampler and learner, so the
+    objective excludes `importance_correction`.
 
     Args:
         learner_logprobs: [T] with gradient.
-        sampler_logprobs: [T] as drawn; where nobody drew (NaN) the token's ratio is 1.
+        sampler_logprobs: [T] log-probs of the sampler; the ratio of tokens that were not sampled (NaN) is 1.
         advantages: [T]
         low: δ_lo.
         high: δ_hi.

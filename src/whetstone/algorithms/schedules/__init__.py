@@ -1,5 +1,8 @@
-"""Weights that change over a run, as functions of the step alone, so that a run that goes on has them again."""
+"""Schedules of weights, as functions of the step only, so that a resumed run continues with the same values."""
 
-from whetstone.algorithms.schedules.over_steps import adaptive_weight, mixing_weight, phase_weight, replay_weight
-
-__all__ = ["adaptive_weight", "mixing_weight", "phase_weight", "replay_weight"]
+from whetstone.algorithms.schedules.weight_schedules import (
+    adaptive_weight as adaptive_weight,
+    mixing_weight as mixing_weight,
+    phase_weight as phase_weight,
+    replay_weight as replay_weight,
+)

@@ -1,6 +1,6 @@
-"""How are easy step rewards kept from drowning the goal? They count only where what matters more was reached.
+"""Gated rewards: rewards of a lower tier only count if all higher tiers are reached.
 
-Easy to get wrong: the gate is strict, and every higher tier must pass, not the next one alone.
+Note: The gate is strict, and every higher tier must pass, not only the next one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whetstone.algorithms.levels import PerTrajectory, PerTurn
-from whetstone.ranges import NotNegative
+from whetstone.algorithms.axes import PerTrajectory, PerTurn
+from whetstone.bounded_types import NotNegative
 
 
 def gated(
@@ -27,9 +27,9 @@ def gated(
         r_t ← 1[R > δ] · w · r_t
 
     Args:
-        outcomes: [N] of each trajectory.
+        outcomes: [N] outcome per trajectory.
         process_rewards: [M] of each turn.
-        trajectory: [M] which trajectory the turn belongs to.
+        trajectory: [M] index of the trajectory of each turn.
         threshold: δ.
         weight: w.
 
@@ -44,7 +44,7 @@ def gated_sum(
     thresholds: Sequence[float],
     weights: Sequence[float],
 ) -> Tensor:  # [N]
-    """The highest tier, and every other whose higher tiers all exceed their thresholds.
+    """Sum the highest tier and each other tier whose higher tiers all exceed their thresholds.
 
         S = R¹ + Σ_{j ≥ 2} [Π_{u < j} 1(R^u > δ_u)] w_j R^j
 
@@ -58,7 +58,7 @@ def gated_sum(
     Source: arXiv:2508.10548; the weights are ours.
     """
     if not len(thresholds) == len(weights) == len(tiers) - 1:
-        raise ValueError(f"{len(tiers)} tiers have {len(tiers) - 1} thresholds and weights")
+        raise ValueError(f"{len(tiers)} tiers need {len(tiers) - 1} thresholds and weights")
     passes = torch.stack([tier > bar for tier, bar in zip(tiers[:-1], thresholds, strict=True)]).cumprod(0)
     lower = tiers[1:].double() * tiers.new_tensor(weights, dtype=torch.float64).unsqueeze(1)
     return tiers[0].double() + (passes * lower).sum(0)

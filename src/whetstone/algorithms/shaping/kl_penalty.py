@@ -1,26 +1,26 @@
-"""How is divergence from a reference paid for, rather than pulled at? As a cost per token, before credit.
+"""KL penalty to a reference as a cost per token in the reward.
 
-Easy to get wrong: it reaches the policy through returns, so an estimator that reads outcomes alone never sees it.
+Note: It reaches the policy through returns, so an estimator that only reads outcomes ignores it.
 """
 
 from __future__ import annotations
 
+from whetstone.algorithms.axes import PerToken
 from whetstone.algorithms.kl_estimate import LOG_RATIO_BOUND
-from whetstone.algorithms.levels import PerToken
-from whetstone.ranges import NotNegative
+from whetstone.bounded_types import NotNegative
 
 
 def kl_penalty(
     token_rewards: PerToken, old_logprobs: PerToken, reference_logprobs: PerToken, *, weight: NotNegative = 0.01
 ) -> PerToken:
-    """Token rewards less the log-ratio to the reference (k1 in the reward); no gradient.
+    """Subtract the log-ratio to the reference from token rewards (k1 in the reward); no gradient.
 
         ρ_k ← ρ_k − β (log π_old − log π_ref)
 
     Log-ratios are kept within ±20.
 
     Args:
-        token_rewards: [K] a turn's reward on its last action token, the outcome on the last of all.
+        token_rewards: [K] rewards: that of a turn at its last action token, the outcome at the last one.
         old_logprobs: [K] the learner's before the update.
         reference_logprobs: [K] under the frozen reference.
         weight: β.

@@ -1,12 +1,12 @@
-"""What does it cost to come near the limit? Nothing at first, then ever more; a cliff would be noise.
+"""Soft overlong penalty, which grows linearly near the length limit.
 
-Easy to get wrong: filtering what is too long is another thing. Use one of the two.
+Note: Filtering of overlong episodes is a separate method. Use one of the two.
 """
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerTrajectory
-from whetstone.ranges import Count, NotNegative
+from whetstone.algorithms.axes import PerTrajectory
+from whetstone.bounded_types import Count, NotNegative
 
 
 def overlong(
@@ -17,12 +17,12 @@ def overlong(
     buffer: Count = 4096,
     penalty: NotNegative = 1.0,
 ) -> PerTrajectory:
-    """Outcomes less a penalty that grows over the last tokens below a limit (DAPO's overlong shaping).
+    """Subtract a penalty from outcomes that grows over the last tokens below a limit (DAPO's overlong shaping).
 
         R ← R − p · clip((n − (limit − buffer)) / buffer, 0, 1)
 
     Args:
-        outcomes: [N] of each trajectory.
+        outcomes: [N] outcome per trajectory.
         lengths: [N] n, action tokens; observations are not the policy's doing.
         limit: Tokens at which the whole penalty is due.
         buffer: Tokens below it over which the penalty grows.
@@ -34,6 +34,6 @@ def overlong(
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476, eq. 13.
     """
     if not 0 < buffer <= limit:
-        raise ValueError(f"buffer is above 0 and at most limit ({limit}): got {buffer}")
+        raise ValueError(f"buffer must be above 0 and at most limit ({limit}), got {buffer}")
     over = lengths.double() - (limit - buffer)
     return outcomes.double() - penalty * (over / buffer).clamp(0, 1)

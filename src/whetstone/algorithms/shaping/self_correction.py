@@ -1,23 +1,23 @@
-"""What makes a second attempt better than the first, and not only as good? A bonus for what it mended."""
+"""Reward shaping with a bonus for the improvement over the previous attempt (SCoRe, stage two)."""
 
 from __future__ import annotations
 
-from whetstone.algorithms.levels import PerTurn
-from whetstone.algorithms.returns import preceding
-from whetstone.ranges import NotNegative
+from whetstone.algorithms.axes import PerTurn
+from whetstone.algorithms.returns import previous_values
+from whetstone.bounded_types import NotNegative
 
 
 def self_correction(process_rewards: PerTurn, trajectory: PerTurn, *, weight: NotNegative = 10.0) -> PerTurn:
-    """Each attempt's reward and a multiple of what it adds to the one before (SCoRe, stage two).
+    """Add a multiple of the improvement over the previous attempt to each reward (SCoRe, stage two).
 
-        r_t ← r_t + α (r_t − r_{t−1});   the first attempt's stays
+        r_t ← r_t + α (r_t − r_{t−1});   the first attempt's reward is unchanged
 
     Args:
-        process_rewards: [M] of each attempt, one a turn.
-        trajectory: [M] which trajectory the turn belongs to.
+        process_rewards: [M] reward of each attempt, one per turn.
+        trajectory: [M] index of the trajectory of each turn.
         weight: α.
 
-    Source: Kumar et al. 2024, arXiv:2409.12917, §4.2; α as remembered there.
+    Source: Kumar et al. 2024, arXiv:2409.12917, §4.2; the default of α is quoted from memory.
     """
     rewards = process_rewards.double()
-    return rewards + weight * (rewards - preceding(rewards, trajectory, rewards.clone()))
+    return rewards + weight * (rewards - previous_values(rewards, trajectory, rewards.clone()))

@@ -1,1 +1,1 @@
-"""How do other programs ask for an answer over the wire? The shapes of the APIs they speak, read and written."""
+"""Request and response formats of the OpenAI and Anthropic APIs."""

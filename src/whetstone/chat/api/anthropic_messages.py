@@ -1,10 +1,11 @@
-"""`/v1/messages`: what a request of Anthropic's Messages API asks for, and an answer in its shape.
+"""`/v1/messages`: requests and responses of Anthropic's Messages API.
 
-Results of calls are blocks of a user's message there and messages of their own here. A thought is told to who asked for
-thinking, and is not read again, as nobody's is.
+Tool results are blocks of a user message in the API, and separate messages here. A thought is returned if the request
+enables thinking. Thoughts in requests are ignored, as in all APIs.
 
-Easy to get wrong: `input` of a call is an object there and the model's own text here. What the model wrote that is no
-object is told as `{"unparsed_arguments": text}`, and read back as the text it was, so that the turn is known again.
+Note:
+    `input` of a call is an object in the API and the model's own text here. Text that is not an object is returned as
+    `{"unparsed_arguments": text}` and read back as the original text, so that the turn is recognized.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, system
-from whetstone.chat.api import fields, shapes
-from whetstone.chat.api.asked import Answer, Asked, RefusedError
-from whetstone.chat.api.fields import in_order, listed, mapped, refuse_unknown, shortened, strict_json, text_of, tool_of
-from whetstone.chat.api.openai_chat import event, format_of, named_choice
+from whetstone.chat.api import request_fields, request_schemas
+from whetstone.chat.api.openai_chat import check_tool_name, format_event, parse_format
 from whetstone.chat.api.protocol import Wire
+from whetstone.chat.api.request_fields import (
+    build_tool,
+    check_message_order,
+    parse_list,
+    parse_text,
+    refuse_unknown,
+    require_object,
+    strict_json,
+    truncate_value,
+)
+from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, RefusedError
 from whetstone.chat.message import Image, Text
 
 _COUNTED = frozenset({
@@ -30,7 +40,7 @@ _HARMLESS = frozenset({"metadata", "service_tier", "betas", "inference_geo", "sp
 _WHY = {
     "container": "this server runs no code",
     "mcp_servers": "tools are called by the client",
-    "context_management": "what was said is the client's to cut",
+    "context_management": "the client manages the context",
 }
 _UNPARSED = "unparsed_arguments"
 _KINDS = {
@@ -39,90 +49,92 @@ _KINDS = {
 }  # fmt: skip
 
 
-def asked_of(body: Mapping[str, Any]) -> Asked:
-    """What a request asks for.
+def parse_anthropic_request(body: Mapping[str, Any]) -> CompletionRequest:
+    """Parse a request.
 
     Raises:
-        RefusedError: It is none, or asks for what cannot be given.
+        RefusedError: If it is invalid or not supported.
     """
     refuse_unknown(body, _READ | _HARMLESS, _WHY)
-    most = fields.whole(body, "max_tokens")
+    most = request_fields.parse_int(body, "max_tokens")
     if most is None:
         raise RefusedError("max_tokens: Field required", param="max_tokens")
     must, one_call, tools = _choice(body.get("tool_choice"), _tools(body.get("tools")))
-    thinks(body)
-    return Asked(
+    wants_thinking(body)
+    return CompletionRequest(
         _messages(body),
         tools,
         most,
-        fields.temperature(body, 1),
-        fields.top_p(body),
-        fields.stops_of(body.get("stop_sequences") or [], "stop_sequences"),
+        request_fields.parse_temperature(body, 1),
+        request_fields.parse_top_p(body),
+        request_fields.parse_stops(body.get("stop_sequences") or [], "stop_sequences"),
         must_call=must,
         one_call=one_call,
-        top_k=fields.whole(body, "top_k", least=0, most=2**31 - 1) or 0,
+        top_k=request_fields.parse_int(body, "top_k", least=0, most=2**31 - 1) or 0,
         schema=_format(body),
     )
 
 
-def counted_of(body: Mapping[str, Any]) -> Asked:
-    """What a request of `/v1/messages/count_tokens` would ask for.
+def parse_count_request(body: Mapping[str, Any]) -> CompletionRequest:
+    """Parse a request of `/v1/messages/count_tokens`.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: If it is invalid.
     """
     refuse_unknown(body, _COUNTED | _HARMLESS, _WHY)
     _, _, tools = _choice(body.get("tool_choice"), _tools(body.get("tools")))
-    return Asked(_messages(body), tools)
+    return CompletionRequest(_messages(body), tools)
 
 
-def thinks(body: Mapping[str, Any]) -> bool:
-    """Whether thoughts are to be told."""
-    given = body.get("thinking")
-    if given is None:
+def wants_thinking(body: Mapping[str, Any]) -> bool:
+    """Return whether the response includes thoughts."""
+    value = body.get("thinking")
+    if value is None:
         return False
-    kind = mapped(given, "thinking").get("type")
+    kind = require_object(value, "thinking").get("type")
     if kind not in ("enabled", "adaptive", "disabled"):
-        raise RefusedError(f"thinking: enabled, adaptive or disabled, got {shortened(kind)}", param="thinking")
+        raise RefusedError(f"thinking: enabled, adaptive or disabled, got {truncate_value(kind)}", param="thinking")
     return bool(kind != "disabled")
 
 
 def _format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    config = mapped(body.get("output_config") or {}, "output_config")
+    config = require_object(body.get("output_config") or {}, "output_config")
     refuse_unknown(config, ("format", "effort"), {})
-    given = config.get("format") if config.get("format") is not None else body.get("output_format")
-    return format_of(given, "output_config.format", "")
+    value = config.get("format") if config.get("format") is not None else body.get("output_format")
+    return parse_format(value, "output_config.format", "")
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    found: list[Message] = []
+    messages: list[Message] = []
     places: list[str] = []
     if body.get("system") is not None:
-        told = _content(body["system"], "system")
-        found.append(system("\n\n".join(part.text for part in told if isinstance(part, Text))))
+        parts = _content(body["system"], "system")
+        messages.append(system("\n\n".join(part.text for part in parts if isinstance(part, Text))))
         places.append("system")
-    for number, item in enumerate(listed(body.get("messages"), "messages")):
+    for number, item in enumerate(parse_list(body.get("messages"), "messages")):
         where = f"messages[{number}]"
-        said = mapped(item, where)
-        role = said.get("role")
+        entry = require_object(item, where)
+        role = entry.get("role")
         if role not in ("user", "assistant", "system"):
-            raise RefusedError(f"{where}.role: user or assistant, got {shortened(role)}", param=where)
-        new = _spoken(role, said.get("content"), f"{where}.content")
-        found += new
+            raise RefusedError(f"{where}.role: user or assistant, got {truncate_value(role)}", param=where)
+        new = _spoken(role, entry.get("content"), f"{where}.content")
+        messages += new
         places += [where] * len(new)
-    return in_order(found, places)
+    return check_message_order(messages, places)
 
 
 def _spoken(role: Any, content: Any, where: str) -> list[Message]:
-    """One message of theirs: results of calls first, each a message, then what else was said."""
+    """Convert one message of the API: first the results of calls, each a message, then the rest."""
     if isinstance(content, str):
         return [Message(role, (Text(content),) if content else ())]
-    blocks = [(mapped(block, f"{where}[{n}]"), f"{where}[{n}]") for n, block in enumerate(listed(content, where))]
+    blocks = [
+        (require_object(block, f"{where}[{n}]"), f"{where}[{n}]") for n, block in enumerate(parse_list(content, where))
+    ]
     results = [
         Message(
             "tool",
             _content(block.get("content"), f"{place}.content"),
-            tool_call_id=text_of(block.get("tool_use_id"), f"{place}.tool_use_id"),
+            tool_call_id=parse_text(block.get("tool_use_id"), f"{place}.tool_use_id"),
         )
         for block, place in blocks
         if role == "user" and block.get("type") == "tool_result"
@@ -135,42 +147,41 @@ def _spoken(role: Any, content: Any, where: str) -> list[Message]:
     return results if results and not rest else [*results, Message(role, tuple(rest), calls)]
 
 
-def _content(given: Any, where: str) -> tuple[Text | Image, ...]:
-    if isinstance(given, str):
-        return (Text(given),) if given else ()
-    given = listed(given, where)
-    return tuple(_part(mapped(block, f"{where}[{n}]"), f"{where}[{n}]") for n, block in enumerate(given))
+def _content(value: Any, where: str) -> tuple[Text | Image, ...]:
+    if isinstance(value, str):
+        return (Text(value),) if value else ()
+    value = parse_list(value, where)
+    return tuple(_part(require_object(block, f"{where}[{n}]"), f"{where}[{n}]") for n, block in enumerate(value))
 
 
 def _part(block: Mapping[str, Any], where: str) -> Text | Image:
     kind = block.get("type")
     if kind == "text":
-        return Text(text_of(block.get("text"), f"{where}.text"))
+        return Text(parse_text(block.get("text"), f"{where}.text"))
     if kind == "image":
-        source = mapped(block.get("source"), f"{where}.source")
+        source = require_object(block.get("source"), f"{where}.source")
         if source.get("type") == "url":
-            return Image(text_of(source.get("url"), f"{where}.source.url"))
+            return Image(parse_text(source.get("url"), f"{where}.source.url"))
         if source.get("type") == "base64":
-            data, media = (text_of(source.get(key), f"{where}.source.{key}") for key in ("data", "media_type"))
+            data, media = (parse_text(source.get(key), f"{where}.source.{key}") for key in ("data", "media_type"))
             return Image(f"data:{media};base64,{data}")
-        raise RefusedError(f"{where}.source: base64 or url, got {shortened(source.get('type'))}", param=where)
+        raise RefusedError(f"{where}.source: base64 or url, got {truncate_value(source.get('type'))}", param=where)
     raise RefusedError(
-        f"{where}: no block {shortened(kind)} here; there are text, image, tool_use of the assistant's, tool_result of "
-        "the user's",
+        f"{where}: no block {truncate_value(kind)}; allowed: text, image, tool_use (assistant), tool_result (user)",
         param=where,
     )
 
 
 def _call(block: Mapping[str, Any], where: str) -> ToolCall:
-    name, id = (text_of(block.get(key), f"{where}.{key}") for key in ("name", "id"))
-    given = mapped(block.get("input"), f"{where}.input")
-    text = given.get(_UNPARSED)
-    written = text if len(given) == 1 and isinstance(text, str) else json.dumps(given, ensure_ascii=False)
+    name, id = (parse_text(block.get(key), f"{where}.{key}") for key in ("name", "id"))
+    arguments = require_object(block.get("input"), f"{where}.input")
+    text = arguments.get(_UNPARSED)
+    written = text if len(arguments) == 1 and isinstance(text, str) else json.dumps(arguments, ensure_ascii=False)
     return ToolCall(name, written, id)
 
 
-def input_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call as an object."""
+def parse_input(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object."""
     try:
         read = strict_json(call.arguments)
     except (ValueError, RecursionError):
@@ -178,23 +189,23 @@ def input_of(call: ToolCall) -> dict[str, Any]:
     return read if isinstance(read, dict) else {_UNPARSED: call.arguments}
 
 
-def _tools(given: Any) -> tuple[ToolSpec, ...]:
-    found = []
-    for number, item in enumerate(listed(given, "tools")):
+def _tools(value: Any) -> tuple[ToolSpec, ...]:
+    tools = []
+    for number, item in enumerate(parse_list(value, "tools")):
         where = f"tools[{number}]"
-        tool = mapped(item, where)
+        tool = require_object(item, where)
         if tool.get("type") not in (None, "custom"):
-            raise RefusedError(f"{where}: of type {shortened(tool['type'])}; there is: custom", param=where)
-        found.append(tool_of(where, tool.get("name"), tool.get("description"), tool.get("input_schema")))
-    return fields.tools_of(found)
+            raise RefusedError(f"{where}: of type {truncate_value(tool['type'])}; there is: custom", param=where)
+        tools.append(build_tool(where, tool.get("name"), tool.get("description"), tool.get("input_schema")))
+    return request_fields.check_unique_tools(tools)
 
 
-def _choice(given: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, tuple[ToolSpec, ...]]:
-    """(the tool that has to be called, whether a turn is over behind its first call, the tools that are shown)"""
-    if given is None:
+def _choice(value: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, tuple[ToolSpec, ...]]:
+    """Return (required tool, whether a turn ends after its first call, visible tools)."""
+    if value is None:
         return None, False, tools
-    choice = mapped(given, "tool_choice")
-    kind, one = choice.get("type"), fields.flag(choice, "disable_parallel_tool_use")
+    choice = require_object(value, "tool_choice")
+    kind, one = choice.get("type"), request_fields.parse_bool(choice, "disable_parallel_tool_use")
     if kind == "auto":
         return None, one, tools
     if kind == "none":
@@ -204,18 +215,20 @@ def _choice(given: Any, tools: tuple[ToolSpec, ...]) -> tuple[str | None, bool, 
             raise RefusedError("tool_choice: any, and there are no tools", param="tool_choice")
         return "", one, tools
     if kind == "tool":
-        return named_choice(text_of(choice.get("name"), "tool_choice.name"), tools), one, tools
-    raise RefusedError(f"tool_choice: auto, any, tool or none, got {shortened(kind)}", param="tool_choice")
+        return check_tool_name(parse_text(choice.get("name"), "tool_choice.name"), tools), one, tools
+    raise RefusedError(f"tool_choice: auto, any, tool or none, got {truncate_value(kind)}", param="tool_choice")
 
 
-def message(id: str, model: str, answers: Sequence[Answer], body: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """The answer as one `message`."""
+def format_anthropic_message(
+    id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
+) -> dict[str, Any]:
+    """Write the response as one `message`."""
     (answer,) = answers
     reason, stop = _ended(answer)
     usage = _usage(answer.prompt_tokens, len(answer.ids))
     return {
         **_head(id, model),
-        "content": list(_blocks(answer, thinks(body))),
+        "content": list(_blocks(answer, wants_thinking(body))),
         "stop_reason": reason,
         "stop_sequence": stop,
         "usage": usage,
@@ -226,17 +239,17 @@ def _head(id: str, model: str) -> dict[str, Any]:
     return {"id": id, "type": "message", "role": "assistant", "model": model, "content": []}
 
 
-def _blocks(answer: Answer, thinking: bool) -> Iterator[dict[str, Any]]:
+def _blocks(answer: CompletionResponse, thinking: bool) -> Iterator[dict[str, Any]]:
     if thinking and answer.thought:
         yield {"type": "thinking", "thinking": answer.thought, "signature": ""}
     if answer.message.text:
         yield {"type": "text", "text": answer.message.text}
     for call in answer.message.tool_calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": input_of(call)}
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": parse_input(call)}
 
 
-def _ended(answer: Answer) -> tuple[str, str | None]:
-    """(why, at which text)"""
+def _ended(answer: CompletionResponse) -> tuple[str, str | None]:
+    """Return (stop reason, stop sequence)."""
     if answer.finish == "length":
         return "max_tokens", None
     if answer.message.tool_calls:
@@ -249,89 +262,91 @@ def _usage(read: int, drawn: int) -> dict[str, Any]:
     return {"input_tokens": read, **cached, "output_tokens": drawn}
 
 
-class Events:
+class MessageStream:
     """A stream of `message_…` and `content_block_…` events."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
-        self._id, self._model, self._thinking = id, model, thinks(body)
+        self._id, self._model, self._thinking = id, model, wants_thinking(body)
         self._place = 0
-        """Of the block that is next to be ended."""
+        """Index of the next block to end."""
         self._shown: str | None = None
-        """The text of the block under way; None where there is none."""
+        """Text of the current block; None if there is none."""
 
     def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """The message as it stands before anything is said."""
+        """Yield the empty message."""
         head = {**_head(self._id, self._model), "stop_reason": None, "stop_sequence": None}
         yield _event("message_start", message={**head, "usage": _usage(prompt_tokens, 0)})
 
     def more(self, number: int, text: str) -> Iterator[str]:
-        """Some of what is said."""
+        """Yield further text."""
         if self._shown is None:
             self._shown = ""
-            yield self._begun({"type": "text", "text": ""})
+            yield self._start_block({"type": "text", "text": ""})
         self._shown += text
         yield self._delta({"type": "text_delta", "text": text})
 
-    def ended(self, answers: Sequence[Answer]) -> Iterator[str]:
-        """What was held back, each call, and why it ended."""
+    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+        """Yield the remaining text, each call, and the stop reason."""
         (answer,) = answers
         blocks = list(_blocks(answer, self._thinking))
-        if self._shown is not None:  # what was shown is told first
-            text, shown = answer.message.text, self._shown
+        if self._shown is not None:  # text that was streamed is first
+            text, streamed = answer.message.text, self._shown
             blocks = [block for block in blocks if block["type"] != "text"]
-            if text.startswith(shown) and text != shown:
-                yield self._delta({"type": "text_delta", "text": text[len(shown) :]})
-            yield self._over()
+            if text.startswith(streamed) and text != streamed:
+                yield self._delta({"type": "text_delta", "text": text[len(streamed) :]})
+            yield self._stop_block()
         for block in blocks:
-            yield from self._whole(block)
+            yield from self._full_block(block)
         reason, stop = _ended(answer)
         delta = {"stop_reason": reason, "stop_sequence": stop}
         yield _event("message_delta", delta=delta, usage=_usage(answer.prompt_tokens, len(answer.ids)))
         yield _event("message_stop")
 
     def failed(self, error: RefusedError) -> str:
-        """What went wrong."""
-        return event(error_of(error), "error")
+        """Return the event of an error."""
+        return format_event(write_anthropic_error(error), "error")
 
-    def _whole(self, block: Mapping[str, Any]) -> Iterator[str]:
+    def _full_block(self, block: Mapping[str, Any]) -> Iterator[str]:
         if block["type"] == "tool_use":
-            yield self._begun({**block, "input": {}})
+            yield self._start_block({**block, "input": {}})
             written = json.dumps(block["input"], ensure_ascii=False)
             yield self._delta({"type": "input_json_delta", "partial_json": written})
         else:
             kind = block["type"]
-            yield self._begun({**block, kind: ""})
+            yield self._start_block({**block, kind: ""})
             yield self._delta({"type": f"{kind}_delta", kind: block[kind]})
-        yield self._over()
+        yield self._stop_block()
 
-    def _begun(self, block: Mapping[str, Any]) -> str:
+    def _start_block(self, block: Mapping[str, Any]) -> str:
         return _event("content_block_start", index=self._place, content_block=block)
 
     def _delta(self, delta: Mapping[str, Any]) -> str:
         return _event("content_block_delta", index=self._place, delta=delta)
 
-    def _over(self) -> str:
+    def _stop_block(self) -> str:
         self._place += 1
         return _event("content_block_stop", index=self._place - 1)
 
 
-def _event(name: str, /, **told: Any) -> str:
-    return event({"type": name, **told}, name)
+def _event(name: str, /, **values: Any) -> str:
+    return format_event({"type": name, **values}, name)
 
 
-def error_of(error: RefusedError) -> dict[str, Any]:
-    """A refusal in the API's shape."""
+def write_anthropic_error(error: RefusedError) -> dict[str, Any]:
+    """Write an error in the format of the API."""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": None}
 
 
 _OWN = {
-    "messages": shapes.BLOCKS,
-    "tools": shapes.NAMED_TOOLS,
-    "temperature": shapes.number(0, 1),
-    "tool_choice": shapes.TYPED_CHOICE,
+    "messages": request_schemas.BLOCKS,
+    "tools": request_schemas.NAMED_TOOLS,
+    "temperature": request_schemas.number_schema(0, 1),
+    "tool_choice": request_schemas.TYPED_CHOICE,
 }
-_REQUEST = shapes.request_of(_READ | _HARMLESS, ("model", "messages", "max_tokens"), **_OWN)
-MESSAGES = Wire("msg_", asked_of, message, Events, error_of, _REQUEST)
-COUNTED = shapes.request_of(_COUNTED | _HARMLESS, ("model", "messages"), **_OWN)
-"""A request of `/v1/messages/count_tokens`."""
+_REQUEST = request_schemas.request_schema(_READ | _HARMLESS, ("model", "messages", "max_tokens"), **_OWN)
+MESSAGES = Wire(
+    "msg_", parse_anthropic_request, format_anthropic_message, MessageStream, write_anthropic_error, _REQUEST
+)
+COUNTED = request_schemas.request_schema(_COUNTED | _HARMLESS, ("model", "messages"), **_OWN)
+"""JSON schema of a request of `/v1/messages/count_tokens`."""

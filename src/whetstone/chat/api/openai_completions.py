@@ -1,7 +1,7 @@
-"""`/v1/completions`: a text, or ids of tokens, to go on from as they stand, and what came behind them.
+"""`/v1/completions`: continues a text, or token ids, without a template.
 
-Nothing is put around a prompt, and signs of the chat template in it are what they say. So a client that renders
-conversations itself is answered as it would be anywhere.
+The prompt is not changed, and special tokens in its text are tokenized as such. Clients that render conversations
+themselves get the same result as from any server.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from whetstone.chat.api import fields
-from whetstone.chat.api.asked import Answer, Asked, RefusedError, json_number
-from whetstone.chat.api.fields import refuse_unknown, shortened
-from whetstone.chat.api.openai_chat import error_of, event, usage
+from whetstone.chat.api import request_fields
+from whetstone.chat.api.openai_chat import count_usage, format_event, write_error
 from whetstone.chat.api.protocol import Wire
-from whetstone.chat.api.shapes import request_of, whole
+from whetstone.chat.api.request_fields import refuse_unknown, truncate_value
+from whetstone.chat.api.request_schemas import integer_schema, request_schema
+from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, RefusedError, json_number
 from whetstone.chat.token_bytes import TokenBytes, text_offsets
 
 _MOST_NAMED = 5
@@ -24,59 +24,61 @@ _READ = frozenset({
     "presence_penalty", "model", "stream", "stream_options", "user",
 })  # fmt: skip
 _WHY = {
-    "echo": "the prompt is known to who sent it, and of its tokens no log-probs were drawn",
-    "best_of": "answers that are drawn and not returned could not be recorded",
-    "suffix": "what is to stand behind is not read here",
+    "echo": "the client has the prompt, and no log-probs of its tokens are computed",
+    "best_of": "answers that are sampled and not returned cannot be recorded",
+    "suffix": "infilling is not supported",
 }
 
 
-def asked_of(body: Mapping[str, Any]) -> Asked:
-    """What a request asks for.
+def parse_completion_request(body: Mapping[str, Any]) -> CompletionRequest:
+    """Parse a request.
 
     Raises:
-        RefusedError: It is none, or asks for what cannot be given.
+        RefusedError: If it is invalid or not supported.
     """
-    given = {name: value for name, value in body.items() if (name, value) not in (("echo", False), ("best_of", 1))}
-    refuse_unknown(given, _READ, _WHY)
-    fields.refuse_penalties(body)
-    named = fields.whole(body, "logprobs", least=0, most=_MOST_NAMED)
-    return Asked(
+    fields_with_effect = {
+        name: value for name, value in body.items() if (name, value) not in (("echo", False), ("best_of", 1))
+    }
+    refuse_unknown(fields_with_effect, _READ, _WHY)
+    request_fields.refuse_penalties(body)
+    named = request_fields.parse_int(body, "logprobs", least=0, most=_MOST_NAMED)
+    return CompletionRequest(
         (),
         (),
-        fields.whole(body, "max_tokens") or 16,  # as the API has it
-        fields.temperature(body),
-        fields.top_p(body),
-        fields.stops_of(body.get("stop")),
-        fields.seed(body.get("seed")),
-        fields.count(body),
-        logit_bias=fields.bias(body.get("logit_bias")),
+        request_fields.parse_int(body, "max_tokens") or 16,  # default of the API
+        request_fields.parse_temperature(body),
+        request_fields.parse_top_p(body),
+        request_fields.parse_stops(body.get("stop")),
+        request_fields.parse_sampling_seed(body.get("seed")),
+        request_fields.parse_answer_count(body),
+        logit_bias=request_fields.parse_logit_bias(body.get("logit_bias")),
         top_logprobs=named or 0,
         prompt=_prompt(body.get("prompt")),
     )
 
 
-def _prompt(given: Any) -> str | tuple[int, ...]:
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
-        given = given[0]
-    if isinstance(given, str) and given:
-        return given
-    if isinstance(given, list) and given and all(type(token) is int and token >= 0 for token in given):
-        return tuple(given)
+def _prompt(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(type(token) is int and token >= 0 for token in value):
+        return tuple(value)
     raise RefusedError(
-        f"prompt: a text or a list of token ids, not empty, and one of them a request; got {shortened(given)}",
+        f"prompt: a non-empty text or list of token ids, one prompt per request; got {truncate_value(value)}",
         param="prompt",
     )
 
 
-def completion(
-    id: str, model: str, answers: Sequence[Answer], body: Mapping[str, Any], tokenizer: Any
+def format_text_completion(
+    id: str, model: str, answers: Sequence[CompletionResponse], body: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
-    """The answers as one `text_completion`."""
+    """Write the answers as one `text_completion`."""
     choices = [
         _choice(number, answer.message.text, answer.finish, _logprobs(answer, tokenizer, body))
         for number, answer in enumerate(answers)
     ]
-    return {**_head(id, model), "choices": choices, "usage": usage(answers)}
+    return {**_head(id, model), "choices": choices, "usage": count_usage(answers)}
 
 
 def _head(id: str, model: str) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _choice(number: int, text: str, finish: str | None, logprobs: Any = None) ->
     return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-def _logprobs(answer: Answer, tokenizer: Any, body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _logprobs(answer: CompletionResponse, tokenizer: Any, body: Mapping[str, Any]) -> dict[str, Any] | None:
     if body.get("logprobs") is None:
         return None
     vocabulary = TokenBytes(tokenizer)
@@ -118,7 +120,7 @@ def _named_tops(vocabulary: TokenBytes, tops: Mapping[int, float], *, is_first: 
     return named
 
 
-class Chunks:
+class TextStream:
     """A stream of `text_completion` events."""
 
     def __init__(self, id: str, model: str, body: Mapping[str, Any], tokenizer: Any) -> None:
@@ -128,32 +130,32 @@ class Chunks:
         self._shown: dict[int, str] = {}
 
     def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """Nothing is said before there is text."""
+        """Yield nothing before there is text."""
         self._shown = dict.fromkeys(range(count), "")
         return iter(())
 
     def more(self, number: int, text: str) -> Iterator[str]:
-        """Some text of a choice."""
+        """Yield further text of a choice."""
         self._shown[number] += text
         yield self._event(_choice(number, text, None))
 
-    def ended(self, answers: Sequence[Answer]) -> Iterator[str]:
-        """What was held back of each choice, why it ended, what it took."""
+    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+        """Yield the remaining text and finish reason of each choice, and the usage."""
         for number, answer in enumerate(answers):
-            text, shown = answer.message.text, self._shown[number]
-            rest = text[len(shown) :] if text.startswith(shown) else ""
+            text, streamed = answer.message.text, self._shown[number]
+            rest = text[len(streamed) :] if text.startswith(streamed) else ""
             yield self._event(_choice(number, rest, answer.finish, _logprobs(answer, self._tokenizer, self._body)))
         if self._usage:
-            yield event({**self._head, "choices": [], "usage": usage(answers)})
+            yield format_event({**self._head, "choices": [], "usage": count_usage(answers)})
         yield "data: [DONE]\n\n"
 
     def failed(self, error: RefusedError) -> str:
-        """What went wrong."""
-        return event(error_of(error))
+        """Return the event of an error."""
+        return format_event(write_error(error))
 
     def _event(self, choice: Mapping[str, Any]) -> str:
-        return event({**self._head, "choices": [choice], **({"usage": None} if self._usage else {})})
+        return format_event({**self._head, "choices": [choice], **({"usage": None} if self._usage else {})})
 
 
-_REQUEST = request_of(_READ, ("model", "prompt"), logprobs=whole(0, _MOST_NAMED))
-COMPLETIONS = Wire("cmpl-", asked_of, completion, Chunks, error_of, _REQUEST)
+_REQUEST = request_schema(_READ, ("model", "prompt"), logprobs=integer_schema(0, _MOST_NAMED))
+COMPLETIONS = Wire("cmpl-", parse_completion_request, format_text_completion, TextStream, write_error, _REQUEST)

@@ -1,4 +1,4 @@
-"""What does a server know of a dialect of the wire? How a request is read, and how answers are told in it."""
+"""Interface of an API format for a server: how requests are parsed, and how responses and streams are written."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from whetstone.chat.api.asked import Answer, Asked, RefusedError
+from whetstone.chat.api.requests import CompletionRequest, CompletionResponse, RefusedError
 
 
 class Stream(Protocol):
-    """The events of one request, each with the blank line that ends it."""
+    """Server-sent events of one request, each with the blank line that ends it."""
 
     def opened(self, count: int, prompt_tokens: int) -> Iterator[str]:
-        """So many answers are begun behind so many tokens."""
+        """Yield the events at the start of `count` answers to a prompt of `prompt_tokens` tokens."""
         ...
 
     def more(self, number: int, text: str) -> Iterator[str]:
-        """Some text of an answer, counted from 0."""
+        """Yield the events of further text of an answer, counted from 0."""
         ...
 
-    def ended(self, answers: Sequence[Answer]) -> Iterator[str]:
-        """What was held back of each answer, why it ended, what it took."""
+    def ended(self, answers: Sequence[CompletionResponse]) -> Iterator[str]:
+        """Yield the events of the remaining text, the finish reason and the usage of each answer."""
         ...
 
     def failed(self, error: RefusedError) -> str:
-        """It went wrong when the status was sent already."""
+        """Return the event of an error after the status was sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One dialect."""
+    """One API format."""
 
     id: str
-    """What ids of its answers begin with."""
-    asked: Callable[[Mapping[str, Any]], Asked]
-    """What a request asks for; raises `RefusedError`."""
-    whole: Callable[[str, str, Sequence[Answer], Mapping[str, Any], Any], dict[str, Any]]
-    """(id, model, answers, request, tokenizer) → what is told at once. Without ids of tokens no tokenizer is needed."""
+    """Prefix of response ids."""
+    parse: Callable[[Mapping[str, Any]], CompletionRequest]
+    """Parses a request; raises `RefusedError`."""
+    render: Callable[[str, str, Sequence[CompletionResponse], Mapping[str, Any], Any], dict[str, Any]]
+    """(id, model, answers, request, tokenizer) → complete response. The tokenizer is needed only for token ids."""
     stream: Callable[[str, str, Mapping[str, Any], Any], Stream]
-    """(id, model, request, tokenizer) → the same, event by event."""
+    """(id, model, request, tokenizer) → the same as events."""
     error: Callable[[RefusedError], dict[str, Any]]
     request: Mapping[str, Any]
-    """The JSON schema of a request."""
+    """JSON schema of a request."""

@@ -1,7 +1,8 @@
-"""How does a model act by writing code? A fenced block in its turn is run; its turn without one is the answer.
+"""Tool calls as fenced Python blocks: a block in a turn is executed; a turn without one is the answer.
 
-Easy to get wrong: several blocks in a turn. They are run one after the other as one piece of code, so that what the
-first defines the second can use. A block that is not closed was cut off.
+Note:
+    Several blocks in a turn are executed as one piece of code, so that later blocks can use definitions of earlier
+    ones. A block without a closing fence was truncated.
 
 Source: CodeAct 2024, arXiv:2402.01030.
 """
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of
+from whetstone.chat.formats.json_call import build_message, dump_json, parse_call_arguments
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
 _BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -24,9 +25,9 @@ _AFTER = "\nTo answer, write no block."
 
 
 class Code:
-    """A block fenced with ```` ```python ````; what it prints comes in one fenced with ```` ```output ````.
+    """A block fenced with ```` ```python ````; its output is returned in one fenced with ```` ```output ````.
 
-    The tool that runs it is the one called `python`, or the first that takes one text.
+    The tool that executes it is the one named `python`, or the first with one text parameter.
     """
 
     markers = ("```",)
@@ -47,17 +48,17 @@ class Code:
     )
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """How to act, and what the tool says of itself."""
+        """Describe how to act, with the description of the tool."""
         tool = _runner(tools)
         if tool is None:
             return ""
         return f"{_BEFORE}{tool.description}{_AFTER}"
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its call as a block.
+        """Write the text of a message, then its call as a block.
 
         Raises:
-            ValueError: There are several calls, one of another tool, or code that holds a fence.
+            ValueError: If there are several calls, one of another tool, or code that contains a fence.
         """
         if not message.tool_calls:
             return message.text
@@ -66,27 +67,27 @@ class Code:
         tool = _runner(tools)
         if message.tool_calls[0].name != (tool.name if tool is not None else "python"):
             raise ValueError(f"a block runs {tool.name if tool is not None else 'python'} and calls nothing else")
-        arguments = list(arguments_of(message.tool_calls[0]).values())
+        arguments = list(parse_call_arguments(message.tool_calls[0]).values())
         if len(arguments) != 1 or not isinstance(arguments[0], str) or "```" in arguments[0]:
             raise ValueError("a call in this format is one text without a fence")
         code = arguments[0] if arguments[0].endswith("\n") else arguments[0] + "\n"
         return f"{message.text}{chr(10) if message.text else ''}```python\n{code}```"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """The blocks as one call; the rest is what the model says."""
+        """Parse the blocks as one call; the rest is text."""
         closed = max((match.end() for match in _CLOSING.finditer(text)), default=0)  # no block ends after it
         blocks = [match[1] for match in _BLOCK.finditer(text[:closed])]
         rest = _BLOCK.sub("", text[:closed]) + text[closed:]
         if _OPENING.search(rest):
-            return message_of(rest, ["a block was not closed with ```"])
+            return build_message(rest, ["a block was not closed with ```"])
         if not blocks:
-            return message_of(text, [])
+            return build_message(text, [])
         tool = _runner(tools)
         name, parameter = (tool.name, tool.only_text_parameter) if tool is not None else ("python", "code")
-        return message_of(rest.rstrip("\n"), [ToolCall(name, dump_json({str(parameter): "".join(blocks)}))])
+        return build_message(rest.rstrip("\n"), [ToolCall(name, dump_json({str(parameter): "".join(blocks)}))])
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Each answer in a block of its own."""
+        """Write each tool result in a separate block."""
         return [user(f"```output\n{m.text}\n```") if m.role == "tool" else m for m in messages]
 
 

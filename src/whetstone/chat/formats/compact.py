@@ -1,10 +1,11 @@
-"""How does a small model call a tool in few tokens? `<call>name(argument, …)</call>`.
+"""Tool calls in few tokens for small models: `<call>name(argument, …)</call>`.
 
-JSON schemas drown small models: here one tool costs one line of prompt and a call costs little more
-than its arguments. Arguments are Python literals, by position or by name; a tool whose only parameter
-is a string takes the text between the parentheses as it is, without quotes.
+JSON schemas overload small models: here one tool costs one line of the prompt, and a call costs little more than its
+arguments. Arguments are Python literals, by position or by name. A tool whose only parameter is a string takes the text
+between the parentheses unchanged, without quotes.
 
-Easy to get wrong: the closing parenthesis of a call is the *last* one, so `calculator((1+2)*3)` is whole.
+Note:
+    The closing parenthesis of a call is the *last* one, so `calculator((1+2)*3)` is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json
+from whetstone.chat.formats.json_call import dump_json, parse_call_arguments
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, user
 from whetstone.python_syntax import parse_expression
 
@@ -64,7 +65,7 @@ _JINJA_CALLS = (
 
 
 class Compact:
-    """`<call>calculator(12*34)</call>`; answers come as `<result>408</result>`."""
+    """`<call>calculator(12*34)</call>`; results are written as `<result>408</result>`."""
 
     markers = ("<call>", "</call>", "<result>", "</result>")
     stops: tuple[str, ...] = ()
@@ -72,15 +73,15 @@ class Compact:
     jinja_calls = _JINJA_CALLS
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
-        """One line a tool: its name, its parameters with their types, the first line of its description."""
+        """Write one line per tool: its name, its parameters with their types, the first line of its description."""
         return "\n".join(f"<call>{_signature(tool)}</call> {tool.description.partition(chr(10))[0]}" for tool in tools)
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
-        """The message's text, then its calls.
+        """Write the text of a message, then its calls.
 
         Raises:
-            ValueError: A call could not be read back: its name has spaces, a value is none of Python's, a text holds
-                the end of a call.
+            ValueError: If a call could not be read back: its name has spaces, a value is not one of Python, or a text
+                contains the end of a call.
         """
         by_name = {tool.name: tool for tool in tools}
         calls = []
@@ -93,7 +94,7 @@ class Compact:
         return message.text + "".join(calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Every `<call>…</call>` in order; the rest is what the model says."""
+        """Parse every `<call>…</call>` in order; the rest is text."""
         by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         malformed: list[str] = []
@@ -111,18 +112,18 @@ class Compact:
         return Message("assistant", (Text(rest),) if rest else (), tuple(calls), malformed=tuple(malformed))
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
-        """Neighbouring tool answers share one user message."""
-        shown: list[Message] = []
+        """Write neighboring tool results into one user message."""
+        written: list[Message] = []
         previous = None
         for message in messages:
             if message.role != "tool":
-                shown.append(message)
+                written.append(message)
             elif previous == "tool":
-                shown[-1] = user(f"{shown[-1].text}<result>{message.text}</result>")
+                written[-1] = user(f"{written[-1].text}<result>{message.text}</result>")
             else:
-                shown.append(user(f"<result>{message.text}</result>"))
+                written.append(user(f"<result>{message.text}</result>"))
             previous = message.role
-        return shown
+        return written
 
 
 def _signature(tool: ToolSpec) -> str:
@@ -138,7 +139,7 @@ def _signature(tool: ToolSpec) -> str:
 
 
 def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
-    arguments = arguments_of(call)
+    arguments = parse_call_arguments(call)
     only = tool.only_text_parameter if tool is not None else _OF_UNKNOWN_TOOLS
     if only is not None and list(arguments) == [only] and isinstance(raw := arguments[only], str):
         return raw
@@ -148,13 +149,13 @@ def _write_arguments(call: ToolCall, tool: ToolSpec | None) -> str:
 
 
 def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
-    """The call, or what is wrong with it."""
+    """Parse a call, or return the error."""
     match = _NAME_AND_ARGUMENTS.fullmatch(inside)
     if match is None:
         return f"a call is written name(arguments), got {_shortened(inside)}"
     name, text = match.groups()
     tool = tools.get(name)
-    if tool is None:  # the environment says what tools there are
+    if tool is None:  # the environment reports which tools exist
         return ToolCall(name, dump_json({_OF_UNKNOWN_TOOLS: text}))
     if tool.only_text_parameter is not None:
         nothing = not text and tool.only_text_parameter not in (tool.parameters.get("required") or ())
@@ -177,10 +178,10 @@ def _read_call(inside: str, tools: dict[str, ToolSpec]) -> ToolCall | str:
 
 
 def _same(back: ToolCall | str, call: ToolCall, *, known: bool) -> bool:
-    """Whether a call is read as it was written; of a tool that is not known, its name."""
+    """Return whether a call is read back as it was written; for an unknown tool, whether the name is."""
     if isinstance(back, str) or back.name != call.name:
         return False
-    return not known or json.dumps(arguments_of(back)) == json.dumps(arguments_of(call))
+    return not known or json.dumps(parse_call_arguments(back)) == json.dumps(parse_call_arguments(call))
 
 
 def _shortened(text: str) -> str:

@@ -14,8 +14,8 @@ from whetstone.chat.formats.functionary import Functionary
 from whetstone.chat.formats.gemma import Gemma
 from whetstone.chat.formats.json_block import JsonBlock
 from whetstone.chat.formats.named_json import NamedJson
-from whetstone.chat.formats.parameters import Parameters
 from whetstone.chat.formats.pythonic import Pythonic
+from whetstone.chat.formats.xml_parameters import Parameters
 from whetstone.chat.protocol import ToolCallFormat
 
 _BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

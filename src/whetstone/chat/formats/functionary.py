@@ -9,8 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, decode_json, message_of, require_same_calls, without_signs
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.json_call import (
+    build_message,
+    decode_json,
+    dump_without_markers,
+    parse_call_arguments,
+    require_same_calls,
+)
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _SIGN = ">>>"
@@ -25,7 +31,7 @@ class Functionary:
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
-        return told(tools, f"{_SIGN}<function name>\n<object of arguments>")
+        return render_tool_prompt(tools, f"{_SIGN}<function name>\n<object of arguments>")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -37,7 +43,8 @@ class Functionary:
             return message.text
         content = f"{_SIGN}all\n{message.text}" if message.text else ""
         calls = "".join(
-            f"{_SIGN}{call.name}\n{without_signs(arguments_of(call), self.markers)}" for call in message.tool_calls
+            f"{_SIGN}{call.name}\n{dump_without_markers(parse_call_arguments(call), self.markers)}"
+            for call in message.tool_calls
         )
         require_same_calls(self.read(calls, tools), message)
         return content + calls
@@ -46,7 +53,7 @@ class Functionary:
         """Read the parts: those to `all` are text, and all others are calls."""
         parts = _TO.split(text if text.startswith(_SIGN) else _SIGN + text)
         if len(parts) == 1 and text.removeprefix(_SIGN).strip() in {tool.name for tool in tools}:
-            return message_of("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
+            return build_message("", [f"a call of {text.removeprefix(_SIGN).strip()} has no arguments"])
         content, *cut = parts[0].removeprefix(_SIGN).split(_SIGN, 1)
         blocks: list[ToolCall | str] = []
         if text.startswith(_SIGN) and content.startswith("\n") and content.lstrip().startswith("{"):
@@ -68,10 +75,10 @@ class Functionary:
             else:
                 blocks.append(ToolCall(name, body[:end].strip()))
                 cut += [rest.removeprefix(_SIGN)] if rest else []
-        return message_of(
+        return build_message(
             content, [*blocks, *(f"{_SIGN}{one[:40]} is not a name and a line of arguments" for one in cut)]
         )
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, parse_json, require_same_calls, skip_space
+from whetstone.chat.formats.json_call import (
+    dump_json,
+    parse_call_arguments,
+    parse_strict_json,
+    require_same_calls,
+    skip_space,
+)
 from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _CALL = re.compile(r"call:([^\s{}<>|:]+)\s*")
@@ -46,7 +52,7 @@ class Gemma:
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
-        return told(tools, f"{self.begin}call:name{{key:{self.quote}text{self.quote},other:2}}{self.end}")
+        return render_tool_prompt(tools, f"{self.begin}call:name{{key:{self.quote}text{self.quote},other:2}}{self.end}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -56,7 +62,7 @@ class Gemma:
         """
         calls = ""
         for call in message.tool_calls:
-            calls += f"{self.begin}call:{call.name}{self._value(arguments_of(call))}{self.end}"
+            calls += f"{self.begin}call:{call.name}{self._value(parse_call_arguments(call))}{self.end}"
         require_same_calls(self.read(calls, tools), message)
         return message.text + calls
 
@@ -66,7 +72,7 @@ class Gemma:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)
 
     @cached_property
     def _opening(self) -> re.Pattern[str]:
@@ -120,7 +126,7 @@ class Gemma:
         if bare in _WORDS:
             return _WORDS[bare], place + len(bare)
         try:
-            return parse_json(bare), place + len(bare)
+            return parse_strict_json(bare), place + len(bare)
         except ValueError:
             raise ValueError(f"{bare[:30]!r} is not a value") from None
 

@@ -13,9 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import arguments_of, message_of, parse_json, require_same_calls, without_signs
+from whetstone.chat.formats.json_call import (
+    build_message,
+    dump_without_markers,
+    parse_call_arguments,
+    parse_strict_json,
+    require_same_calls,
+)
 from whetstone.chat.formats.scanning import cut_marker
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _SIGNS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>", "<|return|>")
@@ -31,7 +37,7 @@ class Harmony:
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
-        return told(tools, " to=functions.name<|channel|>commentary json<|message|>{<arguments>}")
+        return render_tool_prompt(tools, " to=functions.name<|channel|>commentary json<|message|>{<arguments>}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message on its channel, or its call.
@@ -45,36 +51,36 @@ class Harmony:
             raise ValueError("a turn in this format contains one call")
         (call,) = message.tool_calls
         before = f"<|channel|>analysis<|message|>{message.text}<|end|><|start|>assistant" if message.text else ""
-        body = without_signs(arguments_of(call), _SIGNS)
+        body = dump_without_markers(parse_call_arguments(call), _SIGNS)
         written = f" to=functions.{call.name}<|channel|>commentary json<|message|>{body}"
         require_same_calls(self.read(written, tools), message)
         return before + written
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read messages to tools as calls, and all others as text."""
-        said: list[str] = []
-        found: list[ToolCall | str] = []
+        texts: list[str] = []
+        blocks: list[ToolCall | str] = []
         for index, piece in enumerate(_FRAME.split(text)):
             header, sign, body = piece.partition("<|message|>")
             to = _TO.search(header)
             if to is None:
-                said.append(body if sign else piece)
-                if any(one in said[-1] for one in _SIGNS) or (not sign and index and piece.strip()):
-                    said.pop()
-                    found.append(f"a message is not complete: {piece[:60]!r}")
+                texts.append(body if sign else piece)
+                if any(one in texts[-1] for one in _SIGNS) or (not sign and index and piece.strip()):
+                    texts.pop()
+                    blocks.append(f"a message is not complete: {piece[:60]!r}")
                 continue
             try:
-                value = parse_json(body) if sign else None
+                value = parse_strict_json(body) if sign else None
                 if not isinstance(value, dict):
                     raise ValueError("" if sign else "<|message|> is missing")
             except ValueError as error:
-                found.append(f"the arguments of {to[1]} must be a JSON object{f': {error}' if str(error) else ''}")
+                blocks.append(f"the arguments of {to[1]} must be a JSON object{f': {error}' if str(error) else ''}")
             else:
-                found.append(ToolCall(to[1], body.strip()))
-        if said and not found and cut_marker(said[-1], (" to=functions.", *_SIGNS)):
-            found.append(f"the turn ends within a message to a tool: {said[-1][-40:]!r}")
-        return message_of("".join(said) if found or len(said) > 1 or "<|message|>" in text else text, found)
+                blocks.append(ToolCall(to[1], body.strip()))
+        if texts and not blocks and cut_marker(texts[-1], (" to=functions.", *_SIGNS)):
+            blocks.append(f"the turn ends within a message to a tool: {texts[-1][-40:]!r}")
+        return build_message("".join(texts) if blocks or len(texts) > 1 or "<|message|>" in text else text, blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whetstone.chat.formats.json_block import JsonBlock
-from whetstone.chat.formats.json_call import schemas, written
+from whetstone.chat.formats.json_call import write_call, write_schemas
 from whetstone.chat.formats.scanning import scan_turn
 from whetstone.chat.message import Message, ToolSpec, with_text
 from whetstone.chat.thoughts import read_after_thought
@@ -32,7 +32,7 @@ class Hermes(JsonBlock):
             return ""
         return (
             "# Tools\n\nYou may call functions to help with the task. Their signatures, as JSON:\n"
-            f"<tools>\n{schemas(tools)}\n</tools>\n\n"
+            f"<tools>\n{write_schemas(tools)}\n</tools>\n\n"
             "For each call, answer with a JSON object inside tags:\n"
             '<tool_call>\n{"name": <function name>, "arguments": <object of arguments>}\n</tool_call>'
         )
@@ -45,7 +45,7 @@ class Hermes(JsonBlock):
         """
         pieces = [message.text] if message.text else []
         for call in message.tool_calls:
-            body = written(call, arguments="arguments", signs=(_BEGIN, _END, "</think>"))
+            body = write_call(call, arguments="arguments", signs=(_BEGIN, _END, "</think>"))
             pieces.append(f"{_BEGIN}\n{body}\n{_END}")
         return "\n".join(pieces)
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from whetstone.chat.formats.json_call import arguments_of, decode_calls, message_of, without_signs
+from whetstone.chat.formats.json_call import build_message, decode_calls, dump_without_markers, parse_call_arguments
 from whetstone.chat.formats.scanning import Found, join_text, pattern_of, scan_turn, skip_block, split_markers
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 
@@ -57,7 +57,7 @@ class JsonBlock:
         call = '{"<function name>": <object of arguments>}'
         if self.name:
             call = f'{{"{self.name}": <function name>, "{self.arguments}": <object of arguments>}}'
-        return told(tools, self._around([call]))
+        return render_tool_prompt(tools, self._around([call]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -79,7 +79,7 @@ class JsonBlock:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)
 
     @cached_property
     def _reserved(self) -> tuple[str, ...]:
@@ -145,17 +145,17 @@ class JsonBlock:
             except ValueError as error:
                 if self._bare.match(body, start) is None:
                     break
-                return message_of("", [*blocks, f"a call must be JSON: {error}"])
+                return build_message("", [*blocks, f"a call must be JSON: {error}"])
             if not any(isinstance(call, ToolCall) or f'"{self.name}"' in body[start:end] for call in calls):
                 break
             blocks += calls
             position = end
-        return message_of(join_text([*pieces, body[position:]]).strip(), blocks) if blocks else None
+        return build_message(join_text([*pieces, body[position:]]).strip(), blocks) if blocks else None
 
     def _write_call(self, call: ToolCall) -> str:
-        arguments = arguments_of(call)
+        arguments = parse_call_arguments(call)
         value = {self.name: call.name, self.arguments: arguments} if self.name else {call.name: arguments}
-        return without_signs(value, self.markers)
+        return dump_without_markers(value, self.markers)
 
     def _around(self, calls: Sequence[str]) -> str:
         if self.layout == "blocks":

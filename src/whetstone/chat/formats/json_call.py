@@ -23,6 +23,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _TOO_DEEP = "it is nested too deeply"
+_MAX_DEPTH = 500
+"""Largest number of nested objects and lists. The limit of `json` differs between versions of Python."""
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.S)
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -59,6 +62,17 @@ def skip_space(text: str, position: int) -> int:
     return position if match is None else match.end()
 
 
+def _check_depth(text: str, start: int, end: int) -> None:
+    """Raise ValueError if the JSON value between two positions is nested more than `_MAX_DEPTH` levels deep."""
+    if text.count("[", start, end) + text.count("{", start, end) <= _MAX_DEPTH:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(text, start, end):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > _MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+
+
 def decode_json(text: str, position: int = 0) -> tuple[Any, int]:
     """Decode the JSON value that starts at a position.
 
@@ -68,13 +82,16 @@ def decode_json(text: str, position: int = 0) -> tuple[Any, int]:
     Raises:
         ValueError: There is no strict JSON value.
     """
+    start = skip_space(text, position)
     try:
-        return _STRICT.raw_decode(text, skip_space(text, position))
+        value, end = _STRICT.raw_decode(text, start)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+    _check_depth(text, start, end)
+    return value, end
 
 
-def parse_json(text: str) -> Any:
+def parse_strict_json(text: str) -> Any:
     """Parse a text that is one strict JSON value.
 
     Raises:
@@ -87,7 +104,9 @@ def parse_json(text: str) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Serialize a value with its characters as they are; half a surrogate pair is escaped.
+    """Serialize a value with its characters as they are.
+
+    Half a surrogate pair is escaped.
 
     Raises:
         ValueError: It contains a number without a finite value, or is nested too deeply.
@@ -119,11 +138,12 @@ def decode_calls(
         value, end = _PLAIN.raw_decode(text, start)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+    _check_depth(text, start, end)
     spans = list(_element_spans(text, start)) if isinstance(value, list) else [(start, end)]
     blocks: list[ToolCall | str] = []
     for first, last in spans:  # a call that is not strict JSON does not affect its neighbors
         try:
-            blocks.append(_read_call(parse_json(text[first:last]), text, first, name, arguments))
+            blocks.append(_read_call(parse_strict_json(text[first:last]), text, first, name, arguments))
         except ValueError as error:
             blocks.append(f"a call must be strict JSON: {error}")
     return blocks, end
@@ -149,7 +169,7 @@ def _read_call(value: Any, text: str, start: int, name: str, arguments: str) -> 
     call_id = next((value[key] for key in ("id", "tool_call_id") if name and isinstance(value.get(key), str)), "")
     if isinstance(raw_arguments, str):  # some models write the arguments as a string that contains JSON
         try:
-            raw_arguments = parse_json(body := raw_arguments)
+            raw_arguments = parse_strict_json(body := raw_arguments)
         except ValueError as error:
             return f"the arguments of {called} must be a JSON object: {error}"
     else:
@@ -184,14 +204,14 @@ def _element_spans(text: str, start: int) -> Iterator[tuple[int, int]]:
             position = skip_space(text, position + 1)
 
 
-def arguments_of(call: ToolCall) -> dict[str, Any]:
+def parse_call_arguments(call: ToolCall) -> dict[str, Any]:
     """Parse the arguments of a call.
 
     Raises:
         ValueError: They are not a strict JSON object.
     """
     try:
-        value = parse_json(call.arguments)
+        value = parse_strict_json(call.arguments)
     except ValueError as error:
         raise ValueError(f"{call.name}: its arguments are not JSON: {error}") from None
     if not isinstance(value, dict):
@@ -199,7 +219,7 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
     return value
 
 
-def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
+def write_call(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str:
     """Write a call as a JSON object.
 
     Args:
@@ -209,10 +229,10 @@ def written(call: ToolCall, *, arguments: str, signs: Sequence[str] = ()) -> str
     Raises:
         ValueError: Its arguments are not a JSON object.
     """
-    return without_signs({"name": call.name, arguments: arguments_of(call)}, signs)
+    return dump_without_markers({"name": call.name, arguments: parse_call_arguments(call)}, signs)
 
 
-def without_signs(value: Any, signs: Sequence[str]) -> str:
+def dump_without_markers(value: Any, signs: Sequence[str]) -> str:
     """Serialize a value so that none of the markers occurs in the text, even if a string contains one."""
     body = dump_json(value)
     for sign in signs:
@@ -220,12 +240,12 @@ def without_signs(value: Any, signs: Sequence[str]) -> str:
     return body
 
 
-def schemas(tools: Sequence[ToolSpec]) -> str:
+def write_schemas(tools: Sequence[ToolSpec]) -> str:
     """Write the tools as JSON schemas, one per line."""
     return "\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)
 
 
-def message_of(text: str, blocks: Sequence[ToolCall | str]) -> Message:
+def build_message(text: str, blocks: Sequence[ToolCall | str]) -> Message:
     """Build an assistant message from its text, its calls, and the reason for each malformed call."""
     calls = tuple(call for call in blocks if isinstance(call, ToolCall))
     malformed = tuple(wrong for wrong in blocks if isinstance(wrong, str))
@@ -238,15 +258,17 @@ def require_same_calls(back: Message, message: Message) -> None:
     Raises:
         ValueError: The format cannot express a call: it would be read as another one.
     """
-    if not same_calls(back.tool_calls, message.tool_calls):
+    if not has_same_calls(back.tool_calls, message.tool_calls):
         call = message.tool_calls[0]
         raise ValueError(f"{call.name}: {call.arguments[:60]} is a call this format cannot express")
 
 
-def same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:
+def has_same_calls(calls: Sequence[ToolCall], others: Sequence[ToolCall]) -> bool:
     """Return True if two lists of calls have the same names and arguments, types included."""
     try:
-        pairs, other_pairs = ([(call.name, dump_json(arguments_of(call))) for call in each] for each in (calls, others))
+        pairs, other_pairs = (
+            [(call.name, dump_json(parse_call_arguments(call))) for call in each] for each in (calls, others)
+        )
     except ValueError:
         return False
     return pairs == other_pairs

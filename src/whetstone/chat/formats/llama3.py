@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import decode_calls, message_of, schemas, written
+from whetstone.chat.formats.json_call import build_message, decode_calls, write_call, write_schemas
 from whetstone.chat.formats.scanning import Found, join_text
 from whetstone.chat.message import Message, ToolSpec, user
 
@@ -42,7 +42,7 @@ class Llama3:
         return (
             "You have access to the following functions. To call one, respond with a JSON object alone, in the format "
             '{"name": function name, "parameters": dictionary of argument name and its value}. '
-            f"Do not use variables. Separate several calls by ;\n\n{schemas(tools)}"
+            f"Do not use variables. Separate several calls by ;\n\n{write_schemas(tools)}"
         )
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
@@ -55,7 +55,7 @@ class Llama3:
             return message.text
         if message.text:
             raise ValueError("a turn in this format contains either text or calls")
-        return "; ".join(written(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
+        return "; ".join(write_call(call, arguments="parameters", signs=(_TAG,)) for call in message.tool_calls)
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
         """Read the calls if the turn starts with one; else its text."""
@@ -68,7 +68,7 @@ class Llama3:
             if not tag and (start := _find_call(text)) is not None:
                 before, tag, body = text[:start], _TAG, text[start:]
             if not tag:
-                return message_of(text, [])
+                return build_message(text, [])
         body = body.strip()
         blocks: list[Found] = []
         position = 0
@@ -77,17 +77,17 @@ class Llama3:
                 calls, position = decode_calls(body, position, arguments="parameters")
             except ValueError as error:
                 blocks.append(f"a call must be a JSON object: {error}")
-                return message_of(before.strip(), blocks)
+                return build_message(before.strip(), blocks)
             blocks += calls
             separator = re.compile(r"[;,\s]*(?:<\|python_tag\|>)?\s*").match(body, position)
             position = separator.end() if separator is not None else position
         if not blocks:
-            return message_of(before.strip(), [f"{_TAG} must be followed by a call as a JSON object"])
+            return build_message(before.strip(), [f"{_TAG} must be followed by a call as a JSON object"])
         if position < len(body) and not before.strip():
-            return message_of(
+            return build_message(
                 "", [*(one for one in blocks if isinstance(one, str)), "text follows the calls of a turn"]
             )
-        return message_of(join_text([before.strip(), body[position:]]), blocks)
+        return build_message(join_text([before.strip(), body[position:]]), blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a separate message."""

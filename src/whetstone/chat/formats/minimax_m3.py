@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, first_repeated, require_same_calls
+from whetstone.chat.formats.json_call import dump_json, first_repeated, parse_call_arguments, require_same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
 from whetstone.chat.formats.text_values import declared_types, format_value, member_schema, parse_value
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _SIGN = "]<]minimax[>["
@@ -37,7 +37,7 @@ class MiniMaxM3:
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
         call = f'{_SIGN}<invoke name="name">{_SIGN}<key>value{_SIGN}</key>{_SIGN}</invoke>'
-        return told(tools, f"{_BEGIN}\n{call}\n{_END}")
+        return render_tool_prompt(tools, f"{_BEGIN}\n{call}\n{_END}")
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -48,7 +48,7 @@ class MiniMaxM3:
         if not message.tool_calls:
             return message.text
         calls = "".join(
-            f'{_SIGN}<invoke name="{call.name}">{_write_value(arguments_of(call))}{_SIGN}</invoke>\n'
+            f'{_SIGN}<invoke name="{call.name}">{_write_value(parse_call_arguments(call))}{_SIGN}</invoke>\n'
             for call in message.tool_calls
         )
         written = f"{message.text}{_BEGIN}\n{calls}{_END}"
@@ -66,7 +66,7 @@ class MiniMaxM3:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)
 
 
 def _read_block(text: str, position: int, known: Mapping[str, Mapping[str, Any]]) -> tuple[list[Found], int]:

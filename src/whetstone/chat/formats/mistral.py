@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from whetstone.chat.formats.json_call import decode_calls, decode_json, skip_space, written
+from whetstone.chat.formats.json_call import decode_calls, decode_json, skip_space, write_call
 from whetstone.chat.formats.scanning import Found, scan_turn, skip_block
 from whetstone.chat.message import Message, ToolCall, ToolSpec, user
 
@@ -51,7 +51,7 @@ class Mistral:
         """
         if not message.tool_calls:
             return message.text
-        calls = ", ".join(written(call, arguments="arguments", signs=_READ_MARKERS) for call in message.tool_calls)
+        calls = ", ".join(write_call(call, arguments="arguments", signs=_READ_MARKERS) for call in message.tool_calls)
         return f"{message.text}{_SIGN} [{calls}]"
 
     def read(self, text: str, tools: Sequence[ToolSpec]) -> Message:
@@ -60,19 +60,19 @@ class Mistral:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write neighboring tool results into one user message."""
-        shown: list[Message] = []
+        written_messages: list[Message] = []
         previous = None
         for message in messages:
             body = json.dumps({"content": message.text}, ensure_ascii=False)
             wrapped = f"[TOOL_RESULTS] {body}[/TOOL_RESULTS]"
             if message.role != "tool":
-                shown.append(message)
+                written_messages.append(message)
             elif previous == "tool":
-                shown[-1] = user(shown[-1].text + wrapped)
+                written_messages[-1] = user(written_messages[-1].text + wrapped)
             else:
-                shown.append(user(wrapped))
+                written_messages.append(user(wrapped))
             previous = message.role
-        return shown
+        return written_messages
 
 
 def _read_block(match: re.Match[str]) -> tuple[list[Found], int]:

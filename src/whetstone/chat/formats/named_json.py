@@ -15,9 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from whetstone.chat.formats.json_call import arguments_of, decode_json, require_same_calls, skip_space, without_signs
+from whetstone.chat.formats.json_call import (
+    decode_json,
+    dump_without_markers,
+    parse_call_arguments,
+    require_same_calls,
+    skip_space,
+)
 from whetstone.chat.formats.scanning import Found, pattern_of, scan_turn, skip_block, split_markers
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 
 _GROUPS = {
@@ -58,7 +64,7 @@ class NamedJson:
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
-        return told(tools, self._around([self._call("<function name>", "<object of arguments>", 0)]))
+        return render_tool_prompt(tools, self._around([self._call("<function name>", "<object of arguments>", 0)]))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -69,7 +75,7 @@ class NamedJson:
         if not message.tool_calls:
             return message.text
         calls = [
-            self._call(call.name, without_signs(arguments_of(call), self.markers), index)
+            self._call(call.name, dump_without_markers(parse_call_arguments(call), self.markers), index)
             for index, call in enumerate(message.tool_calls)
         ]
         require_same_calls(self.read(self._around(calls), tools), message)
@@ -84,7 +90,7 @@ class NamedJson:
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)
 
     @cached_property
     def _sign(self) -> str:
@@ -149,8 +155,8 @@ class NamedJson:
     def _call(self, name: str, arguments: str, index: int) -> str:
         call_id = f"call{index:05d}"
         filled = self.call.replace("{index}", str(index)).replace("{id}", call_id)
-        before, _, behind = filled.partition("{arguments}")
-        return before.replace("{name}", name) + arguments + behind
+        before, _, after = filled.partition("{arguments}")
+        return before.replace("{name}", name) + arguments + after
 
     def _around(self, calls: Sequence[str]) -> str:
         return self.begin + self.between.join(calls) + self.end + self.tail

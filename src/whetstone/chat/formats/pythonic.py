@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from whetstone.chat.formats.json_call import arguments_of, dump_json, message_of, require_same_calls
+from whetstone.chat.formats.json_call import build_message, dump_json, parse_call_arguments, require_same_calls
 from whetstone.chat.formats.scanning import Found, scan_turn
 from whetstone.chat.formats.text_values import parse_python
-from whetstone.chat.formats.told import results_of, told
+from whetstone.chat.formats.tool_prompts import render_results, render_tool_prompt
 from whetstone.chat.message import Message, ToolCall, ToolSpec
 from whetstone.python_syntax import parse_expression, parse_syntax
 
@@ -56,7 +56,7 @@ class Pythonic:
 
     def describe(self, tools: Sequence[ToolSpec]) -> str:
         """Describe the tools as JSON schemas, and how to call them."""
-        return told(tools, self._around(['name(key="text", other=2)']))
+        return render_tool_prompt(tools, self._around(['name(key="text", other=2)']))
 
     def write(self, message: Message, tools: Sequence[ToolSpec]) -> str:
         """Write the text of a message, then its calls.
@@ -71,7 +71,7 @@ class Pythonic:
             raise ValueError("a turn in this format contains either text or calls")
         calls = []
         for call in message.tool_calls:
-            pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in arguments_of(call).items())
+            pairs = ", ".join(f"{key}={self._write_value(value)}" for key, value in parse_call_arguments(call).items())
             calls.append(f"{call.name}({pairs})")
         written = message.text + self._around(calls)
         require_same_calls(self.read(written, tools), message)
@@ -89,11 +89,11 @@ class Pythonic:
             names = "|".join([*(re.escape(tool.name) + r"\s*\(" for tool in tools), r"[A-Za-z_][\w.]*\(\w+\s*="])
             return scan_turn(text, re.compile(rf"\[\s*(?:{names})"), _read_list, self.markers)
         blocks = parse_calls(body)
-        return message_of("", blocks)
+        return build_message("", blocks)
 
     def results(self, messages: Sequence[Message]) -> list[Message]:
         """Write each tool result in a user message, for templates that do not render results."""
-        return results_of(messages)
+        return render_results(messages)
 
     @cached_property
     def _opening(self) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from whetstone.chat.formats.json_call import message_of
+from whetstone.chat.formats.json_call import build_message
 from whetstone.chat.message import Message, ToolCall
 
 _SHORTEST_CUT = 4
@@ -56,7 +56,7 @@ def scan_turn(
         content = content[: places[marker]].rstrip("\n")
     elif cut := cut_marker(content, markers):
         blocks.append(f"the turn ends within {cut}")
-    return message_of(content, blocks)
+    return build_message(content, blocks)
 
 
 def cut_marker(content: str, markers: Sequence[str]) -> str:

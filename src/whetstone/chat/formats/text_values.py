@@ -16,7 +16,7 @@ from json import JSONDecodeError
 from typing import Any
 from urllib.parse import unquote
 
-from whetstone.chat.formats.json_call import dump_json, parse_json
+from whetstone.chat.formats.json_call import dump_json, parse_strict_json
 from whetstone.python_syntax import parse_expression
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
@@ -108,7 +108,9 @@ def resolve_reference(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def member_schema(schema: Any, key: str, root: Mapping[str, Any], index: int = 0) -> Any:
-    """Return the schema of a member of an object, or of an item of a list; {} if nothing is declared.
+    """Return the schema of a member of an object, or of an item of a list.
+
+    {} if nothing is declared.
 
     Args:
         key: Key of the member; `item` is also an item of a list.
@@ -179,7 +181,7 @@ def parse_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     if types == frozenset({"string"}):
         return text
     try:
-        value = parse_json(text)
+        value = parse_strict_json(text)
     except ValueError as error:
         is_syntax = isinstance(error, JSONDecodeError)
         if types is None or "string" in types:

@@ -1,2 +1,2 @@
-"""Worlds of other packages behind our seam. Each needs its package, an extra of ours, and says so where it is
-missing."""
+"""Environments of other packages as Whetstone environments. Each requires its package, which an extra of Whetstone
+installs, and reports if it is missing."""

@@ -1,12 +1,13 @@
-"""Any environment of Gymnasium, its actions and observations as text; MiniGrid and BabyAI in words.
+"""Any environment of Gymnasium, with text actions and observations; MiniGrid and BabyAI in words.
 
-Actions: of `Discrete` a number or the name it is given; of `Box`, `MultiDiscrete` and `MultiBinary` numbers with spaces
-between them. Observations: numbers as they are, pictures of MiniGrid as a list of what is in view, everything else by
-its `render_mode` `ansi` where that is asked for.
+Actions: of `Discrete` a number or its name; of `Box`, `MultiDiscrete` and `MultiBinary` numbers separated by spaces.
+Observations: numbers as they are, images of MiniGrid as a list of visible objects, others by `render_mode` `ansi` if
+`show` selects it.
 
-Easy to get wrong: `truncated` is not `terminated`; the two are kept apart all the way. A sum of rewards says nothing
-before the end: who never moves has 0, which is above every negative threshold. And an action out of range crashes many
-environments; here it is checked against the space, and told.
+Note:
+    `truncated` is not `terminated`; the two are kept separate. A sum of rewards is meaningless before the end: an
+    agent that never moves has 0, which is above every negative threshold. An action out of range crashes many
+    environments; it is checked against the space, and the agent reads an error.
 """
 
 from __future__ import annotations
@@ -21,42 +22,42 @@ from typing import Any, Literal
 
 import numpy
 
-from whetstone.environments.dependencies import check_needs, package
+from whetstone.environments.dependencies import check_requirements, require_package
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.plugins import module_named
 from whetstone.tasks.generated import Generated
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Task
 
-_NEEDS = (package("gymnasium", "gymnasium"),)
+_NEEDS = (require_package("gymnasium", "gymnasium"),)
 _GOAL_ENDS = ("Acrobot", "CliffWalking", "CliffWalkingSlippery", "MountainCar", "Taxi")
-"""Environments that end by themselves at the goal alone; their thresholds are of means over many starts, or none."""
+"""Environments that terminate only at the goal; their thresholds are means over many starts, or missing."""
 _TRIED_STEPS = 300
 _GRID_ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 _LOOKED_AT = 20
-"""Numbers of an observation that are written out."""
+"""Maximum number of values of an observation that are written out."""
 
 
 class Gymnasium:
-    """One environment, made with `gymnasium.make`.
+    """One environment, created with `gymnasium.make`.
 
     Args:
-        id: Its id, such as `FrozenLake-v1`; `module:id` imports the module first.
+        id: Id, such as `FrozenLake-v1`; `module:id` imports the module first.
         options: Passed to `gymnasium.make`.
-        actions_named: Names of discrete actions, in order; MiniGrid's are known.
-        show: `observation`: what the environment gives. `ansi`: what it renders as text.
-        success_at: The sum of rewards from which an episode that is over is a success; `end`: any the environment ends
-            by itself. Null: the environment's own threshold, or anything above 0 where it has none; `end` for those
-            that end at their goal alone (Acrobot, CliffWalking, MountainCar, Taxi).
+        actions_named: Names of discrete actions, in order; those of MiniGrid are known.
+        show: `observation`: the environment's observation. `ansi`: its text rendering.
+        success_at: Minimum sum of rewards of a finished episode that is a success; `end`: the environment terminated.
+            Null: the environment's threshold, or anything above 0 if it has none; `end` for those that terminate only
+            at their goal (Acrobot, CliffWalking, MountainCar, Taxi).
 
     Raises:
-        RecipeError: There is no such environment.
+        RecipeError: If there is no such environment.
     """
 
     name = "gymnasium"
     needs = _NEEDS
-    isolation: Isolation = "object"  # what MiniGrid prints is caught in the whole process
+    isolation: Isolation = "object"  # the output of MiniGrid is redirected in the whole process
 
     def __init__(
         self,
@@ -68,19 +69,19 @@ class Gymnasium:
         success_at: float | Literal["end"] | None = None,
     ) -> None:
         self.id, self.show = id, show
-        self._env = make(id, {**(options or {}), **({"render_mode": "ansi"} if show == "ansi" else {})})
+        self._env = make_environment(id, {**(options or {}), **({"render_mode": "ansi"} if show == "ansi" else {})})
         grid = _is_grid(self._env)
         self.names = tuple(actions_named or (_GRID_ACTIONS if grid else ()))
         self.instruction = _instruction(self._env.action_space, self.names)
-        self.success_at, self._threshold, self._horizon = _success_of(self._env, success_at)
+        self.success_at, self._threshold, self._horizon = _success_criterion(self._env, success_at)
         self.total, self.steps = 0.0, 0
         self.terminated = self.truncated = False
 
     def check(self) -> None:
-        """See that an episode can be a success.
+        """Check that an episode can be a success.
 
         Raises:
-            RecipeError: It has no threshold, and no step of some by chance was paid above 0, but some below.
+            RecipeError: If there is no threshold, and random steps have rewards below 0 but none above.
         """
         if self._threshold is not None or self.success_at == "end":
             return
@@ -94,20 +95,20 @@ class Gymnasium:
                 self._env.reset()
         if min(rewards) < 0 and max(rewards) <= 0:
             raise RecipeError(
-                f"gymnasium: {self.id} has no threshold of its own, and its rewards are below 0: say success_at"
+                f"gymnasium: {self.id} has no threshold, and random steps have only rewards below 0; set success_at"
             )
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Reset with the task's seed, or the episode's where the task has none."""
+        """Reset with the task's seed, or that of the episode if the task has none."""
         if task.private.get("id", self.id) != self.id:
-            raise TaskError(f"task {task.id} is of {task.private['id']}, not of {self.id}")
-        with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints what it threw away
+            raise TaskError(f"task {task.id}: is of {task.private['id']}, not of {self.id}; set the same id for both")
+        with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints discarded attempts
             observation, _ = self._env.reset(seed=int(task.private.get("seed", seed)) % 2**31)
         self.total, self.steps, self.terminated, self.truncated = 0.0, 0, False, False
-        return GameObservation(f"{self.instruction}\n{self._written(observation)}")
+        return GameObservation(f"{self.instruction}\n{self._observation_text(observation)}")
 
     def act(self, command: str) -> GameObservation:
-        """One step; what is no action is told, and costs none."""
+        """Execute one step; an invalid action returns an error and costs no step."""
         action = read_action(self._env.action_space, command, self.names)
         if action is None:
             return GameObservation(f"no such action. {self.instruction}", 0.0, understood=False)
@@ -116,19 +117,22 @@ class Gymnasium:
         self.steps += 1
         self.terminated, self.truncated = bool(terminated), bool(truncated)
         return GameObservation(
-            self._written(observation), float(reward), terminated=self.terminated, truncated=self.truncated
+            self._observation_text(observation), float(reward), terminated=self.terminated, truncated=self.truncated
         )
 
     def verdict(self) -> Mapping[str, Any]:
-        """The sum of rewards, and whether it is enough: at an end of its own, or when the whole time it has was played.
-        The score is the share of a threshold above 0 that was reached."""
+        """Return the sum of rewards, and whether it is a success.
+
+        A success requires a termination, or the full time limit. The score is the fraction of a positive threshold that
+        was reached.
+        """
         done = self._succeeded()
         most = self._threshold or 0.0
         share = max(0.0, min(1.0, self.total / most)) if most > 0 else 0.0
         return {"success": done, "score": 1.0 if done else share, "return": self.total, "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Every discrete action; a few samples of other spaces."""
+        """Return every discrete action; a few samples of other spaces."""
         space = self._env.action_space
         if hasattr(space, "n") and type(space).__name__ == "Discrete":
             return list(self.names) or [str(int(space.start) + k) for k in range(int(space.n))]
@@ -143,28 +147,28 @@ class Gymnasium:
             return self.terminated
         if self.total < self.success_at:
             return False
-        whole = self.success_at > 0 or (self._horizon is not None and self.steps >= self._horizon)
-        return self.terminated or (self.truncated and whole)
+        is_full_length = self.success_at > 0 or (self._horizon is not None and self.steps >= self._horizon)
+        return self.terminated or (self.truncated and is_full_length)
 
-    def _written(self, observation: Any) -> str:
+    def _observation_text(self, observation: Any) -> str:
         if self.show == "ansi":
-            return plain(str(self._env.render()))
-        return grid_in_words(observation) if _is_grid(self._env) else written(observation)
+            return sanitize_text(str(self._env.render()))
+        return grid_in_words(observation) if _is_grid(self._env) else format_observation(observation)
 
 
-def _success_of(
-    env: Any, given: float | Literal["end"] | None
+def _success_criterion(
+    env: Any, success_at: float | Literal["end"] | None
 ) -> tuple[float | Literal["end"], float | None, int | None]:
-    """(what is a success, the sum that stands for all there is, the steps an episode has as it was registered)"""
+    """Return the success criterion, the sum for score 1, and the time limit in steps."""
     import gymnasium
 
     spec = env.spec
     steps = gymnasium.spec(spec.id).max_episode_steps if spec is not None else None
-    if given is None and spec is not None and spec.name in _GOAL_ENDS:
-        given = "end"
-    if given == "end":
+    if success_at is None and spec is not None and spec.name in _GOAL_ENDS:
+        success_at = "end"
+    if success_at == "end":
         return "end", None, steps
-    threshold = spec.reward_threshold if given is None and spec is not None else given
+    threshold = spec.reward_threshold if success_at is None and spec is not None else success_at
     return 1e-9 if threshold is None else threshold, threshold, steps
 
 
@@ -172,30 +176,30 @@ class GymnasiumTasks(Generated):
     """Seeds of one environment, one in ten of them held out.
 
     Args:
-        id: As of the environment.
-        seed: As of `Generated`.
+        id: See the environment.
+        seed: See `Generated`.
     """
 
     name = "gymnasium"
     most = 1
 
     def __init__(self, *, id: str, seed: int = 0) -> None:
-        check_needs("gymnasium", _NEEDS)
+        check_requirements("gymnasium", _NEEDS)
         super().__init__(seed=seed)
         self.id = id
 
     def make(self, draw: Random, level: int) -> Task:
-        """See `Generated`."""
+        """Generate a task; see `Generated`."""
         return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
 
 
-def make(id: str, options: Mapping[str, Any]) -> Any:
-    """The environment of an id.
+def make_environment(id: str, options: Mapping[str, Any]) -> Any:
+    """Create the environment of an id.
 
     Raises:
-        RecipeError: There is none, or it cannot be made with these options.
+        RecipeError: If there is none, or it cannot be created with these options.
     """
-    check_needs("gymnasium", _NEEDS)
+    check_requirements("gymnasium", _NEEDS)
     import gymnasium
 
     module, _, name = id.rpartition(":")
@@ -205,32 +209,34 @@ def make(id: str, options: Mapping[str, Any]) -> Any:
         except ImportError as error:
             raise RecipeError(f"gymnasium: {id}: {error}") from None
     elif id.startswith(("MiniGrid-", "BabyAI-")):
-        check_needs(id, (package("minigrid", "gymnasium"),))
+        check_requirements(id, (require_package("minigrid", "gymnasium"),))
         importlib.import_module("minigrid")
     try:
         return gymnasium.make(name, **options)
     except gymnasium.error.Error as error:
         near = did_you_mean(name, gymnasium.registry) if isinstance(error, gymnasium.error.UnregisteredEnv) else ""
         raise RecipeError(f"gymnasium: {str(error).splitlines()[0][:100]}{near[:200]}") from None
-    except Exception as error:  # whatever a package misses, or makes of options
-        said = " ".join(str(error).split())[:200]
-        raise RecipeError(f"gymnasium: {name} cannot be made so: {type(error).__name__}: {said}") from None
+    except Exception as error:  # a missing package, or an exception on the options
+        reason = " ".join(str(error).split())[:200]
+        raise RecipeError(
+            f"gymnasium: {name} cannot be created with these options: {type(error).__name__}: {reason}"
+        ) from None
 
 
 def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
-    """The action a text names; None where it is none of the space's."""
-    kind, said = type(space).__name__, text.strip().lower()
-    if kind == "Discrete" and said in names:
-        return int(space.start) + list(names).index(said)
+    """Parse an action; None if it is not in the space."""
+    kind, command = type(space).__name__, text.strip().lower()
+    if kind == "Discrete" and command in names:
+        return int(space.start) + list(names).index(command)
     try:
-        numbers = [float(number) for number in said.replace(",", " ").strip("[]() ").split()]
+        numbers = [float(number) for number in command.replace(",", " ").strip("[]() ").split()]
     except ValueError:
         return None
     if not all(map(math.isfinite, numbers)):
         return None
     if kind == "Discrete":
-        whole = len(numbers) == 1 and numbers[0] == int(numbers[0])
-        return int(numbers[0]) if whole and space.contains(int(numbers[0])) else None
+        is_integer = len(numbers) == 1 and numbers[0] == int(numbers[0])
+        return int(numbers[0]) if is_integer and space.contains(int(numbers[0])) else None
     try:
         action = numpy.array(numbers, dtype=space.dtype).reshape(space.shape)
     except (ValueError, TypeError, OverflowError):
@@ -238,12 +244,12 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
     return action if space.contains(action) else None
 
 
-def written(observation: Any) -> str:
-    """An observation in text: numbers to three decimals, fields by name."""
+def format_observation(observation: Any) -> str:
+    """Format an observation: numbers with three decimals, fields by name."""
     if isinstance(observation, Mapping):
-        return "; ".join(f"{name}: {written(value)}" for name, value in observation.items())
+        return "; ".join(f"{name}: {format_observation(value)}" for name, value in observation.items())
     if isinstance(observation, tuple):
-        return ", ".join(map(written, observation))
+        return ", ".join(map(format_observation, observation))
     if isinstance(observation, str):
         return observation
     values = numpy.asarray(observation)
@@ -255,29 +261,32 @@ def written(observation: Any) -> str:
 
 
 def grid_in_words(observation: Mapping[str, Any]) -> str:
-    """What MiniGrid's agent has in view: the mission, and each thing with how far ahead and to which side it is."""
+    """Return the view of MiniGrid's agent as text.
+
+    It has the mission, and each object with its distance ahead and to the side.
+    """
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
     image = observation["image"]
     width, height, _ = image.shape
-    here, seen = width // 2, []
+    middle, seen = width // 2, []
     for x in range(width):
         for y in range(height):
-            kind, colour, state = (int(value) for value in image[x, y])
+            kind, color, state = (int(value) for value in image[x, y])
             name = IDX_TO_OBJECT[kind]
-            if name in ("unseen", "empty", "floor") or (x, y) == (here, height - 1):
+            if name in ("unseen", "empty", "floor") or (x, y) == (middle, height - 1):
                 continue
-            ahead, aside = height - 1 - y, x - here
+            ahead, aside = height - 1 - y, x - middle
             if name == "wall" and not (ahead <= 1 and abs(aside) <= 1):
-                continue  # of the walls, those that are in the way
-            said = name if name in ("wall", "lava", "goal") else f"{IDX_TO_COLOR[colour]} {name}"
-            said = f"{('open', 'closed', 'locked')[state]} {said}" if name == "door" else said
+                continue  # only walls next to the agent
+            label = name if name in ("wall", "lava", "goal") else f"{IDX_TO_COLOR[color]} {name}"
+            label = f"{('open', 'closed', 'locked')[state]} {label}" if name == "door" else label
             where = [f"{ahead} ahead"] if ahead else []
             where += [f"{abs(aside)} {'right' if aside > 0 else 'left'}"] if aside else []
-            seen.append((ahead + abs(aside), f"{said} {' '.join(where)}"))
-    kind, colour, _ = (int(value) for value in image[here, height - 1])
-    held = "" if IDX_TO_OBJECT[kind] in ("empty", "unseen", "goal", "floor") else IDX_TO_OBJECT[kind]
-    carried = f" You carry a {IDX_TO_COLOR[colour]} {held}." if held in ("key", "ball", "box") else ""
+            seen.append((ahead + abs(aside), f"{label} {' '.join(where)}"))
+    kind, color, _ = (int(value) for value in image[middle, height - 1])
+    carried_kind = "" if IDX_TO_OBJECT[kind] in ("empty", "unseen", "goal", "floor") else IDX_TO_OBJECT[kind]
+    carried = f" You carry a {IDX_TO_COLOR[color]} {carried_kind}." if carried_kind in ("key", "ball", "box") else ""
     return f"{observation['mission']}. You see {', '.join(text for _, text in sorted(seen)) or 'nothing'}.{carried}"
 
 

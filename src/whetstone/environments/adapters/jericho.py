@@ -1,4 +1,4 @@
-"""Interactive fiction through Jericho: any story file it can run, its score where it knows the game.
+"""Interactive fiction through Jericho: any story file that it supports, with the score if it knows the game.
 
 Source: Jericho, arXiv:1909.05398.
 """
@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whetstone.environments.dependencies import package
+from whetstone.environments.dependencies import require_package
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.errors import RecipeError
 from whetstone.trajectory import Task
 
-_NEEDS = (package("jericho", "jericho"),)
+_NEEDS = (require_package("jericho", "jericho"),)
 
 
 class Jericho:
-    """One story, from its beginning.
+    """One story, from its start.
 
     Args:
         story: The file (`.z3`, `.z5`, `.z8`).
-        max_steps: Commands until it is cut short.
+        max_steps: Number of commands after which the episode is truncated.
 
     Raises:
-        RecipeError: There is no such file.
+        RecipeError: If the file does not exist.
     """
 
     name = "jericho"
@@ -34,14 +34,14 @@ class Jericho:
 
     def __init__(self, *, story: str, max_steps: int = 100) -> None:
         if not Path(story).is_file():
-            raise RecipeError(f"jericho: there is no story {story}")
+            raise RecipeError(f"jericho: {story}: no such file; set story to a .z3, .z5 or .z8 file")
         self.story, self.max_steps = story, max_steps
         self._env: Any = None
         self._info: Mapping[str, Any] = {}
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """The story's first words."""
+        """Start the story and return its first text."""
         from jericho import FrotzEnv
 
         self._env = self._env or FrotzEnv(self.story)
@@ -51,14 +51,17 @@ class Jericho:
         return GameObservation(str(text).strip())
 
     def act(self, command: str) -> GameObservation:
-        """One command."""
+        """Execute one command."""
         text, reward, done, self._info = self._env.step(command)
         self.steps += 1
         late = self.steps >= self.max_steps and not done
         return GameObservation(str(text).strip(), float(reward), terminated=bool(done), truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """The score as a share of all there is, where the game is known; a success when it is won."""
+        """Return the score as a fraction of the maximum, if the game is known.
+
+        A victory is a success.
+        """
         most = self._env.get_max_score() or 0
         score = max(0.0, min(1.0, self._info.get("score", 0) / most)) if most else 0.0
         return {"success": bool(self._env.victory()), "score": score, "steps": self.steps}

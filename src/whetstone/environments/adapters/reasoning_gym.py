@@ -1,10 +1,11 @@
-"""The generators of reasoning-gym: a question, one answer, a verifier of their own.
+"""Generators of reasoning-gym: a question, one answer, and the generator's verifier.
 
-Easy to get wrong: a verifier is foreign code that works on what a model said. Nine of them run the answer as Python;
-others raise on what they do not expect, never come back from a tower of powers, pay a little for any words, or take
-anything for right. Here a verifier works in a child that is killed when it is late; only a literal, or an expression of
-numbers, letters and named functions, is run; what nonsense is paid is taken off; and where a verifier is known to take
-what is wrong, the comparison is ours.
+Note:
+    A verifier is third-party code that works on model output. Nine of them run the answer as Python; others raise on
+    unexpected text, never return from a tower of powers, give some reward for any words, or accept anything. Here a
+    verifier runs in a child process that is killed after a timeout. Only a literal, or an expression of numbers,
+    letters and named functions, is executed. The score of nonsense is subtracted. A verifier that is known to accept
+    wrong answers is replaced by a comparison of this module.
 
 Source: reasoning-gym, arXiv:2505.24760.
 """
@@ -25,30 +26,30 @@ from random import Random
 from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant
-from whetstone.environments.adapters.in_child import called_in_child
-from whetstone.environments.adapters.own_random import OwnRandom
-from whetstone.environments.commands import TOOL
-from whetstone.environments.dependencies import check_needs, package
-from whetstone.environments.game_tasks import said_as_command
+from whetstone.environments.adapters.isolated_rng import IsolatedRandom
+from whetstone.environments.adapters.run_in_subprocess import run_in_subprocess
+from whetstone.environments.dependencies import check_requirements, require_package
+from whetstone.environments.game_tasks import command_to_message
 from whetstone.environments.protocol import GameObservation, Isolation
+from whetstone.environments.text_actions import TOOL
 from whetstone.errors import RecipeError, TaskError, did_you_mean
 from whetstone.python_syntax import parse_expression
 from whetstone.tasks.generated import Generated
-from whetstone.tools.arithmetic import evaluate
+from whetstone.tools.arithmetic_tools import evaluate_expression
 from whetstone.trajectory import Task
 
-_NEEDS = (package("reasoning_gym", "reasoning"),)
+_NEEDS = (require_package("reasoning_gym", "reasoning"),)
 _SECONDS = 5.0
-"""A verifier may take; one that takes longer has no right answer before it."""
-_MOST_DRAWN = 20
-"""Seeds tried for a question."""
+"""Timeout of a verifier in seconds; an answer that takes longer is wrong."""
+_MAX_SEEDS = 20
+"""Maximum number of seeds tried for a question."""
 _NONSENSE = ("zzqx", " ", "I do not know.")
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
 """Verifiers that run an answer as Python."""
 _EXPRESSIONS = (
     "countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration",
 )  # fmt: skip
-"""Verifiers that run an answer as an expression of SymPy's."""
+"""Verifiers that run an answer as an expression of SymPy."""
 _RUNS = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(\s*\w*answer")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = frozenset(
@@ -57,11 +58,11 @@ _FUNCTIONS = frozenset(
 
 
 class ReasoningGym:
-    """One question; the answer is all that is said, and ends the episode."""
+    """One question; the full message is the answer and ends the episode."""
 
     name = "reasoning_gym"
     needs = _NEEDS
-    whole = True
+    multiline = True
     isolation: Isolation = "process"
 
     def __init__(self) -> None:
@@ -69,44 +70,44 @@ class ReasoningGym:
         self.score = 0.0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """The question."""
-        self._question = question_of(task)
+        """Return the question."""
+        self._question = task_question(task)
         self.score = 0.0
         return GameObservation(str(self._question.entry["question"]))
 
     def act(self, command: str) -> GameObservation:
-        """The answer; one its verifier cannot read is wrong."""
+        """Score the answer; one that its verifier cannot parse is wrong."""
         assert self._question is not None
-        score = scored(self._question, command)
+        score = score_answer(self._question, command)
         self.score = score or 0.0
         return GameObservation("", self.score, terminated=True, understood=score is not None)
 
     def verdict(self) -> Mapping[str, Any]:
-        """The verifier's score, above what it gives for nonsense; it is a success at 1."""
+        """Return the verifier's score above that of nonsense; a score of 1 is a success."""
         return {"success": self.score >= 1, "score": self.score}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there are no resources."""
 
 
 class ReasoningGymTasks(Generated):
-    """Questions of one generator or several, drawn evenly.
+    """Questions of one or several generators, sampled uniformly.
 
     Args:
-        seed: As of `Generated`.
+        seed: See `Generated`.
         datasets: Names of generators, such as `leg_counting`.
-        options: Passed to them.
+        options: Passed to the generators.
 
     Raises:
-        RecipeError: There is no such generator, it takes no such option, its verifier takes nonsense for an answer, or
-            runs answers in a way that is not known here.
+        RecipeError: If there is no such generator or option, if its verifier accepts nonsense, or if it executes
+            answers in an unknown way.
     """
 
     name = "reasoning_gym"
     most = 1
 
     def __init__(self, *, datasets: list[str], seed: int = 0, options: dict[str, Any] | None = None) -> None:
-        check_needs("reasoning_gym", _NEEDS)
+        check_requirements("reasoning_gym", _NEEDS)
         from reasoning_gym.factory import DATASETS
 
         for name in datasets:
@@ -115,117 +116,126 @@ class ReasoningGymTasks(Generated):
         super().__init__(seed=seed)
         self.datasets, self.options = datasets, options or {}
         for name in datasets:
-            _check_verifier(question(name, 0, json.dumps(self.options)))
+            _check_verifier(load_question(name, 0, json.dumps(self.options)))
 
     def make(self, draw: Random, level: int) -> Task:
-        """See `Generated`."""
+        """Generate a task; see `Generated`."""
         name, failure = draw.choice(self.datasets), ""
-        for _ in range(_MOST_DRAWN):  # a generator may fail on a seed
+        for _ in range(_MAX_SEEDS):  # a generator may fail on a seed
             private = {"dataset": name, "seed": draw.randrange(2**31), "options": self.options}
             task = Task("", "", private, {"kind": name})
             try:
-                question_of(task)
+                task_question(task)
             except RecipeError:
                 raise
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
                 continue
             return task
-        raise RecipeError(f"reasoning_gym: {name} makes no question: {failure[:200]}")
+        raise RecipeError(f"reasoning_gym: {name} fails to generate a question: {failure[:200]}")
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """The generator's own answer.
+        """Return the generator's answer.
 
         Raises:
-            TaskError: It has none: several are right, and it only verifies.
+            TaskError: If it has none, since several answers are correct and it only verifies.
         """
-        question = question_of(task)
+        question = task_question(task)
         if question.entry["answer"] is None:
-            raise TaskError(f"reasoning_gym: {question.name} has no answer of its own to show")
+            raise TaskError(f"reasoning_gym: {question.name} has no expert: it only verifies answers")
         answer = str(question.entry["answer"])
-        return said_as_command(answer, tools) if any(tool.name == TOOL for tool in tools) else assistant(answer)
+        return command_to_message(answer, tools) if any(tool.name == TOOL for tool in tools) else assistant(answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question, and who judges its answers."""
+    """One question with its generator, which verifies answers."""
 
     name: str
-    """The generator's."""
+    """Name of the generator."""
     dataset: Any
     entry: Mapping[str, Any]
 
 
 @functools.lru_cache(maxsize=4096)
-def question(name: str, seed: int, options: str) -> Question:
-    """The question of a seed.
+def load_question(name: str, seed: int, options: str) -> Question:
+    """Return the question of a seed.
 
     Args:
-        options: Of the generator, as JSON.
+        options: Options of the generator, as JSON.
 
     Raises:
-        RecipeError: The generator takes no such options.
+        RecipeError: If the generator has no such options.
     """
     import reasoning_gym
 
-    if name == "composite":  # what a question of it is of, and so who judges it, is known to it alone
-        raise RecipeError("reasoning_gym: composite: name the generators it is put together of in `datasets`")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(options).items()}
-    with OwnRandom(seed).in_place():  # some generators use the shared random generator
+    if name == "composite":  # only it knows the generator of a question, and thus its verifier
+        raise RecipeError("reasoning_gym: composite is not supported; list its generators in `datasets`")
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(options).items()}
+    with IsolatedRandom(seed).in_place():  # some generators use the shared random generator
         try:
-            dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **given)
+            dataset = reasoning_gym.create_dataset(name, seed=seed, size=1, **arguments)
         except (TypeError, AssertionError, ValueError) as error:
             raise RecipeError(f"reasoning_gym: {name}: {error}") from None
-        _SORT.get(name, _leave)(dataset)
+        _SORT.get(name, _keep_order)(dataset)
         return Question(name, dataset, dataset[0])
 
 
-def question_of(task: Task) -> Question:
-    """The question of a task."""
-    return question(task.private["dataset"], task.private["seed"], json.dumps(task.private["options"]))
+def task_question(task: Task) -> Question:
+    """Return the question of a task."""
+    return load_question(task.private["dataset"], task.private["seed"], json.dumps(task.private["options"]))
 
 
-def scored(question: Question, answer: str) -> float | None:
-    """What an answer is worth, from 0 to 1, above what nonsense is; None where its verifier cannot read it.
+def score_answer(question: Question, answer: str) -> float | None:
+    """Return the score of an answer from 0 to 1, above that of nonsense.
 
-    A verifier that raises or is late has not read it. What would be run is right only where it is the generator's own
-    answer, letter by letter.
+    None if its verifier cannot parse it.
+
+    A verifier that raises or times out has not parsed it. An answer that would be executed is correct only if it equals
+    the generator's answer literally.
     """
-    if not harmless(question.name, answer):
+    if not is_safe_to_verify(question.name, answer):
         return float(answer == str(question.entry["answer"]))
 
-    def judged() -> tuple[float | None, float]:
-        score = theirs(question, answer)
-        return score, free_of(question) if score else 0.0
+    def judge() -> tuple[float | None, float]:
+        score = verifier_score(question, answer)
+        return score, nonsense_score(question) if score else 0.0
 
-    score, free = called_in_child(judged, seconds=_SECONDS) or (None, 0.0)
+    score, free = run_in_subprocess(judge, seconds=_SECONDS) or (None, 0.0)
     if score is None:
         return None
     return max(0.0, (score - free) / (1 - free)) if free < 1 else 0.0
 
 
-def free_of(question: Question) -> float:
-    """What nonsense is paid at most."""
-    return max(theirs(question, said) or 0.0 for said in _NONSENSE)
+def nonsense_score(question: Question) -> float:
+    """Return the highest score of nonsense."""
+    return max(verifier_score(question, text) or 0.0 for text in _NONSENSE)
 
 
-def theirs(question: Question, answer: str) -> float | None:
-    """The verifier's own score, or ours where its own is known to be wrong; None where it raises."""
-    ours = _OURS.get(question.name)
+def verifier_score(question: Question, answer: str) -> float | None:
+    """Return the verifier's score, or that of this module's replacement.
+
+    None if the verifier raises.
+    """
+    replacement = _REPLACEMENTS.get(question.name)
     try:
         score = float(question.dataset.score_answer(answer, question.entry))
-        score = score if ours is None else ours(score, answer, question.entry)
-    except Exception:  # whatever foreign code makes of odd words
+        score = score if replacement is None else replacement(score, answer, question.entry)
+    except Exception:  # any exception of third-party code on odd text
         return None
     return max(0.0, min(1.0, score)) if math.isfinite(score) else 0.0
 
 
-def harmless(name: str, answer: str) -> bool:
-    """Whether a verifier may be given an answer: where it would run it, only a literal, or an expression of numbers,
-    single letters and functions of mathematics.
+def is_safe_to_verify(name: str, answer: str) -> bool:
+    """Return whether an answer is safe for a verifier.
 
-    >>> harmless("n_queens", "[['_', 'Q']]"), harmless("n_queens", "entry['answer']"), harmless("countdown", "(1+2)*x")
-    (True, False, True)
+    If the verifier executes it, it must be a literal, or an expression that has only numbers, single letters and
+    functions of mathematics.
+
+    >>> is_safe_to_verify("n_queens", "[['_', 'Q']]"), is_safe_to_verify("n_queens", "entry['answer']")
+    (True, False)
+    >>> is_safe_to_verify("countdown", "(1+2)*x")
+    True
     """
     if name in _EXPRESSIONS:
         plain = re.fullmatch(r"(?:[\w\s+\-*/^(),=]|\.(?=\d)|(?<=\d)\.)*", answer, re.ASCII) is not None
@@ -235,7 +245,7 @@ def harmless(name: str, answer: str) -> bool:
     try:
         parse_expression(answer.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return True  # it is no Python, so it cannot be run
+        return True  # not Python, so it cannot be executed
     try:
         ast.literal_eval(answer.strip())
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
@@ -244,16 +254,19 @@ def harmless(name: str, answer: str) -> bool:
 
 
 def _check_verifier(question: Question) -> None:
-    """Refuse a verifier that cannot be trusted with what a model says."""
+    """Refuse a verifier that is not safe for model output."""
     known = question.name in (*_LITERALS, *_EXPRESSIONS)
     if not known and _RUNS.search(inspect.getsource(type(question.dataset).score_answer)):
-        raise RecipeError(f"reasoning_gym: {question.name}: its verifier runs what is said as code")
-    if free_of(question) >= 1:
-        raise RecipeError(f"reasoning_gym: {question.name}: its verifier takes any words for the answer")
+        raise RecipeError(f"reasoning_gym: {question.name}: its verifier executes answers as code")
+    if nonsense_score(question) >= 1:
+        raise RecipeError(f"reasoning_gym: {question.name}: its verifier accepts any text")
 
 
 def _finite(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """No distance to what is no number is a small one."""
+    """Return 0 for an answer that is not a number.
+
+    Its distance to the right answer would count as small.
+    """
     return 0.0 if re.search(r"nan|inf", answer, re.IGNORECASE) else score
 
 
@@ -262,19 +275,25 @@ def _same_word(score: float, answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def _near(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """The verifier is content with 0 where the probability is small."""
-    said, right = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, str(entry["answer"])))
-    return score if score < 1 or math.isclose(said, right, rel_tol=1e-3) else 0.0
+    """Require an approximately equal probability.
+
+    The verifier accepts 0 if the probability is small.
+    """
+    value, right = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, str(entry["answer"])))
+    return score if score < 1 or math.isclose(value, right, rel_tol=1e-3) else 0.0
 
 
-def _of_its_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """The verifier is content with any four numbers, and with 24.9."""
+def _require_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> float:
+    """Require the given numbers and the value 24.
+
+    The verifier accepts any four numbers, and 24.9.
+    """
     used = sorted(map(int, re.findall(r"\d+", answer)))
-    return score if used == sorted(entry["metadata"]["numbers"]) and evaluate(answer.strip()) == 24 else 0.0
+    return score if used == sorted(entry["metadata"]["numbers"]) and evaluate_expression(answer.strip()) == 24 else 0.0
 
 
 class _SortedStrings(frozenset[str]):
-    """Strings that are iterated in the order of the alphabet."""
+    """Strings that are iterated in alphabetical order."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(super().__iter__()))
@@ -301,7 +320,7 @@ def _sort_pieces(dataset: Any) -> None:
     sys.modules[type(dataset).__module__].__dict__["frozenset"] = _SortedStrings
 
 
-def _leave(dataset: Any) -> None:
+def _keep_order(dataset: Any) -> None:
     pass
 
 
@@ -312,10 +331,10 @@ _SORT: dict[str, Callable[[Any], None]] = {
     "ransom_note": _sort_letters,
     "word_ladder": _sort_neighbors,
 }
-"""Generators whose question or answer is chosen from a set of strings, whose order differs between processes."""
-_OURS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
+"""Generators that select their question or answer from a set of strings, whose order differs between processes."""
+_REPLACEMENTS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
     "coin_flip": _near,
     "complex_arithmetic": _finite,
     "game_of_life_halting": _same_word,
-    "puzzle24": _of_its_numbers,
+    "puzzle24": _require_numbers,
 }

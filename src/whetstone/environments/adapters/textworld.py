@@ -1,11 +1,12 @@
-"""Games of TextWorld, generated anew for each task.
+"""Games of TextWorld, generated for each task.
 
-`text: full` compiles each game and shows what TextWorld writes (two seconds a game); `text: facts` plays the uncompiled
-game, which writes nothing, and says what is true of the place in short sentences of our own.
+`text: full` compiles each game and shows TextWorld's text (two seconds per game). `text: facts` plays the uncompiled
+game, which has no text, and shows the facts of the room in short sentences.
 
-Easy to get wrong: the package has one generator of chance and one parser for all games. Two games that are generated,
-or loaded, at once are neither's: a soak of some thousand episodes in threads finds it, a hundred do not. Here the
-package does one thing at a time.
+Note:
+    The package has one random generator and one parser for all games. Two games that are generated or loaded
+    concurrently are corrupted: some thousand episodes in threads show it, a hundred do not. A lock therefore
+    serializes the package.
 
 Source: TextWorld, arXiv:1806.11532.
 """
@@ -23,20 +24,20 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from whetstone.environments.dependencies import check_needs, package
+from whetstone.environments.dependencies import check_requirements, require_package
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.protocol import GameObservation, Isolation
 from whetstone.plugins import OptionError
 from whetstone.trajectory import Task
 
-_NEEDS = (package("textworld", "textworld"),)
+_NEEDS = (require_package("textworld", "textworld"),)
 _SHAPES = (
     {"rooms": 2, "objects": 3, "quest": 2},
     {"rooms": 4, "objects": 6, "quest": 4},
     {"rooms": 8, "objects": 12, "quest": 6},
 )
 _one_at_a_time = threading.RLock()
-# Jericho, which runs the compiled games, knows scores of published games only; TextWorld keeps its own
+# Jericho, which runs the compiled games, knows only scores of published games; TextWorld counts itself
 warnings.filterwarnings("ignore", message="Game .* is not fully supported")
 
 
@@ -45,7 +46,7 @@ class TextWorld:
 
     Args:
         text: `full` or `facts`; see above.
-        show_admissible: Whether the commands that can be given are listed.
+        show_admissible: List the admissible commands.
     """
 
     name = "textworld"
@@ -59,7 +60,7 @@ class TextWorld:
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Generate the game, where nobody has, and start it."""
+        """Generate the game, unless it exists, and start it."""
         import textworld
 
         path = game_file(self.text, *(int(task.private[key]) for key in ("seed", "rooms", "objects", "quest")))
@@ -75,7 +76,7 @@ class TextWorld:
         return GameObservation(f"{objective}{self._seen()}")
 
     def act(self, command: str) -> GameObservation:
-        """One command."""
+        """Execute one command."""
         before = self._state.get("score") or 0
         understood = command in self._state["admissible_commands"]
         if not understood and self.text == "facts":
@@ -88,16 +89,16 @@ class TextWorld:
         return GameObservation(self._seen(), float(gain), terminated=bool(done), understood=understood)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Whether it was won, and the share of the score."""
+        """Return whether the game was won, and the fraction of the score."""
         share = (self._state.get("score") or 0) / max(1, self._state.get("max_score") or 1)
         return {"success": bool(self._state.get("won")), "score": float(share), "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """TextWorld's own."""
+        """Return TextWorld's admissible commands."""
         return list(self._state["admissible_commands"])
 
     def solve(self) -> str:
-        """The next command of TextWorld's own solution from here."""
+        """Return the next command of TextWorld's solution in the current state."""
         commands = self._state["policy_commands"]
         return str(commands[0]) if commands else "look"
 
@@ -109,7 +110,7 @@ class TextWorld:
                 env.close()
 
     def _seen(self) -> str:
-        text = _without_banner(str(self._state["feedback"])) if self.text == "full" else in_sentences(self._state)
+        text = _without_banner(str(self._state["feedback"])) if self.text == "full" else describe_room(self._state)
         if not self.show_admissible or self._state.get("won") or self._state.get("lost"):
             return text
         return f"{text}\ncommands: {', '.join(self._state['admissible_commands'])}"
@@ -119,10 +120,10 @@ class TextWorldTasks(GameTasks):
     """Games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
 
     Args:
-        seed: As of `Generated`.
-        levels: As of `Generated`.
-        games: How many games of a level there are in all; they are generated as they come and then kept.
-        text: As of the environment; it says which kind of file the expert plays.
+        seed: See `Generated`.
+        levels: See `Generated`.
+        games: Number of games per level; they are generated on demand and then kept.
+        text: See the environment; it selects the kind of file that the expert plays.
     """
 
     name = "textworld"
@@ -136,7 +137,7 @@ class TextWorldTasks(GameTasks):
         games: int = 500,
         text: Literal["full", "facts"] = "full",
     ) -> None:
-        check_needs("textworld", _NEEDS)
+        check_requirements("textworld", _NEEDS)
         super().__init__(seed=seed, levels=levels)
         if games < 100:
             raise OptionError("games", f"100 or more, so that some are held out, got {games}")
@@ -144,14 +145,14 @@ class TextWorldTasks(GameTasks):
         self._solver.game = functools.partial(TextWorld, text=text)
 
     def make(self, draw: Random, level: int) -> Task:
-        """See `Generated`."""
+        """Generate a task; see `Generated`."""
         shape = _SHAPES[level - 1]
         return Task("", "", {"seed": draw.randrange(self.games), **shape}, {"kind": f"quest of {shape['quest']}"})
 
 
 @functools.lru_cache(maxsize=100_000)
 def game_file(text: str, seed: int, rooms: int, objects: int, quest: int) -> str:
-    """The file of a game; made when it is first asked for."""
+    """Return the file of a game; create it at the first call."""
     import textworld
     import textworld.generator
 
@@ -179,28 +180,28 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def in_sentences(state: Mapping[str, Any]) -> str:
-    """Where the player is, what is there, and what is carried, from the facts of an uncompiled game."""
+def describe_room(state: Mapping[str, Any]) -> str:
+    """Return the room, its objects and the inventory as text, from the facts."""
     infos = state["game"].infos
     named = {id: info.name or id for id, info in infos.items()}
     facts = state["facts"]
-    here = next((fact.arguments[1].name for fact in facts if fact.name == "at" and fact.arguments[0].type == "P"), "")
-    said = []
+    room = next((fact.arguments[1].name for fact in facts if fact.name == "at" and fact.arguments[0].type == "P"), "")
+    sentences = []
     for fact in facts:
         things = [named.get(argument.name, argument.name) for argument in fact.arguments]
         ids = [argument.name for argument in fact.arguments]
-        if fact.name == "at" and ids[1] == here and fact.arguments[0].type != "P":
-            said.append(f"{things[0]} here")
+        if fact.name == "at" and ids[1] == room and fact.arguments[0].type != "P":
+            sentences.append(f"{things[0]} here")
         elif fact.name == "in" and fact.arguments[1].type == "I":
-            said.append(f"you have {things[0]}")
+            sentences.append(f"you have {things[0]}")
         elif fact.name in ("in", "on"):
-            said.append(f"{things[0]} {fact.name} {things[1]}")
+            sentences.append(f"{things[0]} {fact.name} {things[1]}")
         elif fact.name in ("open", "closed", "locked"):
-            said.append(f"{things[0]} {fact.name}")
-    return f"{named.get(here, here)}. {'; '.join(sorted(said))}."
+            sentences.append(f"{things[0]} {fact.name}")
+    return f"{named.get(room, room)}. {'; '.join(sorted(sentences))}."
 
 
 def _without_banner(text: str) -> str:
-    """What TextWorld says, without its title in large letters, its prompt and its status line."""
+    """Return the text of TextWorld without title, prompt and status line."""
     lines = [line.rstrip() for line in text.splitlines() if not set(line) & set("$\\|")]
     return "\n".join(line for line in lines if line.strip(" _") and not line.startswith(">")).strip()

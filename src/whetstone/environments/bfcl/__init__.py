@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.environments.bfcl.conversation import Conversation
-    from whetstone.environments.bfcl.memory import Memory
-    from whetstone.environments.bfcl.memory_tasks import MemoryTasks
-    from whetstone.environments.bfcl.tasks import ConversationTasks
+    from whetstone.environments.bfcl.bfcl_conversation import Conversation as Conversation
+    from whetstone.environments.bfcl.memory import Memory as Memory
+    from whetstone.environments.bfcl.memory_tasks import MemoryTasks as MemoryTasks
+    from whetstone.environments.bfcl.bfcl_tasks import ConversationTasks as ConversationTasks
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = ["Conversation", "ConversationTasks", "Memory", "MemoryTasks"]
+__getattr__, __dir__ = export_lazily(__name__)

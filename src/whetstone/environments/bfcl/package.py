@@ -1,6 +1,7 @@
-"""What is taken from the package `bfcl-eval`: its data, and the services that conversations change.
+"""Access to the package `bfcl-eval`: its data, and the services of conversations.
 
-Nothing else of it is imported: of its dependencies none is needed (`pip install --no-deps bfcl-eval`).
+Other modules of the package are not imported, so that its dependencies are not needed (`pip install --no-deps
+bfcl-eval`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from whetstone.environments.dependencies import Need, check_needs
+from whetstone.environments.dependencies import Requirement, check_requirements
 from whetstone.errors import RecipeError
 
 _FILES = {
@@ -27,59 +28,62 @@ _FILES = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""By class, the module it is in and the file that describes its functions."""
+"""Module and file of function descriptions of each class."""
 _STATELESS = ("MathAPI",)
 
 
-NEEDS = (Need("package", "bfcl_eval", "pip install --no-deps bfcl-eval"),)
+NEEDS = (Requirement("package", "bfcl_eval", "pip install --no-deps bfcl-eval"),)
 
 
 def data_folder() -> Path:
-    """Where the package keeps its questions.
+    """Return the folder of the package's questions.
 
     Raises:
-        RecipeError: It is not installed; the message has the command.
+        RecipeError: If it is not installed; the message has the command.
     """
-    check_needs("BFCL", NEEDS)
-    found = importlib.util.find_spec("bfcl_eval")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "data"
+    check_requirements("BFCL", NEEDS)
+    spec = importlib.util.find_spec("bfcl_eval")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "data"
 
 
-def services(names: Sequence[str], configuration: Mapping[str, Any], *, long_context: bool) -> dict[str, Any]:
-    """Services by name, each in the state a conversation begins with.
+def load_services(names: Sequence[str], configuration: Mapping[str, Any], *, long_context: bool) -> dict[str, Any]:
+    """Return services by name, each in the initial state of a conversation.
 
     Raises:
-        RecipeError: The package is not installed, or has no such service.
+        RecipeError: If the package is not installed, or has no such service.
     """
     data_folder()
-    made = {}
+    instances = {}
     for name in names:
         if name not in _FILES:
             raise RecipeError(f"BFCL: no service {name}; there are {', '.join(_FILES)}")
         module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_FILES[name]}")
-        made[name] = getattr(module, name)()
+        instances[name] = getattr(module, name)()
         if name not in _STATELESS:
-            made[name]._load_scenario(deepcopy(configuration.get(name, {})), long_context=long_context)
-    return made
+            instances[name]._load_scenario(deepcopy(configuration.get(name, {})), long_context=long_context)
+    return instances
 
 
-def functions(name: str) -> tuple[Mapping[str, Any], ...]:
-    """What is said of a service's functions."""
-    return described(_FILES[name])
+def service_functions(name: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the descriptions of a service's functions."""
+    return read_descriptions(_FILES[name])
 
 
 @functools.lru_cache(maxsize=32)
-def described(module: str) -> tuple[Mapping[str, Any], ...]:
-    """What is said of the functions of a module of services."""
+def read_descriptions(module: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the descriptions of the functions of a module of services."""
     file = data_folder() / "multi_turn_func_doc" / f"{module}.json"
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
 
 
 @functools.lru_cache(maxsize=1)
-def said_with_new_functions() -> str:
-    """What the user says when functions are added, word for word: scores are only comparable where it is."""
+def new_functions_message() -> str:
+    """Return the user's message for added functions.
+
+    It is verbatim, so that scores are comparable.
+    """
     module = importlib.import_module("bfcl_eval.constants.default_prompts")
     return str(module.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
@@ -89,11 +93,11 @@ _NEEDS_OF_MEMORY = {
 }  # fmt: skip
 
 
-def memory_of(backend: str) -> Any:
-    """An empty memory.
+def create_memory(backend: str) -> Any:
+    """Return an empty memory.
 
     Raises:
-        RecipeError: The package is not installed, or not what this memory needs; or there is no such one.
+        RecipeError: If the package or a dependency of this memory is not installed, or if there is no such memory.
     """
     data_folder()
     if backend not in _NEEDS_OF_MEMORY:
@@ -102,24 +106,24 @@ def memory_of(backend: str) -> Any:
         module = importlib.import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.memory_{backend}")
     except ImportError as error:
         raise RecipeError(
-            f"BFCL's memory {backend} needs more ({error}): pip install {_NEEDS_OF_MEMORY[backend]}"
+            f"BFCL: the memory {backend} lacks a dependency ({error}): pip install {_NEEDS_OF_MEMORY[backend]}"
         ) from None
     except OSError as error:
-        raise RecipeError(f"BFCL's memory {backend} cannot fetch the model it finds texts with: {error}") from None
+        raise RecipeError(f"BFCL: the memory {backend} cannot download its embedding model: {error}") from None
     return getattr(module, f"MemoryAPI_{backend}")()
 
 
-def instructions_of_memory(backend: str, scenario: str, memory: Any, *, asks: bool) -> str:
-    """The system message, word for word: whom the agent serves, what its memory is, and what that holds.
+def memory_instructions(backend: str, scenario: str, memory: Any, *, asks: bool) -> str:
+    """Return the system message, verbatim: the agent's role, and its memory.
 
     Args:
-        asks: Whether a question is to be answered in the benchmark's form.
+        asks: Append the answer format of the benchmark.
     """
     prompts = importlib.import_module("bfcl_eval.constants.default_prompts")
     kind = "UNIFIED" if backend == "rec_sum" else "CORE_ARCHIVAL"
     template: str = getattr(prompts, f"MEMORY_BACKEND_INSTRUCTION_{kind}")
-    said = template.format(
+    text = template.format(
         scenario_setting=prompts.MEMORY_AGENT_SETTINGS[scenario], memory_content=memory._dump_core_memory_to_context()
     )
     form = prompts.ADDITIONAL_SYSTEM_PROMPT_FOR_AGENTIC_RESPONSE_FORMAT
-    return f"{said}\n\n{form}" if asks else said
+    return f"{text}\n\n{form}" if asks else text

@@ -1,5 +1,4 @@
-"""How many games are open, threads and processes alive? Counted where they are made and let go, for tests and
-people."""
+"""Counters of open games, threads and worker processes, for tests and diagnosis."""
 
 from __future__ import annotations
 
@@ -8,27 +7,27 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class HostCounts:
-    """All of this process."""
+    """Counters of this process."""
 
     open_games: int = 0
-    """Begun to be hosted and not closed."""
+    """Number of games that are not closed."""
     threads: int = 0
-    """Alive, idle ones among them."""
+    """Number of live threads, including idle ones."""
     processes: int = 0
-    """Alive, idle ones among them."""
+    """Number of live worker processes, including idle ones."""
     started: int = 0
-    """Processes started so far."""
+    """Number of worker processes started so far."""
     recycled: int = 0
-    """Processes ended because they had served as many episodes as one may."""
+    """Number of worker processes ended after their maximum number of episodes."""
     killed: int = 0
-    """Processes ended in the middle of a command, which nobody waited for any more."""
+    """Number of worker processes killed during a command whose caller was canceled."""
     abandoned: int = 0
-    """Threads left behind in a command that nobody waits for: those cannot be killed."""
+    """Number of threads left in a command whose caller was canceled; threads cannot be killed."""
 
 
 COUNTS = HostCounts()
 
 
-def host_counts() -> HostCounts:
-    """As they are now."""
+def copy_host_counts() -> HostCounts:
+    """Return a copy of the present counters."""
     return replace(COUNTS)

@@ -1,11 +1,12 @@
-"""One game, wherever it runs: asked by the name of a method, answered or failed.
+"""Hosts of games: execute the methods of one game in the place that its isolation requires.
 
-    object     called where the episode runs
-    thread     called in a thread that is the game's from `begin` to `close`, and another's afterwards
+    object     called in the episode's thread
+    thread     called in a thread that belongs to the game until `close`, and to another game afterwards
     process    called in a worker process; see `workers.py`
 
-Easy to get wrong: a caller who gives up (a deadline passed) leaves a thread in the middle of a call. Such a thread is
-never given to another game. A process is killed.
+Note:
+    A caller that is canceled (a deadline passed) leaves a thread in the middle of a call. Such a thread is never
+    reused. A process is killed.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from typing import Any, Protocol
 from whetstone.environments.hosting.counts import COUNTS
 from whetstone.environments.hosting.workers import ProcessHost
 from whetstone.environments.protocol import Game, Isolation
-from whetstone.tools.threads import answered
+from whetstone.tools.thread_runner import with_result
 
 
 class Host(Protocol):
-    """A game and where it runs."""
+    """A game and its execution."""
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of the game returns or raises.
+        """Call a method of the game; return its result or raise its exception.
 
         Raises:
-            InfrastructureError: What it runs in is gone.
+            InfrastructureError: If the worker process is gone.
         """
         ...
 
     async def close(self) -> None:
-        """Close the game, and let go of where it ran. Twice is as good as once."""
+        """Close the game and release its thread or process; idempotent."""
         ...
 
 
-def host_of(make: Callable[[], Game], isolation: Isolation) -> Host:
-    """A game of its own, in what its isolation asks for."""
+def create_host(make: Callable[[], Game], isolation: Isolation) -> Host:
+    """Return a host for a new game, by its isolation."""
     if isolation == "process":
         return ProcessHost(make)
     return ThreadHost(make) if isolation == "thread" else ObjectHost(make)
 
 
 class ObjectHost:
-    """In the episode's own thread."""
+    """Runs a game in the episode's thread."""
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.game: Game | None = make()
@@ -65,7 +66,7 @@ class ObjectHost:
 
 
 class _Thread:
-    """A thread that does one call after the other."""
+    """A thread that executes calls in order."""
 
     def __init__(self) -> None:
         self.inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -77,23 +78,23 @@ class _Thread:
             work()
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it returns or raises there."""
-        work, future = answered(lambda: function(*arguments))
+        """Execute a function in the thread; return its result or raise its exception."""
+        work, future = with_result(lambda: function(*arguments))
         self.inbox.put(work)
         return await future
 
     def end(self) -> None:
-        """No more calls after those it was given."""
+        """End the thread after the calls that it already has."""
         self.inbox.put(None)
         COUNTS.threads -= 1
 
 
 _idle: list[_Thread] = []
-_MOST_IDLE = 64
+_MAX_IDLE = 64
 
 
 class ThreadHost:
-    """In a thread that is the game's alone as long as it is open."""
+    """Runs a game in a thread that no other game uses until it is closed."""
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.make = make
@@ -104,9 +105,9 @@ class ThreadHost:
     async def ask(self, method: str, *arguments: Any) -> Any:
         """See `Host`."""
         if self.thread is None:
-            raise RuntimeError("a closed game was asked")
+            raise RuntimeError("the game is closed")
         try:
-            return await self.thread.call(self._asked, method, arguments)
+            return await self.thread.call(self._call_game, method, arguments)
         except asyncio.CancelledError:
             self._abandon()
             raise
@@ -118,28 +119,31 @@ class ThreadHost:
             return
         COUNTS.open_games -= 1
         try:
-            await thread.call(self._closed)
+            await thread.call(self._close_game)
         finally:
-            if len(_idle) < _MOST_IDLE:
+            if len(_idle) < _MAX_IDLE:
                 _idle.append(thread)
             else:
                 thread.end()
 
-    def _asked(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def _call_game(self, method: str, arguments: tuple[Any, ...]) -> Any:
         if self.game is None:
             self.game = self.make()
         return getattr(self.game, method)(*arguments)
 
-    def _closed(self) -> None:
+    def _close_game(self) -> None:
         game, self.game = self.game, None
         if game is not None:
             game.close()
 
     def _abandon(self) -> None:
-        """The thread is in the middle of something: when that is over it closes the game and ends."""
+        """Release a thread that is in the middle of a call.
+
+        Afterwards it closes the game and ends.
+        """
         thread, self.thread = self.thread, None
         if thread is not None:
             COUNTS.open_games -= 1
             COUNTS.abandoned += 1
-            thread.inbox.put(self._closed)
+            thread.inbox.put(self._close_game)
             thread.end()

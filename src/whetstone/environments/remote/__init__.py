@@ -1,1 +1,1 @@
-"""Environments behind an address: ours, served for others, and the servers others have."""
+"""Environments on servers: the server and client of Whetstone, and clients of other projects' servers."""

@@ -1,11 +1,11 @@
-"""A client of OpenEnv's environment servers, over the socket that keeps a session.
+"""Client of OpenEnv's environment servers, over the WebSocket that holds a session.
 
-Their plain HTTP routes make a new environment for each request, so state lives only on the socket. What an action is
-the server's schema says: an object of the environment's own fields, one of which a command is put into; or the call of
-a tool, and then the server's tools are those on offer.
+Their HTTP routes create a new environment for each request, so only the socket has state. The server's schema defines
+an action: either an object with the environment's fields, one of which receives the command, or a tool call; in the
+second case the server's tools are available.
 
-Easy to get wrong: an error behind an action is mostly the agent's, and never voids an episode where it is
-(`openenv_session.py` tells).
+Note:
+    An error after an action is usually the agent's, and then never voids the episode (see `openenv_session.py`).
 
 Source: OpenEnv's WebSocket messages: `reset`, `step`, `state`, `mcp`, `close` → `observation`, `error`.
 """
@@ -17,33 +17,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import Message, ToolCall, ToolSpec, tool_result, user
-from whetstone.environments.commands import Actions, answered, arguments_of, command_of, tool_of, why_none
-from whetstone.environments.dependencies import package
+from whetstone.environments.dependencies import require_package
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import Asking, Refused, UnknownThere, flag_of, reward_of
+from whetstone.environments.remote.http_client import JsonHttpClient, NotFoundError, Refused, parse_flag, parse_reward
 from whetstone.environments.remote.openenv_session import OpenEnvSession
+from whetstone.environments.text_actions import (
+    Actions,
+    command_result,
+    command_tool,
+    describe_parse_failure,
+    parse_command,
+    parse_or_none,
+)
 from whetstone.errors import EpisodeError, InfrastructureError, did_you_mean
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 
 _OUTCOMES = {"invalid_args": "invalid_arguments", "tool_not_found": "unknown_tool", "timeout": "timeout"}
 
 
 class OpenEnv:
-    """One session of a server. Ends: as the environment does; where it has tools, with an action without a call, too.
+    """One session of a server. Ends: as the environment does; if it has tools, also with an action without a call.
 
     Args:
         url: URL of the server, `http://…` or `ws://…`.
-        field: The field of an action that a command is put into; empty: the one the server's schema requires.
+        field: Field of an action that receives the command; empty: the one that the server's schema requires.
         observation_field: Field of an observation that the policy reads; empty: the whole observation, as JSON.
         actions: Commands as a call of `act`, or as text. A text that is a JSON object is the action.
         full_text: Use the full text of a message as the command, as for code; false: its last line. In both cases the
             text between the last `<action>` and `</action>` has priority.
         success_at: Minimum reward of a success, at any turn.
-        seconds: How long one answer may take, and how long a server that is full is waited for.
+        seconds: Timeout of one answer, and of the wait for a server that is full, in seconds.
     """
 
-    needs = (package("websockets", "openenv"),)
+    needs = (require_package("websockets", "openenv"),)
 
     def __init__(
         self,
@@ -60,46 +67,46 @@ class OpenEnv:
         secure = scheme in ("https", "wss")
         self._session = OpenEnvSession(f"{'wss' if secure else 'ws'}://{rest}/ws", seconds=seconds)
         self.url = self._session.url
-        self._asking = Asking(f"{'https' if secure else 'http'}://{rest}", seconds=seconds)
+        self._asking = JsonHttpClient(f"{'https' if secure else 'http'}://{rest}", seconds=seconds)
         self.field, self.observation_field, self.actions, self.full_text = field, observation_field, actions, full_text
         self.success_at = success_at
-        self.specs: tuple[ToolSpec, ...] = (tool_of(()),) if actions == "call" else ()
+        self.specs: tuple[ToolSpec, ...] = (command_tool(()),) if actions == "call" else ()
         self._fields: dict[str, Mapping[str, Any]] | None = None
         self._required: tuple[str, ...] = ()
         self._tools: dict[str, ToolSpec] = {}
         self._reward, self._reached, self._over = 0.0, False, True
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Begin; what else the environment's reset takes is under `reset` in the task's private data."""
+        """Start an episode, with the fields under `reset` in the task's private data."""
         if self._fields is None:
             await self._read_schema()
-        said = await self._session.begin({"seed": seed % 2**31, **task.private.get("reset", {})})
-        self._reward, self._reached, self._over = 0.0, False, flag_of(said.get("done"), self.url)
-        self._tools = await self._listed() if self._calls_tools else {}
-        shown = self._written(said)
-        text = f"{task.prompt}\n{shown}" if task.prompt and shown else task.prompt or shown
+        answer = await self._session.begin({"seed": seed % 2**31, **task.private.get("reset", {})})
+        self._reward, self._reached, self._over = 0.0, False, parse_flag(answer.get("done"), self.url)
+        self._tools = await self._list_tools() if self._calls_tools else {}
+        observation = self._observation_text(answer)
+        text = f"{task.prompt}\n{observation}" if task.prompt and observation else task.prompt or observation
         return Observation((user(text),), tuple(self._tools.values()) or self.specs)
 
     async def step(self, action: Message) -> StepResult:
-        """One action."""
-        if self._over or not self._session.under_way:
-            raise EpisodeError("a step outside an episode; reset begins another")
+        """Execute one action."""
+        if self._over or not self._session.is_running:
+            raise EpisodeError("a step outside an episode; call reset first")
         if self._tools:
-            return await self._called(action)
-        command = command_of(action, self.actions, whole=self.full_text, one_line=False)
+            return await self._execute_calls(action)
+        command = parse_command(action, self.actions, multiline=self.full_text, one_line=False)
         sent = None if command is None else self._action(command)
         if not isinstance(sent, Mapping):
-            return _not_taken(action, sent or self._why_none(action))
+            return _refuse_action(action, sent or self._describe_failure(action))
         try:
-            said = await self._stepped(sent)
+            result = await self._send_action(sent)
         except Refused as refused:
-            answer, calls = answered(action, f"error: {refused}", understood=False)
+            answer, calls = command_result(action, f"error: {refused}", understood=False)
             return StepResult(Observation(answer), terminated=self._over, calls=calls)
-        answer, calls = answered(action, self._written(said))
-        return StepResult(Observation(answer), reward=said.get("reward"), terminated=self._over, calls=calls)
+        answer, calls = command_result(action, self._observation_text(result))
+        return StepResult(Observation(answer), reward=result.get("reward"), terminated=self._over, calls=calls)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Whether a reward was enough, and the last one, from 0 to 1."""
+        """Return whether the required reward was reached, and the last reward, from 0 to 1."""
         score = 1.0 if self._reached else max(0.0, min(1.0, self._reward))
         return {"success": self._reached, "score": score}
 
@@ -111,124 +118,131 @@ class OpenEnv:
         finally:
             await self._asking.close()
 
-    # ------------------------------------------------------------ what the server takes
+    # ------------------------------------------------------------ actions of the server
 
     async def _read_schema(self) -> None:
-        """The fields of an action; none where the server has no `/schema`."""
+        """Read the fields of an action; none if the server has no `/schema`."""
         try:
-            said = await self._asking.ask("GET", "/schema")
-        except UnknownThere:  # a server of before it was there
-            said = {}
-        action = said.get("action") if isinstance(said, Mapping) else None
+            schema = await self._asking.ask("GET", "/schema")
+        except NotFoundError:  # an older server
+            schema = {}
+        action = schema.get("action") if isinstance(schema, Mapping) else None
         fields = action.get("properties") if isinstance(action, Mapping) else None
         if fields is not None and not isinstance(fields, Mapping):
-            raise InfrastructureError(f"{self._asking.url}/schema: its `action` is no schema: {str(action)[:80]}")
+            raise InfrastructureError(f"{self._asking.url}/schema: `action` is not a schema: {str(action)[:80]}")
         self._fields = {name: field for name, field in (fields or {}).items() if isinstance(field, Mapping)}
         required = action.get("required") if isinstance(action, Mapping) else None
         self._required = tuple(name for name in required if name in self._fields) if isinstance(required, list) else ()
 
     @property
     def _calls_tools(self) -> bool:
-        """Whether an action is the call of a tool: of that type, or of none."""
+        """Return whether an action is a tool call."""
         fields = dict(self._fields or {})
         fields.pop("metadata", None)
         return self._fields != {} and (not fields or fields.get("type", {}).get("const") == "call_tool")
 
-    async def _listed(self) -> dict[str, ToolSpec]:
-        said = await self._session.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
-        result = said.get("result")
+    async def _list_tools(self) -> dict[str, ToolSpec]:
+        answer = await self._session.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        result = answer.get("result")
         tools = result.get("tools") if isinstance(result, Mapping) else None
         if not isinstance(tools, list) or not all(isinstance(tool, Mapping) and tool.get("name") for tool in tools):
-            raise InfrastructureError(f"{self.url}: its tools cannot be read: {str(said.get('error') or said)[:120]}")
+            raise InfrastructureError(
+                f"{self.url}: the list of tools is invalid: {str(answer.get('error') or answer)[:120]}"
+            )
         return {spec.name: spec for spec in map(_spec, tools)}
 
     def _action(self, command: str) -> Mapping[str, Any] | str:
-        """What a command is to the server; or why it is nothing."""
-        given = arguments_of(command)
-        if given:
-            return given
+        """Return the server's action of a command; or the reason why it has none."""
+        fields = parse_or_none(command)
+        if fields:
+            return fields
         field = self.field or (self._required[0] if len(self._required) == 1 else "")
         if not field and self._required:
             return f"give the action as a JSON object with {', '.join(self._required)}"
         return {field or "message": command}
 
-    def _why_none(self, action: Message) -> str:
+    def _describe_failure(self, action: Message) -> str:
         if action.malformed:
-            return plain("; ".join(action.malformed))
+            return sanitize_text("; ".join(action.malformed))
         if len(action.tool_calls) > 1:
             return f"{len(action.tool_calls)} calls in one turn, 1 allowed; none was made"
-        return why_none(action, self.actions, whole=self.full_text)
+        return describe_parse_failure(action, self.actions, multiline=self.full_text)
 
-    # ------------------------------------------------------------ what is done there
+    # ------------------------------------------------------------ execution
 
-    async def _called(self, action: Message) -> StepResult:
-        """The calls of an action, one behind another; without any, the action is the answer."""
+    async def _execute_calls(self, action: Message) -> StepResult:
+        """Execute the calls of an action in order.
+
+        An action without calls is the final answer.
+        """
         if action.malformed:
-            return _not_taken(action, self._why_none(action))
+            return _refuse_action(action, self._describe_failure(action))
         if not action.tool_calls:
             self._over = True
             return StepResult(Observation(()), terminated=True)
         answers, records, rewards = [], [], []
         for call in action.tool_calls:
-            text, outcome, reward = await self._tool_called(call)
-            answers.append(tool_result(plain(text), call_id=call.id or None))
-            records.append(CallRecord(plain(call.name[:200]), outcome, 0.0))
+            text, outcome, reward = await self._execute_call(call)
+            answers.append(tool_result(sanitize_text(text), call_id=call.id or None))
+            records.append(CallRecord(sanitize_text(call.name[:200]), outcome, 0.0))
             rewards += [] if reward is None else [reward]
         reward = sum(rewards) if rewards else None
         return StepResult(Observation(tuple(answers)), reward=reward, terminated=self._over, calls=tuple(records))
 
-    async def _tool_called(self, call: ToolCall) -> tuple[str, str, float | None]:
-        """(what comes back, how it went, what it was worth)"""
+    async def _execute_call(self, call: ToolCall) -> tuple[str, str, float | None]:
+        """Return the text, the outcome and the reward of a call."""
         if self._over:
             return "error: the episode was over, the call was not made", "too_many_calls", None
         if call.name not in self._tools:
-            name = plain(call.name[:100])
+            name = sanitize_text(call.name[:100])
             return f'error: there is no tool "{name}"{did_you_mean(name, self._tools)}', "unknown_tool", None
-        given = arguments_of(call.arguments)
-        if given is None:
+        arguments = parse_or_none(call.arguments)
+        if arguments is None:
             return "error: the arguments are no JSON object", "invalid_arguments", None
         try:
-            said = await self._stepped({"type": "call_tool", "tool_name": call.name, "arguments": given})
+            answer = await self._send_action({"type": "call_tool", "tool_name": call.name, "arguments": arguments})
         except Refused as refused:
             return f"error: {refused}", "tool_error", None
-        text, outcome = _tool_said(said.get("observation"))
+        text, outcome = _parse_tool_result(answer.get("observation"))
         if outcome == "transport_error":
             raise InfrastructureError(f"{self.url}: {text[:200]}")
-        return text, outcome, said.get("reward")
+        return text, outcome, answer.get("reward")
 
-    async def _stepped(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What an action led to; its reward is a number or none.
+    async def _send_action(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the result of an action; its reward is a number or None.
 
         Raises:
-            Refused: The server would not, and is still there.
+            Refused: If the server refuses the action and is still available.
         """
         try:
-            said = await self._session.ask("step", action)
+            answer = await self._session.ask("step", action)
         except Refused:
-            self._over = not self._session.under_way
+            self._over = not self._session.is_running
             raise
-        self._over = flag_of(said.get("done"), self.url)
-        reward = said.get("reward")
+        self._over = parse_flag(answer.get("done"), self.url)
+        reward = answer.get("reward")
         if reward is not None:
-            self._reward = reward_of(reward, self.url)
+            self._reward = parse_reward(reward, self.url)
             self._reached = self._reached or self._reward >= self.success_at
-        return {**said, "reward": None if reward is None else self._reward}
+        return {**answer, "reward": None if reward is None else self._reward}
 
-    def _written(self, said: Mapping[str, Any]) -> str:
-        observation = said.get("observation") or ""  # an empty one shows nothing
+    def _observation_text(self, answer: Mapping[str, Any]) -> str:
+        observation = answer.get("observation") or ""  # an empty one shows nothing
         if self.observation_field and isinstance(observation, Mapping):
-            return plain(str(observation.get(self.observation_field, "")))
-        return plain(observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False))
+            return sanitize_text(str(observation.get(self.observation_field, "")))
+        return sanitize_text(
+            observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False)
+        )
 
 
-def _not_taken(action: Message, why: str) -> StepResult:
-    """An action that says nothing the server could be asked."""
+def _refuse_action(action: Message, why: str) -> StepResult:
+    """Return the result of an action that cannot be sent to the server."""
     if action.malformed:
-        told = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
-        return StepResult(Observation(told), calls=tuple(CallRecord("", "malformed_call", 0.0) for _ in told))
+        messages = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
+        return StepResult(Observation(messages), calls=tuple(CallRecord("", "malformed_call", 0.0) for _ in messages))
     if not action.tool_calls:
         return StepResult(Observation((user(f"{why[0].upper()}{why[1:]}."),)))
-    calls = tuple(CallRecord(plain(call.name[:200]), "invalid_arguments", 0.0) for call in action.tool_calls)
+    calls = tuple(CallRecord(sanitize_text(call.name[:200]), "invalid_arguments", 0.0) for call in action.tool_calls)
     return StepResult(
         Observation((tool_result(f"error: {why}", call_id=action.tool_calls[0].id or None),)), calls=calls
     )
@@ -237,14 +251,14 @@ def _not_taken(action: Message, why: str) -> StepResult:
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:
     parameters = tool.get("input_schema") or tool.get("inputSchema")
     return ToolSpec(
-        plain(str(tool["name"])),
-        plain(str(tool.get("description") or "")),
+        sanitize_text(str(tool["name"])),
+        sanitize_text(str(tool.get("description") or "")),
         parameters if isinstance(parameters, Mapping) else {"type": "object", "properties": {}},
     )
 
 
-def _tool_said(observation: Any) -> tuple[str, str]:
-    """(a tool's answer as text, how the call went)"""
+def _parse_tool_result(observation: Any) -> tuple[str, str]:
+    """Return a tool's result as text, and the outcome of the call."""
     if not isinstance(observation, Mapping):
         return str(observation), "ok"
     error, result = observation.get("error"), observation.get("result")

@@ -1,7 +1,8 @@
-"""Environments of the package `verifiers`: the tasks, tools and rewards of an installed taskset, without an endpoint.
+"""Environments of the package `verifiers`: tasks, tools and rewards of an installed taskset, without an endpoint.
 
-The package runs in a process of its own, in the Python that has it (`verifiers_bridge.py`); the agent is ours. What
-needs the package's own harness or a model at an address (judges, several agents, containers) is refused in a line.
+The package runs in a separate process, in a Python that has it (`verifiers_bridge.py`); the agent loop is Whetstone's.
+A taskset that needs the package's harness or a model at an endpoint (judges, several agents, containers) is refused
+with a one-line error.
 
 Source: Prime Intellect's verifiers, 0.4.
 """
@@ -21,36 +22,36 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whetstone.chat import Message, ToolSpec, tool_result
-from whetstone.environments.commands import arguments_of
-from whetstone.environments.hosting.workers import same_hashes
+from whetstone.environments.hosting.workers import fixed_hash_variables
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import reward_of
+from whetstone.environments.remote.http_client import parse_reward
+from whetstone.environments.text_actions import parse_or_none
 from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError, did_you_mean
-from whetstone.tasks.listed import ListedTasks
+from whetstone.tasks.finite_source import ListedTasks
 from whetstone.tasks.splits import split_unless_all
-from whetstone.tools.plain_text import plain
+from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 
 _BRIDGE = Path(__file__).with_name("verifiers_bridge.py")
-_MOST_BYTES = 1 << 26
-"""Of one answer."""
+_MAX_BYTES = 1 << 26
+"""Maximum bytes of one answer."""
 
 
 class Verifiers:
     """One task of a taskset. Ends: terminated on an action without a call.
 
     Args:
-        taskset: Its id, as it is installed.
-        python: The interpreter that has `verifiers` and the taskset; empty: this one.
-        options: The taskset's configuration, by its own names.
-        runtime: `subprocess`: hooks and rewards that ask for a runtime get a folder of this machine, where what they
-            run is not confined; empty: such a taskset is refused.
-        max_tasks: Tasks that are read of it; tasksets may have no end.
-        success_at: The reward from which the episode is a success.
-        seconds: How long one answer may take, the taskset's loading among them.
+        taskset: Id of the installed taskset.
+        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        options: Configuration of the taskset, with its field names.
+        runtime: `subprocess`: hooks and rewards that ask for a runtime get a folder of this machine, and their programs
+            are not sandboxed; empty: such a taskset is refused.
+        max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
+        success_at: Minimum reward of a success.
+        seconds: Timeout of one request in seconds, including the loading of the taskset.
 
     Raises:
-        RecipeError: There is no such interpreter.
+        RecipeError: If the interpreter does not exist.
     """
 
     def __init__(
@@ -72,34 +73,37 @@ class Verifiers:
         self._tools: dict[str, ToolSpec] = {}
 
     def check(self) -> None:
-        """See that the interpreter has the package.
+        """Check that the interpreter has the package.
 
         Raises:
-            RecipeError: It has not.
+            RecipeError: If it does not.
         """
         check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Begin the task there.
+        """Start the task in the process.
 
         Raises:
-            TaskError: It is none of the taskset, or needs what is not at hand.
+            TaskError: If the taskset has no such task, or lacks a requirement.
         """
-        await self._leave()
-        self._bridge, self._episode = bridge_of(self._command, self.seconds), uuid.uuid4().hex
+        await self._end_episode()
+        self._bridge, self._episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
         if "index" not in task.private or "key" not in task.private:
-            raise TaskError(f"task {task.id}: no task of a verifiers taskset; its tasks are `source: verifiers`")
+            raise TaskError(f"task {task.id}: not a task of a verifiers taskset; set tasks.source: verifiers")
         place = {"index": task.private["index"], "key": task.private["key"]}
-        said = await self._bridge.ask("begin", self._episode, seconds=self.seconds, **place)
-        messages = tuple(map(Message.from_openai, said["messages"]))
+        answer = await self._bridge.ask("begin", self._episode, seconds=self.seconds, **place)
+        messages = tuple(map(Message.from_openai, answer["messages"]))
         self._tools = {
-            tool["name"]: ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in said["tools"]
+            tool["name"]: ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in answer["tools"]
         }
-        self._transcript = list(said["messages"])
+        self._transcript = list(answer["messages"])
         return Observation(messages, tuple(self._tools.values()))
 
     async def step(self, action: Message) -> StepResult:
-        """Each call by its tool; an action without one is the answer, unless it tried to be a call."""
+        """Execute the calls of an action; an action without calls is the answer.
+
+        A malformed call is not an answer.
+        """
         if self._bridge is None:
             raise EpisodeError("a step before the first reset")
         calls = [
@@ -108,66 +112,71 @@ class Verifiers:
         ]
         self._transcript.append({"role": "assistant", "content": action.text or None, "tool_calls": calls or None})
         if action.malformed:
-            told = tuple(tool_result(f"error: {plain(what)}") for what in action.malformed)
-            self._transcript += [{"role": "user", "content": message.text} for message in told]
-            return StepResult(Observation(told), calls=tuple(CallRecord("", "malformed_call", 0.0) for _ in told))
+            messages = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
+            self._transcript += [{"role": "user", "content": message.text} for message in messages]
+            return StepResult(
+                Observation(messages), calls=tuple(CallRecord("", "malformed_call", 0.0) for _ in messages)
+            )
         if not action.tool_calls:
             return StepResult(Observation(()), terminated=True)
         answers, records = [], []
-        for call, made in zip(action.tool_calls, calls, strict=True):
-            text, outcome = await self._called(call.name, call.arguments)
-            self._transcript.append({"role": "tool", "tool_call_id": made["id"], "name": call.name, "content": text})
+        for call, record in zip(action.tool_calls, calls, strict=True):
+            text, outcome = await self._execute_call(call.name, call.arguments)
+            self._transcript.append({"role": "tool", "tool_call_id": record["id"], "name": call.name, "content": text})
             answers.append(tool_result(text, call_id=call.id or None))
-            records.append(CallRecord(plain(call.name[:200]), outcome, 0.0))
+            records.append(CallRecord(sanitize_text(call.name[:200]), outcome, 0.0))
         return StepResult(Observation(tuple(answers)), calls=tuple(records))
 
     async def verdict(self) -> Mapping[str, Any]:
-        """The sum of its weighted rewards, and each reward and metric by its name."""
+        """Return the sum of the weighted rewards, and each reward and metric by its name."""
         assert self._bridge is not None
-        said = await self._bridge.ask("score", self._episode, seconds=self.seconds, messages=self._transcript)
-        reward = reward_of(said["reward"], "verifiers")
+        answer = await self._bridge.ask("score", self._episode, seconds=self.seconds, messages=self._transcript)
+        reward = parse_reward(answer["reward"], "verifiers")
         done = {"success": reward >= self.success_at, "score": max(0.0, min(1.0, reward)), "reward": reward}
-        return {**{name: reward_of(part, f"verifiers: {name}") for name, part in said["parts"].items()}, **done}
+        return {**{name: parse_reward(part, f"verifiers: {name}") for name, part in answer["parts"].items()}, **done}
 
     async def close(self) -> None:
-        """End the task there; the process stays for the next."""
-        await self._leave()
+        """End the task in the process; the process stays for the next."""
+        await self._end_episode()
 
-    async def _leave(self) -> None:
+    async def _end_episode(self) -> None:
         bridge, self._bridge = self._bridge, None
-        if bridge is not None and not bridge.over:
+        if bridge is not None and not bridge.has_ended:
             try:
                 await bridge.ask("end", self._episode, seconds=self.seconds)
             except InfrastructureError:
-                return  # it has ended with all it had
+                return  # the process ended, and its episodes with it
 
-    async def _called(self, name: str, arguments: str) -> tuple[str, str]:
-        """(what comes back, how it went)"""
+    async def _execute_call(self, name: str, arguments: str) -> tuple[str, str]:
+        """Return the text and the outcome of a call."""
         if name not in self._tools:
-            shown = plain(name[:100])
-            return f'error: there is no tool "{shown}"{did_you_mean(shown, self._tools)}', "unknown_tool"
-        given = arguments_of(arguments)
-        if given is None:
+            readable_name = sanitize_text(name[:100])
+            return (
+                f'error: there is no tool "{readable_name}"{did_you_mean(readable_name, self._tools)}',
+                "unknown_tool",
+            )
+        parsed = parse_or_none(arguments)
+        if parsed is None:
             return "error: the arguments are no JSON object", "invalid_arguments"
         assert self._bridge is not None
-        said = await self._bridge.ask("call", self._episode, seconds=self.seconds, name=name, arguments=given)
-        text = plain(str(said["text"]))
-        return (f"error: {text}", "tool_error") if said["failed"] else (text, "ok")
+        answer = await self._bridge.ask("call", self._episode, seconds=self.seconds, name=name, arguments=parsed)
+        text = sanitize_text(str(answer["text"]))
+        return (f"error: {text}", "tool_error") if answer["failed"] else (text, "ok")
 
 
 class VerifiersTasks(ListedTasks):
-    """The tasks of a taskset; what they are judged by stays with it.
+    """The tasks of a taskset; the data for their rewards stay in its process.
 
     Args:
-        taskset: As of the environment, as are `python`, `options`, `runtime` and `max_tasks`.
-        env: As of the environment `verifiers_harness`, where that plays them; `{}` there, too.
-        seed: The order in which training tasks come.
+        taskset: See the environment, as for `python`, `options`, `runtime` and `max_tasks`.
+        env: See the environment `verifiers_harness`, if it plays the tasks; `{}` if it has no configuration.
+        seed: Determines the order of training tasks.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, and trains on the same.
-        seconds: How long loading may take.
+        seconds: Timeout of loading in seconds.
 
     Raises:
-        TaskError: The taskset cannot be loaded, or needs what is not at hand.
-        RecipeError: There is no such interpreter.
+        TaskError: If the taskset cannot be loaded, or lacks a requirement.
+        RecipeError: If the interpreter does not exist.
     """
 
     def __init__(
@@ -185,47 +194,47 @@ class VerifiersTasks(ListedTasks):
     ) -> None:
         command = bridge_command(taskset, python, options, runtime, max_tasks, tasks=True, env=env)
         try:
-            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False, env=same_hashes())
+            ran = subprocess.run(command, capture_output=True, timeout=seconds, check=False, env=fixed_hash_variables())
         except subprocess.TimeoutExpired:
             raise TaskError(f"verifiers: {taskset} was not loaded within {seconds:g} s") from None
-        said = _first(ran.stdout, ran.stderr.decode(errors="replace"), taskset)
+        answer = _parse_first_line(ran.stdout, ran.stderr.decode(errors="replace"), taskset)
         tasks = [
             Task(row["id"], row["prompt"], {"index": index, "key": row["key"]})
-            for index, row in enumerate(said["tasks"])
+            for index, row in enumerate(answer["tasks"])
         ]
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=taskset), seed=seed)
 
 
 class Bridge:
-    """A process with a taskset, of one event loop; many ask at once.
+    """A process with a taskset, for one event loop and many concurrent requests.
 
     Args:
-        seconds: How long it may take to load.
+        seconds: Timeout of loading in seconds.
     """
 
     def __init__(self, command: list[str], seconds: float) -> None:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ready: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
         self._last = 0
-        self._life = asyncio.create_task(self._lived(command, seconds))
+        self._life = asyncio.create_task(self._run_process(command, seconds))
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended."""
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
         return self._life.done()
 
-    async def ask(self, what: str, episode: str, *, seconds: float, **given: Any) -> Any:
-        """What it says.
+    async def ask(self, what: str, episode: str, *, seconds: float, **fields: Any) -> Any:
+        """Send a request and return its result.
 
         Raises:
-            InfrastructureError: It is gone, takes too long, or something in it failed.
-            TaskError: It refuses the task.
+            InfrastructureError: If the process is gone, too slow, or failed.
+            TaskError: If it refuses the task.
         """
         process = await asyncio.shield(self._ready)
         self._last += 1
         number, answer = self._last, asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        line = json.dumps({"number": number, "do": what, "episode": episode, **given})
+        line = json.dumps({"number": number, "do": what, "episode": episode, **fields})
         try:
             assert process.stdin is not None
             process.stdin.write(f"{line}\n".encode())
@@ -235,64 +244,64 @@ class Bridge:
         except TimeoutError:
             raise InfrastructureError(f"verifiers: `{what}` was not answered within {seconds:g} s") from None
         except OSError as error:
-            raise InfrastructureError(f"verifiers: the process is gone: {error}") from None
+            raise InfrastructureError(f"verifiers: the process ended: {error}") from None
         finally:
             self._waiting.pop(number, None)
         if not answer.done():
             raise InfrastructureError(f"verifiers: the process ended in `{what}`")
-        said = answer.result()
-        if "error" in said:
-            text = " ".join(str(said["error"]).split())[:300]
-            raise (TaskError if said.get("refused") else InfrastructureError)(f"verifiers: {what}: {text}")
-        return said["said"]
+        reply = answer.result()
+        if "error" in reply:
+            text = " ".join(str(reply["error"]).split())[:300]
+            raise (TaskError if reply.get("refused") else InfrastructureError)(f"verifiers: {what}: {text}")
+        return reply["said"]
 
-    async def _lived(self, command: list[str], seconds: float) -> None:
+    async def _run_process(self, command: list[str], seconds: float) -> None:
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                limit=_MOST_BYTES,
-                env=same_hashes(),
+                limit=_MAX_BYTES,
+                env=fixed_hash_variables(),
             )
             assert process.stdout is not None
             async with asyncio.timeout(seconds):
                 first = await process.stdout.readline()
-            _first(first, "", command[-1])
+            _parse_first_line(first, "", command[-1])
             self._ready.set_result(process)
             while line := await process.stdout.readline():
-                said = json.loads(line)
-                waiting = self._waiting.get(said["number"])
+                reply = json.loads(line)
+                waiting = self._waiting.get(reply["number"])
                 if waiting is not None and not waiting.done():
-                    waiting.set_result(said)
+                    waiting.set_result(reply)
         except TimeoutError:
-            self._failed(InfrastructureError(f"verifiers: not loaded within {seconds:g} s"))
+            self._fail(InfrastructureError(f"verifiers: not loaded within {seconds:g} s"))
         except (OSError, ValueError, KeyError) as error:
-            self._failed(InfrastructureError(f"verifiers: {type(error).__name__}: {error}"))
+            self._fail(InfrastructureError(f"verifiers: {type(error).__name__}: {error}"))
         except TaskError as error:
-            self._failed(error)
+            self._fail(error)
         finally:
             if process is not None and process.returncode is None:
                 process.kill()
                 await process.wait()
 
-    def _failed(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._ready.done():
             self._ready.set_exception(error)
-            self._ready.exception()  # whoever waits is told
+            self._ready.exception()  # waiting requests raise it
 
 
 _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Bridge]] = weakref.WeakKeyDictionary()
 
 
-def bridge_of(command: list[str], seconds: float) -> Bridge:
-    """The process of a taskset in the running loop; started anew where it has ended."""
-    here = _bridges.setdefault(asyncio.get_running_loop(), {})
+def get_bridge(command: list[str], seconds: float) -> Bridge:
+    """Return the process of a taskset in the running loop; restart it if it has ended."""
+    bridges = _bridges.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(command)
-    if key not in here or here[key].over:
-        here[key] = Bridge(command, seconds)
-    return here[key]
+    if key not in bridges or bridges[key].has_ended:
+        bridges[key] = Bridge(command, seconds)
+    return bridges[key]
 
 
 def bridge_command(
@@ -305,17 +314,17 @@ def bridge_command(
     tasks: bool = False,
     env: dict[str, Any] | None = None,
 ) -> list[str]:
-    """What starts the process of a taskset.
+    """Return the command that starts the process of a taskset.
 
     Args:
-        tasks: Whether it says its tasks, and ends.
-        env: The configuration of the environment that plays it, where it is not played from here.
+        tasks: Print the tasks and exit.
+        env: Configuration of the environment, if the package plays it with its harness.
     """
-    found = shutil.which(python) if python else sys.executable
-    if found is None:
+    interpreter = shutil.which(python) if python else sys.executable
+    if interpreter is None:
         brings = "python -m venv verifiers && verifiers/bin/pip install verifiers"
-        raise RecipeError(f"verifiers: there is no interpreter {python}: {brings}, and `python: verifiers/bin/python`")
-    asked = {
+        raise RecipeError(f"verifiers: no interpreter {python}: {brings}, and set `python: verifiers/bin/python`")
+    options_json = {
         "taskset": taskset,
         "options": options or {},
         "most": max_tasks,
@@ -323,35 +332,42 @@ def bridge_command(
         "tasks": tasks,
         "env": env,
     }
-    return [found, "-P", str(_BRIDGE), json.dumps(asked)]  # -P: beside it stands a `verifiers` that is ours
+    return [
+        interpreter,
+        "-P",
+        str(_BRIDGE),
+        json.dumps(options_json),
+    ]  # -P: the script's folder has another module `verifiers`
 
 
 @functools.cache
 def check_interpreter(python: str) -> None:
-    """See that an interpreter has the package `verifiers`.
+    """Check that an interpreter has the package `verifiers`.
 
     Raises:
-        RecipeError: It has not; the message has the command.
+        RecipeError: If it does not; the message has the command.
     """
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
     if subprocess.run([python, "-P", "-c", look], capture_output=True, timeout=60).returncode:
-        raise RecipeError(f"verifiers: {python} has no package verifiers: {python} -m pip install verifiers")
+        raise RecipeError(
+            f"verifiers: {python}: the package verifiers is not installed: {python} -m pip install verifiers"
+        )
 
 
-def _first(line: bytes, complaints: str, what: str) -> dict[str, Any]:
-    """What the process says first.
+def _parse_first_line(line: bytes, complaints: str, what: str) -> dict[str, Any]:
+    """Return the first line of the process.
 
     Raises:
-        TaskError: It could not load the taskset.
+        TaskError: If the taskset could not be loaded.
     """
     try:
-        said = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         last = complaints.strip().rpartition("\n")[2][:200]
-        raise TaskError(f"verifiers: {what[:200]}: the process said nothing; {last}") from None
-    if "error" in said:
-        text = str(said["error"])
+        raise TaskError(f"verifiers: {what[:200]}: the process printed no answer; {last}") from None
+    if "error" in answer:
+        text = str(answer["error"])
         brings = "; pip install verifiers brings the package, `python` names another interpreter"
         lacks = text.startswith("ModuleNotFoundError") and "'verifiers" in text
         raise TaskError(f"verifiers: {text[:300]}{brings if lacks else ''}")
-    return dict(said)
+    return dict(answer)

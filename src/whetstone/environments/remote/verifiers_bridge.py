@@ -1,10 +1,11 @@
-"""Runs where the package `verifiers` is: its tasksets, tools and rewards, asked in lines of JSON over standard streams.
+"""Program that runs in the Python of the package `verifiers`: serves tasksets, tools and rewards as lines of JSON.
 
-A program of its own that imports nothing of ours, so that the package may live in another environment than Whetstone,
-with other versions of what both need. `verifiers.py` asks it.
+It imports nothing of Whetstone, so that the package can be installed in another environment, with other versions of
+shared dependencies. `verifiers.py` starts it and sends requests over the standard streams.
 
-Easy to get wrong: whatever an environment prints would stand among the answers. So the stream they go to is put aside
-first, and what is printed goes where complaints go.
+Note:
+    Output that an environment prints would corrupt the answers. The answers therefore go to a duplicate of standard
+    output, and everything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from pydantic import TypeAdapter
 
 
 class Refused(Exception):
-    """This cannot be played here; one line says why."""
+    """The task cannot be played here; the message is the reason."""
 
 
-class World:
+class TasksetHost:
     """A taskset.
 
     Args:
-        taskset: Its id, as it is installed.
+        taskset: Id of the installed taskset.
         options: Its configuration.
-        most: Tasks that are read of it.
-        runtime: `subprocess`: what asks for a runtime gets a folder of this machine; empty: it is refused.
+        most: Maximum number of tasks that are read.
+        runtime: `subprocess`: components that ask for a runtime get a folder of this machine; empty: they are refused.
     """
 
     def __init__(self, taskset: str, options: dict[str, Any], most: int, runtime: str) -> None:
@@ -40,7 +41,7 @@ class World:
 
         env = environment_class(taskset)
         if env is not SingleAgentEnv:
-            raise Refused(f"{env.__name__} plays its agents itself, against an endpoint; serve one and record it")
+            raise Refused(f"{env.__name__} runs its agents itself; use the environment verifiers_harness")
         config = taskset_config_type(taskset).model_validate({**options, "id": taskset})
         self.taskset = load_taskset(config)
         self.tasks = list(itertools.islice(iter(self.taskset), most))
@@ -57,38 +58,38 @@ class World:
         if task.NEEDS_CONTAINER:
             raise Refused("its tasks need a container, which only its own harness starts")
         if task.config.judges:
-            raise Refused("its rewards ask a judge at an endpoint; leave `judges` out of its `task` options")
+            raise Refused("its rewards call a judge at an endpoint; remove `judges` from its `task` options")
         hooks = [fn for kind in ("metric", "reward") for fn in task.hooks(kind)]
         takes = [fn.__name__ for fn in hooks if "runtime" in inspect.signature(fn).parameters]
         takes += [name for name in ("setup", "finalize") if getattr(type(task), name) is not getattr(Task, name)]
         if takes and not self.runtime:
             raise Refused(
-                f"{', '.join(takes)} ask for a runtime; `runtime: subprocess` gives them this machine, unconfined"
+                f"{', '.join(takes)} require a runtime; `runtime: subprocess` runs them on this machine, not sandboxed"
             )
 
-    async def answer(self, asked: dict[str, Any]) -> Any:
-        """What comes of one question."""
-        if asked["do"] == "begin":
-            task = self.tasks[asked["index"]] if asked["index"] < len(self.tasks) else None
-            if task is None or task.key != asked["key"]:
-                raise Refused(f"task {asked['index']} is another one than when tasks were read")
-            episode = self.episodes[asked["episode"]] = Episode(task, self.runtime)
+    async def answer(self, request: dict[str, Any]) -> Any:
+        """Return the result of one request."""
+        if request["do"] == "begin":
+            task = self.tasks[request["index"]] if request["index"] < len(self.tasks) else None
+            if task is None or task.key != request["key"]:
+                raise Refused(f"task {request['index']} has changed since the tasks were read")
+            episode = self.episodes[request["episode"]] = Episode(task, self.runtime)
             return await episode.begin(self.shared)
-        episode = self.episodes[asked["episode"]]
-        if asked["do"] == "call":
-            return await episode.call(asked["name"], asked["arguments"])
-        if asked["do"] == "score":
-            return await episode.score(asked["messages"])
-        await self.episodes.pop(asked["episode"]).end()
+        episode = self.episodes[request["episode"]]
+        if request["do"] == "call":
+            return await episode.call(request["name"], request["arguments"])
+        if request["do"] == "score":
+            return await episode.score(request["messages"])
+        await self.episodes.pop(request["episode"]).end()
         return None
 
 
-class Played:
-    """A taskset that its own environment and harness play, against an address.
+class HarnessTaskset:
+    """A taskset that the package's environment and harness play, against an endpoint.
 
     Args:
-        env: The configuration of the environment, by its own names; roles that name no runtime run on this machine.
-        others: As of `World`.
+        env: Configuration of the environment, with its field names; roles that name no runtime run on this machine.
+        others: See `TasksetHost`.
     """
 
     def __init__(self, taskset: str, options: dict[str, Any], most: int, runtime: str, env: dict[str, Any]) -> None:
@@ -109,28 +110,28 @@ class Played:
             loaded = self.env._harnesses[name]
             if loaded.EXECUTES_CODE and getattr(config, name).runtime.type == "subprocess" and not runtime:
                 raise Refused(
-                    f"the harness {harness.id} runs what the model says; `runtime: subprocess` lets it do so on this "
-                    f"machine, unconfined, `env: {{{name}: {{runtime: …}}}}` elsewhere"
+                    f"the harness {harness.id} executes code of the model; `runtime: subprocess` runs it on this "
+                    f"machine, not sandboxed, `env: {{{name}: {{runtime: …}}}}` elsewhere"
                 )
         self.playing: dict[str, asyncio.Task[Any]] = {}
 
-    async def answer(self, asked: dict[str, Any]) -> Any:
-        """What comes of one question: an episode's end, or that it is given up."""
-        if asked["do"] == "end":
-            playing = self.playing.get(asked["episode"])
+    async def answer(self, request: dict[str, Any]) -> Any:
+        """Return the result of one request: play an episode, or cancel one."""
+        if request["do"] == "end":
+            playing = self.playing.get(request["episode"])
             if playing is not None:
                 playing.cancel()
             return None
-        task = self.tasks[asked["index"]] if asked["index"] < len(self.tasks) else None
-        if task is None or task.key != asked["key"]:
-            raise Refused(f"task {asked['index']} is another one than when tasks were read")
-        playing = self.playing[asked["episode"]] = asyncio.ensure_future(self._play(task, asked["base_url"]))
+        task = self.tasks[request["index"]] if request["index"] < len(self.tasks) else None
+        if task is None or task.key != request["key"]:
+            raise Refused(f"task {request['index']} has changed since the tasks were read")
+        playing = self.playing[request["episode"]] = asyncio.ensure_future(self._play(task, request["base_url"]))
         try:
             return await playing
         except asyncio.CancelledError:
             return {"failed": "given up"}
         finally:
-            del self.playing[asked["episode"]]
+            del self.playing[request["episode"]]
 
     async def _play(self, task: Any, base_url: str) -> dict[str, Any]:
         from verifiers.v1.clients import EvalClientConfig, ModelContext
@@ -140,19 +141,21 @@ class Played:
         errors = [error for one in (episode, *episode.traces) for error in one.errors]
         if not episode.ok and errors:
             return {"failed": " ".join(str(errors[-1].message).split())[:500]}
-        ours = [trace for trace in episode.traces if trace.agent.trainable]
-        if not ours:
+        trainable = [trace for trace in episode.traces if trace.agent.trainable]
+        if not trainable:
             return {"failed": "no trace of it is trainable"}
         parts: dict[str, float] = {}
-        for trace in ours:
+        for trace in trainable:
             rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
             values = {**{name: value for name, value in trace.metrics.items() if value is not None}, **rewards}
-            parts |= values if len(ours) == 1 else {f"{trace.agent.name}_{n}": value for n, value in values.items()}
-        return {"reward": sum(trace.reward for trace in ours) / len(ours), "parts": parts}
+            parts |= (
+                values if len(trainable) == 1 else {f"{trace.agent.name}_{n}": value for n, value in values.items()}
+            )
+        return {"reward": sum(trace.reward for trace in trainable) / len(trainable), "parts": parts}
 
 
 class Episode:
-    """One task under way."""
+    """One running task."""
 
     def __init__(self, task: Any, runtime: str) -> None:
         from verifiers.v1.configs.agent import AgentConfig
@@ -167,7 +170,7 @@ class Episode:
         self._servers: dict[str, tuple[Any, str]] = {}
 
     async def begin(self, shared: list[Any]) -> dict[str, Any]:
-        """The opening messages and the tools."""
+        """Return the initial messages and the tools."""
         from mcp.server.mcpserver import MCPServer
         from verifiers.v1.utils.decorators import invoke
 
@@ -179,8 +182,8 @@ class Episode:
             await invoke(self.task.setup, {"trace": self.trace, "runtime": self._runtime})
         tools = []
         for toolset in (*type(self.task).toolsets(self.task.config), *shared):
-            # its state is the trace's, which is at hand here: nothing has to be fetched from elsewhere
-            toolset._pull_state, toolset._push_state = self._state, _nothing
+            # its state is that of the trace in this process, so nothing is fetched
+            toolset._pull_state, toolset._push_state = self._state, _ignore_state
             await toolset.setup()
             if toolset not in shared:
                 await toolset.setup_task(self.task.data)
@@ -194,25 +197,27 @@ class Episode:
                     {"name": name, "description": tool.description or "", "parameters": written["inputSchema"]}
                 )
         prompt = self.task.data.prompt
-        said = [] if prompt is None else [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        messages = [one if isinstance(one, dict) else one.model_dump(mode="json") for one in said]
+        prompt_messages = (
+            [] if prompt is None else [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        )
+        messages = [one if isinstance(one, dict) else one.model_dump(mode="json") for one in prompt_messages]
         if self.task.data.system_prompt:
             messages.insert(0, {"role": "system", "content": self.task.data.system_prompt})
         return {"messages": messages, "tools": tools}
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a tool says, and whether that is an error."""
+        """Return the text of a tool's result, and whether it is an error."""
         server, own = self._servers[name]
         try:
-            said = await server.call_tool(own, arguments)
-        except Exception as error:  # a tool's, which the model may have brought about
+            result = await server.call_tool(own, arguments)
+        except Exception as error:  # an error of a tool, which the model may have caused
             return {"text": f"{type(error).__name__}: {error}", "failed": True}
-        content = said.model_dump(mode="json", by_alias=False)
+        content = result.model_dump(mode="json", by_alias=False)
         texts = [part["text"] for part in content["content"] if part["type"] == "text"]
         return {"text": "\n".join(texts), "failed": bool(content["is_error"])}
 
     async def score(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """The rewards of a conversation, each by its name."""
+        """Return the rewards of a conversation, each by its name."""
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import ModelCall
         from verifiers.v1.types import Message
@@ -236,7 +241,7 @@ class Episode:
         return {"reward": self.trace.reward, "parts": {**metrics, **rewards}}
 
     async def end(self) -> None:
-        """Let go of what it holds."""
+        """Stop the runtime."""
         if self._runtime is not None:
             await self._runtime.stop()
 
@@ -244,61 +249,65 @@ class Episode:
         return self.trace.state
 
 
-async def _nothing(before: bytes) -> None:
+async def _ignore_state(before: bytes) -> None:
     pass
 
 
-def _listed(tasks: list[Any]) -> list[dict[str, Any]]:
-    """Every task: what it is called, what makes it itself, and what it asks."""
+def _list_tasks(tasks: list[Any]) -> list[dict[str, Any]]:
+    """Return the id, the key and the prompt of every task."""
     return [
         {"id": str(task.data.id or task.data.name or index), "key": task.key, "prompt": task.data.prompt_text}
         for index, task in enumerate(tasks)
     ]
 
 
-async def _serve(world: World | Played, answers: Any) -> None:
-    if isinstance(world, Played):
+async def _serve(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
+    if isinstance(world, HarnessTaskset):
         async with world.env.serving():
-            world.env._interception = None  # one for each run instead: the shared one keeps a client for each address
+            world.env._interception = None  # one per run instead: the shared one keeps a client per address
             await _answer(world, answers)
     else:
         await _answer(world, answers)
 
 
-async def _answer(world: World | Played, answers: Any) -> None:
+async def _answer(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    under_way = set()
+    running = set()
 
-    async def one(asked: dict[str, Any]) -> None:
+    async def one(request: dict[str, Any]) -> None:
         try:
-            said: dict[str, Any] = {"said": await world.answer(asked)}
-        except Exception as error:  # whatever an environment raises is its own failure, told by name
+            reply: dict[str, Any] = {"said": await world.answer(request)}
+        except Exception as error:  # any exception of an environment is reported by name
             cause = error.__cause__ or error
             text = str(error) if isinstance(error, Refused) else f"{type(cause).__name__}: {cause}"
-            said = {"error": text, "refused": isinstance(error, Refused)}
-        print(json.dumps({"number": asked["number"], **said}), file=answers, flush=True)
+            reply = {"error": text, "refused": isinstance(error, Refused)}
+        print(json.dumps({"number": request["number"], **reply}), file=answers, flush=True)
 
     while line := await reader.readline():
         task = asyncio.create_task(one(json.loads(line)))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
+        running.add(task)
+        task.add_done_callback(running.discard)
 
 
 def main() -> None:
-    """Read what is asked for from the command line, and answer until nobody asks."""
+    """Load the taskset of the command line and answer requests until EOF."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    asked = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     try:
-        given = (asked["taskset"], asked["options"], asked["most"], asked["runtime"])
-        world = World(*given) if asked.get("env") is None else Played(*given, asked["env"])
+        arguments = (options["taskset"], options["options"], options["most"], options["runtime"])
+        world = TasksetHost(*arguments) if options.get("env") is None else HarnessTaskset(*arguments, options["env"])
     except Exception as error:
         text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
         print(json.dumps({"error": " ".join(text.split())}), file=answers, flush=True)
         return
-    print(json.dumps({"tasks": _listed(world.tasks) if asked["tasks"] else len(world.tasks)}), file=answers, flush=True)
-    if not asked["tasks"]:
+    print(
+        json.dumps({"tasks": _list_tasks(world.tasks) if options["tasks"] else len(world.tasks)}),
+        file=answers,
+        flush=True,
+    )
+    if not options["tasks"]:
         asyncio.run(_serve(world, answers))
 
 

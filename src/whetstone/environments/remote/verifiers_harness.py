@@ -1,11 +1,12 @@
-"""Environments of the package `verifiers` that play their agents themselves: their harness asks at an address.
+"""Environments of the package `verifiers` that run their own agents: their harness calls the policy at an endpoint.
 
     environment: {name: verifiers_harness, taskset: …}      tasks: {source: verifiers, taskset: …, env: {}}
 
-What the harness asks becomes the episode, as of any agent of others (`agent.py`); what the environment's rewards come
-to is its verdict. The package runs in a process of its own, one for all episodes (`verifiers_bridge.py`).
+The requests of the harness are the episode, as for any external agent (`agent.py`); the rewards of the environment are
+its verdict. The package runs in a separate process, one for all episodes (`verifiers_bridge.py`).
 
-Easy to get wrong: an episode that is given up here still runs there, so it is told to end.
+Note:
+    An episode that is canceled here would continue in the process, so the process receives a request to end it.
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from whetstone.chat import Message
-from whetstone.environments.agent import Agent
+from whetstone.environments.external_agent import Agent
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import reward_of
-from whetstone.environments.remote.verifiers import bridge_command, bridge_of, check_interpreter
+from whetstone.environments.remote.http_client import parse_reward
+from whetstone.environments.remote.verifiers import bridge_command, check_interpreter, get_bridge
 from whetstone.errors import InfrastructureError, TaskError
 from whetstone.trajectory import Task
 
 _NO_LIMIT = 86_400.0
-"""An episode's own deadline ends it before."""
+"""Seconds; the deadline of the episode ends it earlier."""
 
 
 class VerifiersHarness:
-    """One episode of an environment of `verifiers`. Ends: terminated when that is over there.
+    """One episode of an environment of `verifiers`. Ends: terminated when the environment ends it.
 
     Args:
-        taskset: Its id, as it is installed.
-        python: The interpreter that has `verifiers` and the taskset; empty: this one.
-        options: The taskset's configuration, by its own names.
-        env: The configuration of the environment, by its own names: `{agent: {harness: {id: null}, max_turns: 8}}`.
-            Every role asks this policy, unless it has a client of its own.
-        runtime: `subprocess`: a harness that runs what the model says does so on this machine, unconfined; empty: such
-            a one is refused where it has no other runtime.
-        max_tasks: Tasks that are read of it; tasksets may have no end.
-        success_at: The reward from which the episode is a success.
-        seconds: How long loading may take.
-        crash: As of `agent`: what becomes of an episode that fails there.
+        taskset: Id of the installed taskset.
+        python: Interpreter that has `verifiers` and the taskset; empty: this one.
+        options: Configuration of the taskset, with its field names.
+        env: Configuration of the environment, with its field names:
+            `{agent: {harness: {id: null}, max_turns: 8}}`. Every role calls this policy, unless it has another client.
+        runtime: `subprocess`: a harness that executes the model's code does so on this machine, not sandboxed; empty:
+            such a harness is refused if it has no other runtime.
+        max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
+        success_at: Minimum reward of a success.
+        seconds: Timeout of loading in seconds.
+        crash: Result of an episode that fails there; see `agent`.
 
     Raises:
-        RecipeError: There is no such interpreter.
+        RecipeError: If the interpreter does not exist.
     """
 
     needs = Agent.needs
@@ -64,48 +65,51 @@ class VerifiersHarness:
     ) -> None:
         self._command = bridge_command(taskset, python, options, runtime, max_tasks, env=env or {})
         self.success_at, self.seconds = success_at, seconds
-        self._agent = Agent(function=self._played, crash=crash)
+        self._agent = Agent(function=self._play, crash=crash)
         self._place: dict[str, Any] = {}
 
     def check(self) -> None:
-        """See `Verifiers.check`."""
+        """Check that the interpreter has the package; see `Verifiers.check`."""
         check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Begin the task there.
+        """Start the task in the process.
 
         Raises:
-            TaskError: It is none of the taskset.
-            InfrastructureError: The process failed.
-            EpisodeError: The harness asked nothing.
+            TaskError: If the taskset has no such task.
+            InfrastructureError: If the process failed.
+            EpisodeError: If the harness sent no request.
         """
         if "index" not in task.private or "key" not in task.private:
-            raise TaskError(f"task {task.id}: no task of a verifiers taskset; its tasks are `source: verifiers`")
+            raise TaskError(f"task {task.id}: not a task of a verifiers taskset; set tasks.source: verifiers")
         self._place = {"index": task.private["index"], "key": task.private["key"]}
         return await self._agent.reset(task, seed=seed)
 
     async def step(self, action: Message) -> StepResult:
-        """The answer to what the harness asked; what it asks next."""
+        """Answer the request of the harness; return its next request."""
         return await self._agent.step(action)
 
     def verdict(self) -> Mapping[str, Any]:
-        """The reward, and each reward and metric by its name; what failed where something did."""
+        """Return the reward, and each reward and metric by its name.
+
+        The error if the episode failed.
+        """
         return self._agent.verdict()
 
     async def close(self) -> None:
-        """End the task there; the process stays for the next."""
+        """End the task in the process; the process stays for the next."""
         await self._agent.close()
 
-    async def _played(self, base_url: str) -> dict[str, Any]:
-        bridge, episode = bridge_of(self._command, self.seconds), uuid.uuid4().hex
+    async def _play(self, base_url: str) -> dict[str, Any]:
+        bridge, episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
         try:
-            said = await bridge.ask("play", episode, seconds=_NO_LIMIT, base_url=base_url, **self._place)
+            result = await bridge.ask("play", episode, seconds=_NO_LIMIT, base_url=base_url, **self._place)
         except BaseException:
-            with contextlib.suppress(InfrastructureError, TaskError):  # it has ended with all it had
+            with contextlib.suppress(InfrastructureError, TaskError):  # the process ended, and its episodes with it
                 await bridge.ask("end", episode, seconds=self.seconds)
             raise
-        if "failed" in said:
-            return {"failed": str(said["failed"]), "success": False, "score": 0.0}
-        reward = reward_of(said["reward"], "verifiers")
+        if "failed" in result:
+            return {"failed": str(result["failed"]), "success": False, "score": 0.0}
+        reward = parse_reward(result["reward"], "verifiers")
         done = {"success": reward >= self.success_at, "score": max(0.0, min(1.0, reward)), "reward": reward}
-        return {**{name: reward_of(part, f"verifiers: {name}") for name, part in said["parts"].items()}, **done}
+        return {**{name: parse_reward(part, f"verifiers: {name}") for name, part in result["parts"].items()}, **done}

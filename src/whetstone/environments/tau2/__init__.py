@@ -2,28 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.environments.tau2.airline import AirlineDesk
-    from whetstone.environments.tau2.caller import Caller, told
-    from whetstone.environments.tau2.desk import Desk, wanted_differences
-    from whetstone.environments.tau2.retail import RetailDesk
-    from whetstone.environments.tau2.tasks import AirlineTasks, RetailTasks, TelecomTasks, task_of
-    from whetstone.environments.tau2.telecom import TelecomDesk
+    from whetstone.environments.tau2.airline import AirlineDesk as AirlineDesk
+    from whetstone.environments.tau2.user_simulator import Caller as Caller, instruction_text as instruction_text
+    from whetstone.environments.tau2.domain import Desk as Desk, wanted_differences as wanted_differences
+    from whetstone.environments.tau2.retail import RetailDesk as RetailDesk
+    from whetstone.environments.tau2.tau2_tasks import (
+        AirlineTasks as AirlineTasks,
+        RetailTasks as RetailTasks,
+        TelecomTasks as TelecomTasks,
+        parse_task as parse_task,
+    )
+    from whetstone.environments.tau2.telecom import TelecomDesk as TelecomDesk
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "AirlineDesk",
-    "AirlineTasks",
-    "Caller",
-    "Desk",
-    "RetailDesk",
-    "RetailTasks",
-    "TelecomDesk",
-    "TelecomTasks",
-    "task_of",
-    "told",
-    "wanted_differences",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,7 +1,8 @@
-"""The agent's tools in the airline domain of tau2-bench: names, arguments and effects are its own, the code is ours.
+"""Tools of the agent in the airline domain of tau2-bench, with its names, arguments and effects; own implementation.
 
-Easy to get wrong: what changes nothing. A cancelled reservation gives no seats back, changed flights take none, and a
-booking takes them; a certificate is gone once it has paid, whatever was left on it.
+Note:
+    Some changes have no side effects, as in the original: a canceled reservation returns no seats, and changed flights
+    take none, but a booking takes seats. A certificate is gone once it has paid, whatever amount remained.
 
 Source: tau2-bench, arXiv:2506.07982; tau-bench, arXiv:2406.12045.
 """
@@ -13,8 +14,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from whetstone.environments.tau2.desk import Desk
-from whetstone.environments.tau2.store import written
+from whetstone.environments.tau2.database import format_entity
+from whetstone.environments.tau2.domain import Desk
 from whetstone.errors import ToolError
 
 Cabin = Literal["business", "economy", "basic_economy"]
@@ -22,7 +23,7 @@ _NOW = "2024-05-15T15:00:00"
 _NEW_RESERVATIONS = ("HATHAT", "HATHAU", "HATHAV")
 _NEW_CERTIFICATES = ("certificate_3221322", "certificate_3221323", "certificate_3221324")
 _INSURANCE, _BAG = 30, 50
-"""Dollars for each passenger, and for each bag that is not free."""
+"""Dollars per passenger, and per bag that is not free."""
 _AIRPORTS = {
     "SFO": "San Francisco", "JFK": "New York", "LAX": "Los Angeles", "ORD": "Chicago", "DFW": "Dallas",
     "DEN": "Denver", "SEA": "Seattle", "ATL": "Atlanta", "MIA": "Miami", "BOS": "Boston", "PHX": "Phoenix",
@@ -54,7 +55,7 @@ class Payment(TypedDict):
 
 
 class AirlineDesk(Desk):
-    """Fourteen tools over flights, users and reservations; each episode changes a database of its own.
+    """Fourteen tools over flights, users and reservations; each episode changes a separate database.
 
     Args:
         path: The folder with `db.json`.
@@ -70,7 +71,7 @@ class AirlineDesk(Desk):
         Args:
             reservation_id: The reservation, such as 8JX2WO.
         """
-        return written(self.store.look("reservations", reservation_id))
+        return format_entity(self.store.read_entity("reservations", reservation_id))
 
     def get_user_details(self, user_id: str) -> str:
         """The details of a user, with the reservations.
@@ -78,7 +79,7 @@ class AirlineDesk(Desk):
         Args:
             user_id: The user, such as sara_doe_496.
         """
-        return written(self.store.look("users", user_id))
+        return format_entity(self.store.read_entity("users", user_id))
 
     def get_flight_status(self, flight_number: str, date: str) -> str:
         """The status of a flight on a day.
@@ -91,7 +92,7 @@ class AirlineDesk(Desk):
 
     def list_all_airports(self) -> str:
         """All airports: their IATA codes and cities."""
-        return written([{"iata": code, "city": city} for code, city in _AIRPORTS.items()])
+        return format_entity([{"iata": code, "city": city} for code, city in _AIRPORTS.items()])
 
     def search_direct_flight(self, origin: str, destination: str, date: str) -> str:
         """Direct flights between two airports on a day.
@@ -101,7 +102,7 @@ class AirlineDesk(Desk):
             destination: The airport, such as LAX.
             date: The day, such as 2024-05-01.
         """
-        return written(self._direct(date, origin, destination))
+        return format_entity(self._direct(date, origin, destination))
 
     def search_onestop_flight(self, origin: str, destination: str, date: str) -> str:
         """Pairs of flights between two airports, with one stop.
@@ -111,13 +112,13 @@ class AirlineDesk(Desk):
             destination: The airport, such as LAX.
             date: The day of the first, such as 2024-05-01.
         """
-        found = []
+        pairs = []
         for first in self._direct(date, origin):
             arrival = first["scheduled_arrival_time_est"]
             day = f"2024-05-{int(date[-2:]) + 1}" if "+1" in arrival else date
             for second in self._direct(day, first["destination"], destination, leaves_after=arrival):
-                found.append([{**first, "date": date}, {**second, "date": day}])
-        return written(found)
+                pairs.append([{**first, "date": date}, {**second, "date": day}])
+        return format_entity(pairs)
 
     # ------------------------------------------------------------ writing
 
@@ -150,7 +151,7 @@ class AirlineDesk(Desk):
             nonfree_baggages: Bags that are paid for.
             insurance: Whether there is travel insurance.
         """
-        user, id = self.store.look("users", user_id), self._new_reservation()
+        user, id = self.store.read_entity("users", user_id), self._new_reservation()
         legs, due = self._new_legs(flights, cabin, len(passengers))
         due += (_INSURANCE * len(passengers) if insurance == "yes" else 0) + _BAG * nonfree_baggages
         for payment in payment_methods:
@@ -162,7 +163,7 @@ class AirlineDesk(Desk):
         paid = sum(payment["amount"] for payment in payment_methods)
         if paid != due:
             raise ToolError(f"payment amount does not add up, total price is {due}, but paid {paid}")
-        user = self.store.change("users", user_id)
+        user = self.store.edit_entity("users", user_id)
         for payment in payment_methods:
             method = user["payment_methods"][payment["payment_id"]]
             if method["source"] == "gift_card":
@@ -170,18 +171,18 @@ class AirlineDesk(Desk):
             elif method["source"] == "certificate":
                 del user["payment_methods"][payment["payment_id"]]
         for leg in legs:
-            day = self.store.change("flights", leg["flight_number"])["dates"][leg["date"]]
+            day = self.store.edit_entity("flights", leg["flight_number"])["dates"][leg["date"]]
             day["available_seats"][cabin] -= len(passengers)
         reservation = {
             "reservation_id": id, "user_id": user_id, "origin": origin, "destination": destination,
-            "flight_type": flight_type, "cabin": cabin, "flights": legs, "passengers": _people(passengers),
+            "flight_type": flight_type, "cabin": cabin, "flights": legs, "passengers": _passenger_rows(passengers),
             "payment_history": [{"payment_id": p["payment_id"], "amount": p["amount"]} for p in payment_methods],
             "created_at": _NOW, "total_baggages": total_baggages, "nonfree_baggages": nonfree_baggages,
             "insurance": insurance,
         }  # fmt: skip
         self.store.add("reservations", id, reservation)
         user["reservations"].append(id)
-        return written(reservation)
+        return format_entity(reservation)
 
     def cancel_reservation(self, reservation_id: str) -> str:
         """Cancel a whole reservation; what was paid is refunded.
@@ -189,11 +190,11 @@ class AirlineDesk(Desk):
         Args:
             reservation_id: The reservation, such as ZFA04Y.
         """
-        reservation = self.store.change("reservations", reservation_id)
+        reservation = self.store.edit_entity("reservations", reservation_id)
         history = reservation["payment_history"]
         history += [{"payment_id": paid["payment_id"], "amount": -paid["amount"]} for paid in history]
         reservation["status"] = "cancelled"
-        return written(reservation)
+        return format_entity(reservation)
 
     def send_certificate(self, user_id: str, amount: int) -> str:
         """Send a certificate to a user. Be careful!
@@ -202,11 +203,11 @@ class AirlineDesk(Desk):
             user_id: The user, such as sara_doe_496.
             amount: Dollars.
         """
-        methods = self.store.look("users", user_id)["payment_methods"]
+        methods = self.store.read_entity("users", user_id)["payment_methods"]
         id = next((id for id in _NEW_CERTIFICATES if id not in methods), None)
         if id is None:
             raise ToolError("too many certificates")
-        methods = self.store.change("users", user_id)["payment_methods"]
+        methods = self.store.edit_entity("users", user_id)["payment_methods"]
         methods[id] = {"source": "certificate", "id": id, "amount": amount}
         return f"Certificate {id} added to user {user_id} with amount {amount}."
 
@@ -221,11 +222,11 @@ class AirlineDesk(Desk):
             nonfree_baggages: Of them, bags that are paid for.
             payment_id: A payment method of the user's profile.
         """
-        before = self.store.look("reservations", reservation_id)["nonfree_baggages"]
+        before = self.store.read_entity("reservations", reservation_id)["nonfree_baggages"]
         self._pay(reservation_id, payment_id, _BAG * max(0, nonfree_baggages - before))
-        reservation = self.store.change("reservations", reservation_id)
+        reservation = self.store.edit_entity("reservations", reservation_id)
         reservation["total_baggages"], reservation["nonfree_baggages"] = total_baggages, nonfree_baggages
-        return written(reservation)
+        return format_entity(reservation)
 
     def update_reservation_flights(
         self, reservation_id: str, cabin: Cabin, flights: list[FlightOnDay], payment_id: str
@@ -238,18 +239,18 @@ class AirlineDesk(Desk):
             flights: All flights of the reservation from now on, those that stay among them.
             payment_id: A payment method of the user's profile.
         """
-        reservation = self.store.look("reservations", reservation_id)
+        reservation = self.store.read_entity("reservations", reservation_id)
         size = len(reservation["passengers"])
         legs: list[dict[str, Any]] = []
         for flight in flights:
-            kept = [leg for leg in reservation["flights"] if _same_flight(leg, flight)]
-            stays = kept and cabin == reservation["cabin"]
-            legs.append(kept[0] if stays else self._new_legs([flight], cabin, size)[0][0])
+            unchanged = [leg for leg in reservation["flights"] if _same_flight(leg, flight)]
+            stays = unchanged and cabin == reservation["cabin"]
+            legs.append(unchanged[0] if stays else self._new_legs([flight], cabin, size)[0][0])
         due = sum(leg["price"] for leg in legs) - sum(leg["price"] for leg in reservation["flights"])
         self._pay(reservation_id, payment_id, due * size)
-        reservation = self.store.change("reservations", reservation_id)
+        reservation = self.store.edit_entity("reservations", reservation_id)
         reservation["flights"], reservation["cabin"] = legs, cabin
-        return written(reservation)
+        return format_entity(reservation)
 
     def update_reservation_passengers(self, reservation_id: str, passengers: list[Passenger]) -> str:
         """Change who flies; as many as before.
@@ -258,16 +259,16 @@ class AirlineDesk(Desk):
             reservation_id: The reservation, such as ZFA04Y.
             passengers: All passengers from now on.
         """
-        if len(passengers) != len(self.store.look("reservations", reservation_id)["passengers"]):
+        if len(passengers) != len(self.store.read_entity("reservations", reservation_id)["passengers"]):
             raise ToolError("number of passengers does not match")
-        reservation = self.store.change("reservations", reservation_id)
-        reservation["passengers"] = _people(passengers)
-        return written(reservation)
+        reservation = self.store.edit_entity("reservations", reservation_id)
+        reservation["passengers"] = _passenger_rows(passengers)
+        return format_entity(reservation)
 
-    # ------------------------------------------------------------ what the rules are made of
+    # ------------------------------------------------------------ helpers
 
     def _on_day(self, flight_number: str, date: str) -> Mapping[str, Any]:
-        days = self.store.look("flights", flight_number)["dates"]
+        days = self.store.read_entity("flights", flight_number)["dates"]
         if date not in days:
             raise ToolError(f"flight {flight_number} not found on date {date}")
         day: Mapping[str, Any] = days[date]
@@ -276,10 +277,13 @@ class AirlineDesk(Desk):
     def _direct(
         self, date: str, origin: str, destination: str | None = None, *, leaves_after: str = ""
     ) -> list[dict[str, Any]]:
-        """Flights that can be booked; `leaves_after` compares times as they are written, `+1` and all."""
-        found = []
+        """Return the available direct flights.
+
+        `leaves_after` compares times as strings, including `+1`.
+        """
+        matches = []
         for number in self.store.ids("flights"):
-            flight = self.store.look("flights", number)
+            flight = self.store.read_entity("flights", number)
             day = flight["dates"].get(date, {})
             if (
                 flight["origin"] == origin
@@ -287,16 +291,16 @@ class AirlineDesk(Desk):
                 and day.get("status") == "available"
                 and flight["scheduled_departure_time_est"] >= leaves_after
             ):
-                told = {key: value for key, value in flight.items() if key != "dates"}
-                found.append({**told, **day})
-        return found
+                details = {key: value for key, value in flight.items() if key != "dates"}
+                matches.append({**details, **day})
+        return matches
 
     def _new_legs(self, flights: Sequence[FlightOnDay], cabin: Cabin, size: int) -> tuple[list[dict[str, Any]], int]:
-        """The flights as a reservation has them, and what they cost for so many passengers."""
+        """Return the flights as entries of a reservation, and their total price."""
         legs = []
         for flight in flights:
             number, date = flight["flight_number"], flight["date"]
-            day, known = self._on_day(number, date), self.store.look("flights", number)
+            day, known = self._on_day(number, date), self.store.read_entity("flights", number)
             if day["status"] != "available":
                 raise ToolError(f"flight {number} not available on date {date}")
             if cabin not in day["prices"]:
@@ -308,15 +312,15 @@ class AirlineDesk(Desk):
         return legs, sum(leg["price"] for leg in legs) * size
 
     def _new_reservation(self) -> str:
-        id = next((id for id in _NEW_RESERVATIONS if not self.store.has("reservations", id)), None)
+        id = next((id for id in _NEW_RESERVATIONS if not self.store.has_entity("reservations", id)), None)
         if id is None:
             raise ToolError("too many reservations")
         return id
 
     def _pay(self, reservation_id: str, payment_id: str, due: int) -> None:
-        """Pay for a change, or have it refunded, and write it into the reservation's history."""
-        user_id = self.store.look("reservations", reservation_id)["user_id"]
-        method = self.store.look("users", user_id)["payment_methods"].get(payment_id)
+        """Pay or refund a change, and add it to the payment history of the reservation."""
+        user_id = self.store.read_entity("reservations", reservation_id)["user_id"]
+        method = self.store.read_entity("users", user_id)["payment_methods"].get(payment_id)
         if method is None:
             raise ToolError("payment method not found")
         if method["source"] == "certificate":
@@ -324,9 +328,9 @@ class AirlineDesk(Desk):
         if method["source"] == "gift_card":
             if method["amount"] < due:
                 raise ToolError("gift card balance is not enough")
-            self.store.change("users", user_id)["payment_methods"][payment_id]["amount"] -= due
+            self.store.edit_entity("users", user_id)["payment_methods"][payment_id]["amount"] -= due
         if due:
-            history = self.store.change("reservations", reservation_id)["payment_history"]
+            history = self.store.edit_entity("reservations", reservation_id)["payment_history"]
             history.append({"payment_id": payment_id, "amount": due})
 
 
@@ -334,5 +338,5 @@ def _same_flight(leg: Mapping[str, Any], flight: FlightOnDay) -> bool:
     return (leg["flight_number"], leg["date"]) == (flight["flight_number"], flight["date"])
 
 
-def _people(passengers: Sequence[Passenger]) -> list[dict[str, str]]:
+def _passenger_rows(passengers: Sequence[Passenger]) -> list[dict[str, str]]:
     return [{"first_name": one["first_name"], "last_name": one["last_name"], "dob": one["dob"]} for one in passengers]

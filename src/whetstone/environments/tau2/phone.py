@@ -1,8 +1,9 @@
-"""The customer's phone in the telecom domain of tau2-bench: names, arguments and effects are its own, the code is ours.
+"""The customer's phone in the telecom domain of tau2-bench, with its names, arguments and effects; own implementation.
 
-Easy to get wrong: when a switch takes effect. What the phone is connected to changes with a search for a network, and
-only some switches begin one; settings of the access point come back with the next restart; a connection that was made
-slow stays slow when it is made again.
+Note:
+    Settings take effect at different times. The connection changes with a network search, and only some switches start
+    one. The settings of the access point are reset at the next restart. A connection that was made slow stays slow when
+    it is re-established.
 
 Source: tau2-bench, arXiv:2506.07982.
 """
@@ -21,23 +22,23 @@ from whetstone.errors import RecipeError, ToolError
 Mode = Literal["4g_5g_preferred", "4g_only", "3g_only", "2g_only"]
 _SEARCHED = {"4g_5g_preferred": "5G", "4g_only": "4G", "3g_only": "3G", "2g_only": "2G"}
 _SIGNAL = {"none": "none", "2G": "poor", "3G": "fair", "4G": "good", "5G": "excellent"}
-"""How well each network is received where the customer is."""
+"""Signal strength of each network at the customer's location."""
 _BARS = {"none": "no signal", "poor": "1 bar", "fair": "2 bars", "good": "3 bars", "excellent": "4 bars"}
 _MEGABITS = {"none": 0.0, "2G": 0.25, "3G": 3.0, "4G": 55.0, "5G": 275.0}
 _OF_IT = {"none": 0.0, "poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
 _QUALITY = ((1, "very poor"), (5, "poor"), (25, "fair"), (100, "good"), (float("inf"), "excellent"))
-"""Below so many megabits a second a connection is called so."""
+"""Upper bounds in megabits per second, and names, of connection qualities."""
 _SLOW_VPN, _SAVING = 0.1, 0.2
-"""What a bad VPN and the data saver leave of the speed."""
+"""Factors of the speed with a bad VPN, and with the data saver."""
 ACCESS_POINT = {"apn_name": "internet", "mms_apn": "mms", "mmsc_url": "http://mms.carrier.com/mms/wapenc"}
 
 
 @functools.lru_cache(maxsize=4)
 def read_phone(path: str) -> Mapping[str, Any]:
-    """What `user_db.toml` of the domain's folder says of the phone.
+    """Read the phone from `user_db.toml` of the domain's folder.
 
     Raises:
-        RecipeError: There is no such file.
+        RecipeError: If there is no such file.
     """
     file = Path(path) / "user_db.toml"
     if not file.is_file():
@@ -46,38 +47,111 @@ def read_phone(path: str) -> Mapping[str, Any]:
     return device
 
 
-class Phone:
-    """Thirty tools of the customer's: what the phone shows, and its switches.
+class PhoneState:
+    """State of the phone and of its line, and derived values: connection, speed, picture messages.
 
     Args:
-        device: Its settings, as `read_phone` gives them.
+        device: Settings, as `read_phone` returns them.
     """
 
     def __init__(self, device: Mapping[str, Any]) -> None:
         self.device = copy.deepcopy(dict(device))
         self.abroad = False
         self.line_active, self.roaming_allowed, self.data_used_up = True, False, False
-        """What the company's records say of the line."""
+        """State of the line in the company's records."""
         self.bill: dict[str, Any] | None = None
-        """That is asked to be paid: `bill_id`, `amount_due`, `paid`."""
+        """Bill with a payment request: `bill_id`, `amount_due`, `paid`."""
         self.vpn_performance = "excellent"
 
-    # ------------------------------------------------------------ what it shows
+    @property
+    def sim(self) -> str:
+        """Return the state of the SIM card: `active`, `missing`, `locked_pin` or `locked_puk`."""
+        return "missing" if self.device["sim_card_missing"] else str(self.device["sim_card_status"])
+
+    def leave_wifi(self) -> None:
+        """Disconnect from Wi-Fi."""
+        self.device |= {"wifi_connected": False, "wifi_signal_strength": "none"}
+
+    def permissions_of(self, app_name: str) -> dict[str, bool]:
+        """Return the permissions of an app, by name.
+
+        Raises:
+            ToolError: If the app does not exist.
+        """
+        if app_name not in self.device["app_statuses"]:
+            raise ToolError(f"no app {app_name}; there are {', '.join(self.device['app_statuses'])}")
+        permissions: dict[str, bool] = self.device["app_statuses"][app_name]["permissions"]
+        return permissions
+
+    def search(self) -> None:
+        """Search for a network."""
+        d = self.device
+        has_network = (
+            self.sim == "active"
+            and not d["airplane_mode"]
+            and d["active_apn_settings"]["apn_name"] != "broken"
+            and self.line_active
+        )
+        technology = _SEARCHED[d["network_mode_preference"]] if has_network else "none"
+        d["network_connection_status"] = "connected" if has_network else "no_service"
+        d["network_technology_connected"], d["network_signal_strength"] = technology, _SIGNAL[technology]
+
+    def data_works(self) -> bool:
+        """Return whether mobile data works, at any speed."""
+        d = self.device
+        return (
+            not d["airplane_mode"]
+            and d["network_signal_strength"] != "none"
+            and d["network_connection_status"] != "no_service"
+            and (not self.abroad or (d["roaming_enabled"] and self.roaming_allowed))
+            and d["data_enabled"]
+            and not self.data_used_up
+        )
+
+    def speed(self) -> tuple[float | None, str]:
+        """Return the speed of mobile data in megabits per second (None without a connection), and its name."""
+        if not self.data_works():
+            return None, "no connection"
+        d = self.device
+        slowed = _SLOW_VPN if d["vpn_connected"] and self.vpn_performance == "poor" else 1.0
+        slowed *= _SAVING if d["data_saver_mode"] else 1.0
+        received = _OF_IT[d["network_signal_strength"]]
+        speed = round(_MEGABITS[d["network_technology_connected"]] * received * slowed, 2)
+        return speed, next(name for below, name in _QUALITY if speed < below)
+
+    def mms_works(self) -> bool:
+        """Return whether picture messages can be sent."""
+        d = self.device
+        allowed = d["app_statuses"].get("messaging", {}).get("permissions", {})
+        return bool(
+            self.data_works()
+            and d["network_technology_connected"] != "2G"
+            and not (d["wifi_calling_enabled"] and d["wifi_calling_mms_over_wifi"])
+            and d["active_apn_settings"].get("mmsc_url") is not None
+            and allowed.get("storage")
+            and allowed.get("sms")
+        )
+
+
+class Phone(PhoneState):
+    """Tools of the customer: displays and switches of the phone. Its public methods are the tools."""
+
+    # ------------------------------------------------------------ displays
 
     def check_status_bar(self) -> str:
         """Look at the icons at the top of the screen."""
         d = self.device
         if d["airplane_mode"]:
-            shown = ["airplane mode"]
+            icons = ["airplane mode"]
         else:
             technology = d["network_technology_connected"]
             data = d["data_enabled"] and technology != "none"
-            shown = [_BARS[d["network_signal_strength"]], *([technology] if technology != "none" else [])]
-            shown.append("mobile data on" if data else "mobile data off")
-            shown += ["data saver"] if data and d["data_saver_mode"] else []
-        shown += ["wi-fi"] if d["wifi_enabled"] and d["wifi_connected"] else []
-        shown += ["vpn"] if d["vpn_connected"] else []
-        return f"Status bar: {', '.join(shown)}, battery {d['battery_level']} %"
+            icons = [_BARS[d["network_signal_strength"]], *([technology] if technology != "none" else [])]
+            icons.append("mobile data on" if data else "mobile data off")
+            icons += ["data saver"] if data and d["data_saver_mode"] else []
+        icons += ["wi-fi"] if d["wifi_enabled"] and d["wifi_connected"] else []
+        icons += ["vpn"] if d["vpn_connected"] else []
+        return f"Status bar: {', '.join(icons)}, battery {d['battery_level']} %"
 
     def check_network_status(self) -> str:
         """Look at the connection to the mobile network and to Wi-Fi."""
@@ -150,7 +224,7 @@ class Phone:
         Args:
             app_name: Its name, such as messaging.
         """
-        granted = [name for name, allowed in self._permissions(app_name).items() if allowed]
+        granted = [name for name, allowed in self.permissions_of(app_name).items() if allowed]
         return f"{app_name} is allowed: {', '.join(granted) or 'nothing'}"
 
     def can_send_mms(self) -> str:
@@ -163,7 +237,7 @@ class Phone:
             return "There is no payment request."
         return f"Payment request: bill {self.bill['bill_id']}, {self.bill['amount_due']} USD"
 
-    # ------------------------------------------------------------ its switches
+    # ------------------------------------------------------------ switches
 
     def set_network_mode_preference(self, mode: Mode) -> str:
         """Choose which networks the phone prefers.
@@ -182,7 +256,7 @@ class Phone:
         on = self.device["airplane_mode"] = not self.device["airplane_mode"]
         if on:
             self.device["vpn_connected"] = False
-        self._leave_wifi()
+        self.leave_wifi()
         self.search()
         return f"Airplane mode: {_on(on)}\n{self.check_status_bar()}"
 
@@ -230,7 +304,7 @@ class Phone:
         """Turn Wi-Fi on, or off where it is on."""
         if self.device["airplane_mode"]:
             raise ToolError("Wi-Fi cannot be changed in airplane mode")
-        self._leave_wifi()
+        self.leave_wifi()
         return self._toggled("wifi_enabled", "Wi-Fi")
 
     def toggle_wifi_calling(self) -> str:
@@ -254,7 +328,7 @@ class Phone:
             app_name: Its name, such as messaging.
             permission: sms, storage, phone or network.
         """
-        permissions = self._permissions(app_name)
+        permissions = self.permissions_of(app_name)
         if permission.lower() not in permissions:
             raise ToolError(f"no permission {permission}; there are {', '.join(permissions)}")
         permissions[permission.lower()] = True
@@ -274,85 +348,16 @@ class Phone:
         self.bill["paid"] = True
         return f"Bill {self.bill['bill_id']} is paid: {self.bill['amount_due']} USD"
 
-    # ------------------------------------------------------------ what the switches come to; no tools of his
-
-    @property
-    def sim(self) -> str:
-        """`active`, `missing`, `locked_pin` or `locked_puk`."""
-        return "missing" if self.device["sim_card_missing"] else str(self.device["sim_card_status"])
-
-    def _leave_wifi(self) -> None:
-        self.device |= {"wifi_connected": False, "wifi_signal_strength": "none"}
-
-    def _toggled(self, switch: str, said: str, *, search: bool = False) -> str:
+    def _toggled(self, switch: str, label: str, *, search: bool = False) -> str:
         on = self.device[switch] = not self.device[switch]
         if search:
             self.search()
-        return f"{said}: {_on(on)}\n{self.check_status_bar()}"
-
-    def _permissions(self, app_name: str) -> dict[str, bool]:
-        if app_name not in self.device["app_statuses"]:
-            raise ToolError(f"no app {app_name}; there are {', '.join(self.device['app_statuses'])}")
-        permissions: dict[str, bool] = self.device["app_statuses"][app_name]["permissions"]
-        return permissions
-
-    def search(self) -> None:
-        """Look for a network."""
-        d = self.device
-        found = (
-            self.sim == "active"
-            and not d["airplane_mode"]
-            and d["active_apn_settings"]["apn_name"] != "broken"
-            and self.line_active
-        )
-        technology = _SEARCHED[d["network_mode_preference"]] if found else "none"
-        d["network_connection_status"] = "connected" if found else "no_service"
-        d["network_technology_connected"], d["network_signal_strength"] = technology, _SIGNAL[technology]
-
-    def data_works(self) -> bool:
-        """Whether mobile data works, however slowly."""
-        d = self.device
-        return (
-            not d["airplane_mode"]
-            and d["network_signal_strength"] != "none"
-            and d["network_connection_status"] != "no_service"
-            and (not self.abroad or (d["roaming_enabled"] and self.roaming_allowed))
-            and d["data_enabled"]
-            and not self.data_used_up
-        )
-
-    def speed(self) -> tuple[float | None, str]:
-        """Megabits a second of mobile data, none where it does not work; and what that is called."""
-        if not self.data_works():
-            return None, "no connection"
-        d = self.device
-        slowed = _SLOW_VPN if d["vpn_connected"] and self.vpn_performance == "poor" else 1.0
-        slowed *= _SAVING if d["data_saver_mode"] else 1.0
-        received = _OF_IT[d["network_signal_strength"]]
-        speed = round(_MEGABITS[d["network_technology_connected"]] * received * slowed, 2)
-        return speed, next(name for below, name in _QUALITY if speed < below)
-
-    def mms_works(self) -> bool:
-        """Whether picture messages can be sent."""
-        d = self.device
-        allowed = d["app_statuses"].get("messaging", {}).get("permissions", {})
-        return bool(
-            self.data_works()
-            and d["network_technology_connected"] != "2G"
-            and not (d["wifi_calling_enabled"] and d["wifi_calling_mms_over_wifi"])
-            and d["active_apn_settings"].get("mmsc_url") is not None
-            and allowed.get("storage")
-            and allowed.get("sms")
-        )
+        return f"{label}: {_on(on)}\n{self.check_status_bar()}"
 
 
 def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-TOOLS_OF_PHONE = tuple(
-    name
-    for name, method in vars(Phone).items()
-    if callable(method) and not name.startswith("_") and name not in ("search", "data_works", "speed", "mms_works")
-)
-"""What the customer can do."""
+TOOLS_OF_PHONE = tuple(name for name in vars(Phone) if not name.startswith("_"))
+"""Names of the customer's tools."""

@@ -1,7 +1,8 @@
-"""The agent's tools in the retail domain of tau2-bench: names, arguments and effects are its own, the code is ours.
+"""Tools of the agent in the retail domain of tau2-bench, with its names, arguments and effects; own implementation.
 
-Easy to get wrong: the check compares the whole database at the end, so an effect nobody looks at (a refund in a payment
-history, a gift card's balance to the cent, the order of item ids) decides whether an episode counts.
+Note:
+    The check compares the whole database at the end. An effect that no tool shows (a refund in a payment history, the
+    balance of a gift card to the cent, the order of item ids) decides whether an episode is a success.
 
 Source: tau2-bench, arXiv:2506.07982; tau-bench, arXiv:2406.12045.
 """
@@ -12,14 +13,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whetstone.environments.tau2.desk import Desk
-from whetstone.environments.tau2.store import read_database, written
+from whetstone.environments.tau2.database import format_entity, read_database
+from whetstone.environments.tau2.domain import Desk
 from whetstone.errors import ToolError
 
 
 @functools.lru_cache(maxsize=4)
 def _indexes(path: str) -> tuple[dict[str, str], dict[tuple[str, str, str], str], dict[str, Any]]:
-    """Users by e-mail; users by name and zip; variants by item id."""
+    """Return users by e-mail; users by name and zip; variants by item id."""
     database = read_database(path, "retail")
     by_email, by_name, items = {}, {}, {}
     for id, user in database["users"].items():
@@ -32,7 +33,7 @@ def _indexes(path: str) -> tuple[dict[str, str], dict[tuple[str, str, str], str]
 
 
 class RetailDesk(Desk):
-    """Sixteen tools over the shop's database; each episode changes one of its own.
+    """Sixteen tools over the shop's database; each episode changes a separate one.
 
     Args:
         path: The folder with `db.json`.
@@ -48,7 +49,7 @@ class RetailDesk(Desk):
         Args:
             email: The e-mail address.
         """
-        return self._user_found(_indexes(self.path)[0].get(email.lower()))
+        return self._require_user(_indexes(self.path)[0].get(email.lower()))
 
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
         """Find a user id by name and zip code, where no e-mail is known.
@@ -58,7 +59,7 @@ class RetailDesk(Desk):
             last_name: The last name.
             zip: The zip code.
         """
-        return self._user_found(_indexes(self.path)[1].get((first_name.lower(), last_name.lower(), zip)))
+        return self._require_user(_indexes(self.path)[1].get((first_name.lower(), last_name.lower(), zip)))
 
     def get_order_details(self, order_id: str) -> str:
         """The status and details of an order.
@@ -66,7 +67,7 @@ class RetailDesk(Desk):
         Args:
             order_id: The order, with the # in front, such as #W0000000.
         """
-        return written(self.store.look("orders", order_id))
+        return format_entity(self.store.read_entity("orders", order_id))
 
     def get_product_details(self, product_id: str) -> str:
         """The inventory details of a product.
@@ -74,7 +75,7 @@ class RetailDesk(Desk):
         Args:
             product_id: The product, which is not an item.
         """
-        return written(self.store.look("products", product_id))
+        return format_entity(self.store.read_entity("products", product_id))
 
     def get_item_details(self, item_id: str) -> str:
         """The inventory details of an item.
@@ -82,7 +83,7 @@ class RetailDesk(Desk):
         Args:
             item_id: The item, which is not a product.
         """
-        return written(self._item(item_id))
+        return format_entity(self._item(item_id))
 
     def get_user_details(self, user_id: str) -> str:
         """The details of a user, with the orders.
@@ -90,11 +91,13 @@ class RetailDesk(Desk):
         Args:
             user_id: The user, such as sara_doe_496.
         """
-        return written(self.store.look("users", user_id))
+        return format_entity(self.store.read_entity("users", user_id))
 
     def list_all_product_types(self) -> str:
         """The name and product id of every product type; there are 50."""
-        return written(dict(sorted((self.store.look("products", id)["name"], id) for id in self.store.ids("products"))))
+        return format_entity(
+            dict(sorted((self.store.read_entity("products", id)["name"], id) for id in self.store.ids("products")))
+        )
 
     # ------------------------------------------------------------ writing
 
@@ -105,19 +108,19 @@ class RetailDesk(Desk):
             order_id: The order, with the # in front.
             reason: "no longer needed" or "ordered by mistake".
         """
-        if self.store.look("orders", order_id)["status"] != "pending":
+        if self.store.read_entity("orders", order_id)["status"] != "pending":
             raise ToolError("non-pending order cannot be cancelled")
         if reason not in ("no longer needed", "ordered by mistake"):
             raise ToolError("invalid reason")
-        order = self.store.change("orders", order_id)
+        order = self.store.edit_entity("orders", order_id)
         refunds = []
         for payment in order["payment_history"]:
             method = payment["payment_method_id"]
             refunds.append({"transaction_type": "refund", "amount": payment["amount"], "payment_method_id": method})
-            self._give_back(order["user_id"], method, payment["amount"])
+            self._refund_gift_card(order["user_id"], method, payment["amount"])
         order["status"], order["cancel_reason"] = "cancelled", reason
         order["payment_history"].extend(refunds)
-        return written(order)
+        return format_entity(order)
 
     def exchange_delivered_order_items(
         self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
@@ -130,17 +133,17 @@ class RetailDesk(Desk):
             new_item_ids: What each is exchanged for, in the same order.
             payment_method_id: Where the difference is paid from or to.
         """
-        order = self.store.look("orders", order_id)
+        order = self.store.read_entity("orders", order_id)
         if order["status"] != "delivered":
             raise ToolError("non-delivered order cannot be exchanged")
         difference = round(self._difference(order, item_ids, new_item_ids), 2)
         self._can_pay(order["user_id"], payment_method_id, difference)
-        order = self.store.change("orders", order_id)
+        order = self.store.edit_entity("orders", order_id)
         order["status"] = "exchange requested"
         order["exchange_items"], order["exchange_new_items"] = sorted(item_ids), sorted(new_item_ids)
         order["exchange_payment_method_id"] = payment_method_id
         order["exchange_price_difference"] = difference
-        return written(order)
+        return format_entity(order)
 
     def modify_pending_order_address(
         self, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
@@ -156,11 +159,11 @@ class RetailDesk(Desk):
             country: The country, such as USA.
             zip: The zip code.
         """
-        if "pending" not in self.store.look("orders", order_id)["status"]:
+        if "pending" not in self.store.read_entity("orders", order_id)["status"]:
             raise ToolError("non-pending order cannot be modified")
-        order = self.store.change("orders", order_id)
+        order = self.store.edit_entity("orders", order_id)
         order["address"] = _address(address1, address2, city, state, country, zip)
-        return written(order)
+        return format_entity(order)
 
     def modify_pending_order_items(
         self, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
@@ -173,24 +176,24 @@ class RetailDesk(Desk):
             new_item_ids: What each is changed to, in the same order.
             payment_method_id: Where the difference is paid from or to.
         """
-        order = self.store.look("orders", order_id)
+        order = self.store.read_entity("orders", order_id)
         if order["status"] != "pending":
             raise ToolError("non-pending order cannot be modified")
         if any(old == new for old, new in zip(item_ids, new_item_ids, strict=False)):
             raise ToolError("the new item id should be different from the old item id")
         difference = self._difference(order, item_ids, new_item_ids)
         self._can_pay(order["user_id"], payment_method_id, difference)
-        order = self.store.change("orders", order_id)
+        order = self.store.edit_entity("orders", order_id)
         kind = "payment" if difference > 0 else "refund"
         paid = {"transaction_type": kind, "amount": abs(difference), "payment_method_id": payment_method_id}
         order["payment_history"].append(paid)
-        self._give_back(order["user_id"], payment_method_id, -difference)
+        self._refund_gift_card(order["user_id"], payment_method_id, -difference)
         for old, new in zip(item_ids, new_item_ids, strict=True):
             item = next(item for item in order["items"] if item["item_id"] == old)
             variant = self._item(new)
             item["item_id"], item["price"], item["options"] = new, variant["price"], variant["options"]
         order["status"] = "pending (item modified)"
-        return written(order)
+        return format_entity(order)
 
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> str:
         """Change the payment method of a pending order.
@@ -199,7 +202,7 @@ class RetailDesk(Desk):
             order_id: The order, with the # in front.
             payment_method_id: Another method than the one it was paid with.
         """
-        order = self.store.look("orders", order_id)
+        order = self.store.read_entity("orders", order_id)
         if "pending" not in order["status"]:
             raise ToolError("non-pending order cannot be modified")
         history = order["payment_history"]
@@ -209,14 +212,14 @@ class RetailDesk(Desk):
         if before == payment_method_id:
             raise ToolError("the new payment method should be different from the current one")
         self._can_pay(order["user_id"], payment_method_id, amount)
-        order = self.store.change("orders", order_id)
+        order = self.store.edit_entity("orders", order_id)
         order["payment_history"] += [
             {"transaction_type": "payment", "amount": amount, "payment_method_id": payment_method_id},
             {"transaction_type": "refund", "amount": amount, "payment_method_id": before},
         ]
-        self._give_back(order["user_id"], payment_method_id, -amount)
-        self._give_back(order["user_id"], before, amount)
-        return written(order)
+        self._refund_gift_card(order["user_id"], payment_method_id, -amount)
+        self._refund_gift_card(order["user_id"], before, amount)
+        return format_entity(order)
 
     def modify_user_address(
         self, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
@@ -232,9 +235,9 @@ class RetailDesk(Desk):
             country: The country, such as USA.
             zip: The zip code.
         """
-        user = self.store.change("users", user_id)
+        user = self.store.edit_entity("users", user_id)
         user["address"] = _address(address1, address2, city, state, country, zip)
-        return written(user)
+        return format_entity(user)
 
     def return_delivered_order_items(self, order_id: str, item_ids: list[str], payment_method_id: str) -> str:
         """Return items of a delivered order.
@@ -244,35 +247,35 @@ class RetailDesk(Desk):
             item_ids: The items; an item twice where it is there twice.
             payment_method_id: Where the refund goes: the original method, or a gift card.
         """
-        order = self.store.look("orders", order_id)
+        order = self.store.read_entity("orders", order_id)
         if order["status"] != "delivered":
             raise ToolError("non-delivered order cannot be returned")
         method = self._method(order["user_id"], payment_method_id)
         if method["source"] != "gift_card" and payment_method_id != order["payment_history"][0]["payment_method_id"]:
             raise ToolError("payment method should be the original payment method or a gift card")
-        _all_there(order, item_ids)
-        order = self.store.change("orders", order_id)
+        _check_items(order, item_ids)
+        order = self.store.edit_entity("orders", order_id)
         order["status"], order["return_items"] = "return requested", sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
-        return written(order)
+        return format_entity(order)
 
-    # ------------------------------------------------------------ what the rules are made of
+    # ------------------------------------------------------------ helpers
 
-    def _user_found(self, id: str | None) -> str:
+    def _require_user(self, id: str | None) -> str:
         if id is None:
             raise ToolError("user not found")
         self.store.looked = True
         return id
 
     def _item(self, id: str) -> Any:
-        """A variant of some product."""
-        found = _indexes(self.path)[2].get(id)
-        if found is None:
+        """Return a variant of a product."""
+        item = _indexes(self.path)[2].get(id)
+        if item is None:
             raise ToolError("item not found")
-        return found
+        return item
 
     def _method(self, user_id: str, payment_method_id: str) -> Any:
-        methods = self.store.look("users", user_id)["payment_methods"]
+        methods = self.store.read_entity("users", user_id)["payment_methods"]
         if payment_method_id not in methods:
             raise ToolError("payment method not found")
         return methods[payment_method_id]
@@ -282,31 +285,31 @@ class RetailDesk(Desk):
         if method["source"] == "gift_card" and method["balance"] < amount:
             raise ToolError("insufficient gift card balance to pay for the difference")
 
-    def _give_back(self, user_id: str, payment_method_id: str, amount: float) -> None:
-        """Add to a gift card; other methods are not ours to see."""
+    def _refund_gift_card(self, user_id: str, payment_method_id: str, amount: float) -> None:
+        """Add an amount to a gift card; the database has no balances of other methods."""
         if self._method(user_id, payment_method_id)["source"] == "gift_card":
-            method = self.store.change("users", user_id)["payment_methods"][payment_method_id]
+            method = self.store.edit_entity("users", user_id)["payment_methods"][payment_method_id]
             method["balance"] = round(method["balance"] + amount, 2)
 
     def _difference(self, order: Mapping[str, Any], item_ids: Sequence[str], new_item_ids: Sequence[str]) -> float:
-        """What the new items cost more than the old ones."""
-        _all_there(order, item_ids)
+        """Return the price of the new items minus that of the old ones."""
+        _check_items(order, item_ids)
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items to be exchanged should match")
         difference = 0.0
         for old, new in zip(item_ids, new_item_ids, strict=True):
             item = next(item for item in order["items"] if item["item_id"] == old)
-            variants = self.store.look("products", item["product_id"])["variants"]
+            variants = self.store.read_entity("products", item["product_id"])["variants"]
             if new not in variants or not variants[new]["available"]:
                 raise ToolError(f"new item {new} not found or available")
             difference += variants[new]["price"] - item["price"]
         return difference
 
 
-def _all_there(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
-    there = [item["item_id"] for item in order["items"]]
+def _check_items(order: Mapping[str, Any], item_ids: Sequence[str]) -> None:
+    available = [item["item_id"] for item in order["items"]]
     for id in item_ids:
-        if item_ids.count(id) > there.count(id):
+        if item_ids.count(id) > available.count(id):
             raise ToolError(f"{id} not found")
 
 

@@ -1,10 +1,11 @@
-"""The agent's tools in the telecom domain of tau2-bench: names, arguments and effects are its own, the code is ours.
+"""Tools of the agent in the telecom domain of tau2-bench, with its names, arguments and effects; own implementation.
 
-The customer has tools, too: those of his phone (`phone.py`), whose network depends on what the records here say of his
-line. Each side sees what the other has changed behind each call.
+The customer has tools too: those of the phone (`phone.py`), whose network depends on the records of its line. Each side
+sees the changes of the other after each call.
 
-Easy to get wrong: what is judged. Assertions on the world, on both sides of it, and what was called; databases are not
-compared, as every new bill has a number by chance there.
+Note:
+    The criteria are assertions on the state of both sides, and the calls. Databases are not compared, since every new
+    bill has a random number in the original.
 
 Source: tau2-bench, arXiv:2506.07982.
 """
@@ -14,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from whetstone.environments.tau2.desk import Desk
+from whetstone.environments.tau2.database import format_entity
+from whetstone.environments.tau2.domain import Desk
+from whetstone.environments.tau2.initial_state import assertion_holds, initialize_state
 from whetstone.environments.tau2.phone import TOOLS_OF_PHONE, Phone, read_phone
-from whetstone.environments.tau2.staging import holds, stage
-from whetstone.environments.tau2.store import written
-from whetstone.environments.users.hands import HANDS, Hands
+from whetstone.environments.user_simulators.user_tools import USER_TOOLS, UserTools
 from whetstone.errors import ToolError
 from whetstone.tools.protocol import Episode
 
@@ -32,7 +33,7 @@ _KINDS = {"L": "lines", "D": "devices", "B": "bills", "C": "customers", "P": "pl
 
 
 class TelecomDesk(Desk):
-    """Thirteen tools over customers, lines and bills; each episode changes records of its own, and has a phone.
+    """Thirteen tools over customers, lines and bills; each episode changes separate records, and has a phone.
 
     Args:
         path: The folder with `db.toml` and `user_db.toml`.
@@ -47,32 +48,38 @@ class TelecomDesk(Desk):
         self._assertions: list[Mapping[str, Any]] = []
 
     def open(self, episode: Episode) -> None:
-        """The records as they were published, and the phone; then what the task begins with."""
+        """Load the published records and the phone.
+
+        Then execute the initialization of the task.
+        """
         private = episode.task.private
         self._begin()
         self.phone, self.number, self._by_customer = Phone(read_phone(self.path)), "", []
         self._assertions = list(private["world_assertions"])
         for action in private["beginning"]:
-            stage(self, action)
-        episode.shared[HANDS] = Hands([getattr(self.phone, name) for name in TOOLS_OF_PHONE], self.by_customer)
+            initialize_state(self, action)
+        episode.shared[USER_TOOLS] = UserTools([getattr(self.phone, name) for name in TOOLS_OF_PHONE], self.by_customer)
 
     def tools(self) -> Iterable[Any]:
-        """Those of the domain."""
+        """Return the tools of the domain."""
         return [getattr(self, name) for name in _TOOLS]
 
     def verdict(self) -> Mapping[str, Any]:
-        """`assertions_met`: the world is as it should be. A success where it is and anything was done."""
-        met = all(holds(self, one) for one in self._assertions)
+        """Return `assertions_met`: whether the final state is right.
+
+        A success also requires that any tool was used.
+        """
+        met = all(assertion_holds(self, one) for one in self._assertions)
         active = bool(self._by_customer or self.store.looked or self._transferred or self.store.differences())
         done = met and active
-        said = {"success": done, "score": float(done), "assertions_met": met, "user_calls": self._by_customer}
-        return {**said, "changed": len(self.store.differences())}
+        verdict = {"success": done, "score": float(done), "assertions_met": met, "user_calls": self._by_customer}
+        return {**verdict, "changed": len(self.store.differences())}
 
     def by_customer(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The customer uses his phone; what he cannot do is told him.
+        """Execute a tool of the customer; the customer reads an error if it fails.
 
         Args:
-            name: Of a tool of `Phone`.
+            name: Name of a tool of `Phone`.
             arguments: By name.
         """
         self._by_customer.append({"name": name, "arguments": dict(arguments)})
@@ -82,7 +89,7 @@ class TelecomDesk(Desk):
             result = str(getattr(self.phone, name)(**arguments))
         except (ToolError, TypeError, ValueError, AttributeError) as error:
             return f"Error: {error}"
-        self.synchronise()
+        self.synchronize()
         return result
 
     # ------------------------------------------------------------ reading
@@ -93,7 +100,7 @@ class TelecomDesk(Desk):
         Args:
             phone_number: The number, such as 555-123-2002.
         """
-        return written(self._customer_of(phone_number))
+        return format_entity(self._customer_of(phone_number))
 
     def get_customer_by_id(self, customer_id: str) -> str:
         """A customer.
@@ -101,7 +108,7 @@ class TelecomDesk(Desk):
         Args:
             customer_id: The customer, such as C1001.
         """
-        return written(self.store.look("customers", customer_id))
+        return format_entity(self.store.read_entity("customers", customer_id))
 
     def get_customer_by_name(self, full_name: str, dob: str) -> str:
         """Customers of a name, born on a day.
@@ -110,9 +117,9 @@ class TelecomDesk(Desk):
             full_name: First and last name.
             dob: The day, such as 1985-06-15.
         """
-        everybody = (self.store.look("customers", id) for id in self.store.ids("customers"))
+        everybody = (self.store.read_entity("customers", id) for id in self.store.ids("customers"))
         name = full_name.lower()
-        return written([c for c in everybody if c["full_name"].lower() == name and c["date_of_birth"] == dob])
+        return format_entity([c for c in everybody if c["full_name"].lower() == name and c["date_of_birth"] == dob])
 
     def get_details_by_id(self, id: str) -> str:
         """A customer, line, device, bill or plan.
@@ -122,7 +129,7 @@ class TelecomDesk(Desk):
         """
         if id[:1] not in _KINDS:
             raise ToolError(f"unknown id {id}")
-        return written(self.store.look(_KINDS[id[0]], id))
+        return format_entity(self.store.read_entity(_KINDS[id[0]], id))
 
     def get_bills_for_customer(self, customer_id: str, limit: int = 12) -> str:
         """Bills of a customer, the latest first.
@@ -131,8 +138,10 @@ class TelecomDesk(Desk):
             customer_id: The customer.
             limit: How many at most.
         """
-        bills = [self.store.look("bills", id) for id in self.store.look("customers", customer_id)["bill_ids"]]
-        return written(sorted(bills, key=lambda bill: str(bill["issue_date"]), reverse=True)[:limit])
+        bills = [
+            self.store.read_entity("bills", id) for id in self.store.read_entity("customers", customer_id)["bill_ids"]
+        ]
+        return format_entity(sorted(bills, key=lambda bill: str(bill["issue_date"]), reverse=True)[:limit])
 
     def get_data_usage(self, customer_id: str, line_id: str) -> str:
         """Data a line has used in this month, its limit, and data that was bought beside.
@@ -143,8 +152,8 @@ class TelecomDesk(Desk):
         """
         line = self._line(customer_id, line_id)
         used = {key: line[key] for key in ("line_id", "data_used_gb", "data_refueling_gb")}
-        limit = self.store.look("plans", line["plan_id"])["data_limit_gb"]
-        return written({**used, "data_limit_gb": limit, "cycle_end_date": "2025-02-28"})
+        limit = self.store.read_entity("plans", line["plan_id"])["data_limit_gb"]
+        return format_entity({**used, "data_limit_gb": limit, "cycle_end_date": "2025-02-28"})
 
     # ------------------------------------------------------------ writing
 
@@ -158,10 +167,10 @@ class TelecomDesk(Desk):
         """
         if self._line(customer_id, line_id)["status"] != "Active":
             raise ToolError("the line must be active to suspend it")
-        line = self.store.change("lines", line_id)
+        line = self.store.edit_entity("lines", line_id)
         line["status"], line["suspension_start_date"] = "Suspended", _TODAY
-        self.synchronise()
-        return written(line)
+        self.synchronize()
+        return format_entity(line)
 
     def resume_line(self, customer_id: str, line_id: str) -> str:
         """Resume a line that is suspended, or waits to be activated.
@@ -172,10 +181,10 @@ class TelecomDesk(Desk):
         """
         if self._line(customer_id, line_id)["status"] not in ("Suspended", "Pending Activation"):
             raise ToolError("the line must be suspended to resume it")
-        line = self.store.change("lines", line_id)
+        line = self.store.edit_entity("lines", line_id)
         line["status"], line["suspension_start_date"] = "Active", None
-        self.synchronise()
-        return written(line)
+        self.synchronize()
+        return format_entity(line)
 
     def send_payment_request(self, customer_id: str, bill_id: str) -> str:
         """Ask the customer to pay a bill: one at a time. Look first whether it is paid already.
@@ -184,13 +193,13 @@ class TelecomDesk(Desk):
             customer_id: Whose bill it is.
             bill_id: The bill, such as B1001.
         """
-        customer = self.store.look("customers", customer_id)
+        customer = self.store.read_entity("customers", customer_id)
         if self._awaiting(customer):
             raise ToolError("a bill is already awaiting payment for this customer")
         if bill_id not in customer["bill_ids"]:
             raise ToolError(f"bill {bill_id} not found for customer {customer_id}")
-        self.store.change("bills", bill_id)["status"] = "Awaiting Payment"
-        self.synchronise()
+        self.store.edit_entity("bills", bill_id)["status"] = "Awaiting Payment"
+        self.synchronize()
         return f"Payment request sent for bill {bill_id}"
 
     def enable_roaming(self, customer_id: str, line_id: str) -> str:
@@ -219,74 +228,77 @@ class TelecomDesk(Desk):
             line_id: The line.
             gb_amount: Gigabytes.
         """
-        plan = self.store.look("plans", self._line(customer_id, line_id)["plan_id"])
+        plan = self.store.read_entity("plans", self._line(customer_id, line_id)["plan_id"])
         if gb_amount <= 0:
             raise ToolError("gb_amount must be greater than 0")
-        line, charge = self.store.change("lines", line_id), gb_amount * plan["data_refueling_price_per_gb"]
+        line, charge = self.store.edit_entity("lines", line_id), gb_amount * plan["data_refueling_price_per_gb"]
         line["data_refueling_gb"] += gb_amount
         self._charge(customer_id, charge, f"Data refueling: {gb_amount} GB")
-        self.synchronise()
-        return written({"added_gb": gb_amount, "charge": charge, "data_refueling_gb": line["data_refueling_gb"]})
+        self.synchronize()
+        return format_entity({"added_gb": gb_amount, "charge": charge, "data_refueling_gb": line["data_refueling_gb"]})
 
-    # ------------------------------------------------------------ what the rules are made of
+    # ------------------------------------------------------------ helpers
 
-    def synchronise(self) -> None:
-        """The phone hears what the records say of its line, and the records of a bill that was paid."""
+    def synchronize(self) -> None:
+        """Copy the state of the line to the phone, and a payment to the records."""
         if not self.number:
             return
-        lines = (self._at("lines", id) for id in self.store.ids("lines"))
+        lines = (self._peek("lines", id) for id in self.store.ids("lines"))
         line = next(one for one in lines if one["phone_number"] == self.number)
-        plan, phone = self._at("plans", line["plan_id"]), self.phone
+        plan, phone = self._peek("plans", line["plan_id"]), self.phone
         phone.line_active, phone.roaming_allowed = line["status"] == "Active", line["roaming_enabled"]
         phone.data_used_up = line["data_used_gb"] >= plan["data_limit_gb"] + line["data_refueling_gb"]
         if phone.bill is not None and phone.bill["paid"]:
-            self.store.change("bills", phone.bill["bill_id"])["status"] = "Paid"
+            self.store.edit_entity("bills", phone.bill["bill_id"])["status"] = "Paid"
             phone.bill = None
         waiting = self._awaiting(self._customer_of(self.number))
         if phone.bill is None and waiting:
-            bill = self._at("bills", waiting[0])
+            bill = self._peek("bills", waiting[0])
             phone.bill = {"bill_id": bill["bill_id"], "amount_due": bill["total_due"], "paid": False}
 
-    def _at(self, kind: str, id: str) -> Any:
-        """As `look`, for ourselves: nobody has looked."""
+    def _peek(self, kind: str, id: str) -> Any:
+        """Return an entity as `look` does, without marking the database as read."""
         before = self.store.looked
-        entity = self.store.look(kind, id)
+        entity = self.store.read_entity(kind, id)
         self.store.looked = before
         return entity
 
     def _customer_of(self, phone_number: str) -> Any:
         for id in self.store.ids("customers"):
-            customer = self._at("customers", id)
+            customer = self._peek("customers", id)
             numbers = [
                 customer["phone_number"],
-                *(self._at("lines", each)["phone_number"] for each in customer["line_ids"]),
+                *(self._peek("lines", each)["phone_number"] for each in customer["line_ids"]),
             ]
             if phone_number in numbers:
                 return customer
         raise ToolError(f"no customer has the phone number {phone_number}")
 
     def _line(self, customer_id: str, line_id: str) -> Any:
-        if line_id not in self.store.look("customers", customer_id)["line_ids"]:
+        if line_id not in self.store.read_entity("customers", customer_id)["line_ids"]:
             raise ToolError(f"line {line_id} not found for customer {customer_id}")
-        return self.store.look("lines", line_id)
+        return self.store.read_entity("lines", line_id)
 
     def _awaiting(self, customer: Mapping[str, Any]) -> list[str]:
-        return [id for id in customer["bill_ids"] if self._at("bills", id)["status"] == "Awaiting Payment"]
+        return [id for id in customer["bill_ids"] if self._peek("bills", id)["status"] == "Awaiting Payment"]
 
     def _roaming(self, customer_id: str, line_id: str, *, on: bool) -> str:
-        said = "enabled" if on else "disabled"
+        state = "enabled" if on else "disabled"
         if self._line(customer_id, line_id)["roaming_enabled"] == on:
-            return f"Roaming was already {said}"
-        self.store.change("lines", line_id)["roaming_enabled"] = on
-        self.synchronise()
-        return f"Roaming {said}"
+            return f"Roaming was already {state}"
+        self.store.edit_entity("lines", line_id)["roaming_enabled"] = on
+        self.synchronize()
+        return f"Roaming {state}"
 
     def _charge(self, customer_id: str, amount: float, description: str) -> None:
-        """Put it on the customer's draft of the next bill, which is made where there is none."""
+        """Add an item to the customer's draft of the next bill.
+
+        Create the draft if there is none.
+        """
         drafts = [
             id
-            for id in self.store.look("customers", customer_id)["bill_ids"]
-            if self.store.look("bills", id)["status"] == "Draft"
+            for id in self.store.read_entity("customers", customer_id)["bill_ids"]
+            if self.store.read_entity("bills", id)["status"] == "Draft"
         ]
         if not drafts:
             drafts = [f"B{customer_id}-next"]
@@ -296,8 +308,8 @@ class TelecomDesk(Desk):
                 "total_due": 0.0, "line_items": [], "status": "Draft",
             }  # fmt: skip
             self.store.add("bills", drafts[0], bill)
-            self.store.change("customers", customer_id)["bill_ids"].append(drafts[0])
-        draft = self.store.change("bills", drafts[0])
+            self.store.edit_entity("customers", customer_id)["bill_ids"].append(drafts[0])
+        draft = self.store.edit_entity("bills", drafts[0])
         item = {"description": description, "amount": amount, "date": _TODAY, "item_type": "Charge"}
         draft["line_items"].append(item)
         draft["total_due"] += amount

@@ -1,4 +1,4 @@
-"""What cannot be read: stands where a reward looks for what it judges by, to see what it makes of a failure."""
+"""Failing substitutes for a reward's inputs, to test how the reward handles a failure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from whetstone.rewards.judges import Meter, Question
 
 
 class Tripped(Exception):
-    """Something was read that cannot be."""
+    """Raised if a substitute is read."""
 
 
 class Tripwire(Mapping[str, Any]):
-    """A mapping that fails whatever is done with it."""
+    """Mapping that raises on any access."""
 
     def __init__(self) -> None:
         self.touched = False
@@ -30,19 +30,19 @@ class Tripwire(Mapping[str, Any]):
 
     def _trip(self) -> NoReturn:
         self.touched = True
-        raise Tripped("the audit has put something here that cannot be read")
+        raise Tripped("the audit has replaced this input by one that cannot be read")
 
 
 class DeadJudge:
-    """A judge that is not there."""
+    """Judge that always fails."""
 
     def __init__(self) -> None:
         self.meter = Meter()
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
-        """None."""
+        """Count the request and raise."""
         self.meter.requests += 1
-        raise InfrastructureError("the audit has taken the judge away")
+        raise InfrastructureError("the audit has replaced the judge by one that fails")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What can an estimator ask for? Columns of a batch; each is one function that says its level, needs and provider.
+"""Columns that estimators can read from a batch, each declared by one function with its level and requirements.
 
     @column("turn", provided_by="…", requires=…)
     def novelty(batch: Columns) -> Iterable[float]: ...
@@ -8,28 +8,28 @@
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.learning.columns.batch import Columns
-    from whetstone.learning.columns.built_in import COLUMN_BUILDERS, MODEL_COLUMNS, empty_column, from_record
-    from whetstone.learning.columns.declaration import Column, RunCapabilities, by_name, column, declaration_of
-    from whetstone.learning.columns.values import STATE_VALUES, VALUE_POSITIONS, critic_heads, kind_of_head
+    from whetstone.learning.columns.batch import Columns as Columns
+    from whetstone.learning.columns.built_in import (
+        COLUMN_BUILDERS as COLUMN_BUILDERS,
+        MODEL_COLUMNS as MODEL_COLUMNS,
+        create_empty_column as create_empty_column,
+        is_readable_from_record as is_readable_from_record,
+    )
+    from whetstone.learning.columns.declaration import (
+        Column as Column,
+        RunCapabilities as RunCapabilities,
+        collect_columns as collect_columns,
+        column as column,
+        get_declaration as get_declaration,
+    )
+    from whetstone.learning.columns.values import (
+        STATE_VALUES as STATE_VALUES,
+        VALUE_POSITIONS as VALUE_POSITIONS,
+        critic_heads as critic_heads,
+        get_head_kind as get_head_kind,
+    )
 
-__getattr__, __dir__ = window(__name__)
-__all__ = [
-    "COLUMN_BUILDERS",
-    "MODEL_COLUMNS",
-    "STATE_VALUES",
-    "VALUE_POSITIONS",
-    "Column",
-    "Columns",
-    "RunCapabilities",
-    "by_name",
-    "column",
-    "critic_heads",
-    "declaration_of",
-    "empty_column",
-    "from_record",
-    "kind_of_head",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,15 +1,17 @@
-"""A batch as columns, by name: one number a trajectory, a turn, or an action token.
+"""Batch of trajectories as named columns: one number per trajectory, turn or action token.
 
-    groups that count → trajectories [N] → turns [M] → action tokens [K], each behind the other
+    counted groups → trajectories [N] → turns [M] → action tokens [K], each in the order of the level above
 
-Columns are made when they are asked for: log-probs, beliefs and values cost a forward pass, the rest is read.
+Columns are computed on the first request: log-probs, beliefs and values cost a forward pass, others are read.
 
-Easy to get wrong: action tokens stand turn by turn here, whatever segments hold them; `scattered` takes numbers back to
-where their tokens lie.
+Note:
+    Action tokens are ordered by turn here, whatever their segment; `scattered` returns numbers at the positions of
+    their tokens.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,39 +19,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whetstone.algorithms import Level, columns_of
-from whetstone.algorithms.objectives import pessimistic
-from whetstone.algorithms.returns import last_of
+from whetstone.algorithms import Level, column_names
+from whetstone.algorithms.objectives import pessimistic_value
 from whetstone.chat import Chat
 from whetstone.errors import CreditError
 from whetstone.learning.columns.built_in import COLUMN_BUILDERS
+from whetstone.learning.columns.critics import CriticValues
 from whetstone.learning.columns.declaration import Column
-from whetstone.learning.columns.values import kind_of_head
 from whetstone.learning.model_trainer import ModelTrainer
-from whetstone.learning.probes import behind, probe
 from whetstone.learning.token_index import IndexedTrajectory
 from whetstone.trajectory import Segment, Task, Trajectory
 
 
 class Columns:
-    """A batch as columns.
+    """Columns of a batch.
 
     Args:
-        held: Its trajectories, group by group.
-        learner: Gives log-probs and values, under the weights before the update.
-        temperature: What the sampler divided its logits by.
-        chat: Writes gold answers as tokens.
-        roles: The task tag that names the role a trajectory is played in, beside its seat; None: the seat alone.
-        scorer: A process model, for implicit rewards.
-        teacher_reads: An episode of a task as the teacher reads it; None: as the policy did.
-        draw: Where chance comes from, the same for the same step of a run.
-        added: Columns beside ours, by name.
-        believed: [T] what of an ensemble [N, T] of critics is believed; None: the least.
+        trajectories: Trajectories of the batch, group by group.
+        learner: Trainer that computes log-probs and values, with the weights before the update.
+        temperature: Divisor of the logits in sampling.
+        chat: Renders gold answers as tokens.
+        roles: Task tag with the role in which a trajectory is played, in addition to its seat; None: only the seat.
+        scorer: Process reward model, for implicit rewards.
+        teacher_reads: Returns an episode of a task as the teacher reads it; None: as the policy did.
+        generator: Random number generator, seeded equally for the same step of a run.
+        custom: Columns in addition to the built-in ones, by name.
+        reduce_ensemble: Reduces the values [N, T] of a critic ensemble to [T]; None: the minimum.
     """
 
     def __init__(
         self,
-        held: Sequence[IndexedTrajectory],
+        trajectories: Sequence[IndexedTrajectory],
         *,
         learner: ModelTrainer | None = None,
         temperature: float = 1.0,
@@ -57,30 +57,36 @@ class Columns:
         roles: str | None = None,
         scorer: ModelTrainer | None = None,
         teacher_reads: Callable[[Trajectory, Task], Trajectory] | None = None,
-        draw: torch.Generator | None = None,
-        added: Mapping[str, Column] | None = None,
-        believed: Callable[[Tensor], Tensor] | None = None,
+        generator: torch.Generator | None = None,
+        custom: Mapping[str, Column] | None = None,
+        reduce_ensemble: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.held, self.temperature, self.chat, self.roles, self.scorer = held, temperature, chat, roles, scorer
-        self.draw, self.teacher_reads = draw, teacher_reads
-        self._learner, self._believed = learner, believed or pessimistic
-        self._declared = {**COLUMN_BUILDERS, **added} if added else COLUMN_BUILDERS
+        self.trajectories, self.temperature, self.chat, self.roles = trajectories, temperature, chat, roles
+        self.generator, self.teacher_reads, self.scorer = generator, teacher_reads, scorer
+        self._learner = learner
+        self.critics = CriticValues(self, learner, reduce_ensemble or pessimistic_value)
+        """Values of critics."""
+        self._declared = {**COLUMN_BUILDERS, **custom} if custom else COLUMN_BUILDERS
         self._made: dict[str, Tensor] = {}
         self._making: list[str] = []
         self._readers: dict[str, set[str]] = {}
-        """By name of a column, those that were made of it."""
-        self._values: dict[str, Tensor] | None = None
-        self._last_values: dict[str, Tensor] | None = None
+        """Columns that were computed from a column, by its name."""
+
+    @property
+    def held(self) -> Sequence[IndexedTrajectory]:
+        """Deprecated name of `trajectories`."""
+        warnings.warn("Columns.held: renamed to Columns.trajectories", DeprecationWarning, stacklevel=2)
+        return self.trajectories
 
     def __getitem__(self, name: str) -> Tensor:
-        """The column of this name, on the CPU; numbers in float64.
+        """Return the column of this name, on the CPU; numbers are float64.
 
         Raises:
-            CreditError: Nothing in the batch gives it.
+            CreditError: Neither the run nor its reward provides it.
         """
-        made = self.made(name)
-        if made is not None:
-            return made
+        column = self.get_cached(name)
+        if column is not None:
+            return column
         if name in self._making:
             raise CreditError(f"column {name} reads itself: {' → '.join([*self._making, name])}")
         self._making.append(name)
@@ -90,20 +96,23 @@ class Columns:
             self._making.pop()
         return self._made[name]
 
-    def made(self, name: str) -> Tensor | None:
-        """The column of this name where somebody asked for it or put it there; None where nobody did."""
+    def get_cached(self, name: str) -> Tensor | None:
+        """Return a column that was already computed or replaced; otherwise None."""
         if self._making:
             self._readers.setdefault(name, set()).add(self._making[-1])
         return self._made.get(name)
 
     def count(self, level: Level) -> int:
-        """How many trajectories, turns or action tokens there are."""
+        """Return the number of trajectories, turns or action tokens."""
         if level == "trajectory":
-            return len(self.held)
-        return sum(len(held.trajectory.turns) if level == "turn" else len(held) for held in self.held)
+            return len(self.trajectories)
+        return sum(len(entry.trajectory.turns) if level == "turn" else len(entry) for entry in self.trajectories)
 
-    def replaced(self, name: str, column: Tensor) -> None:
-        """Put numbers that were made over in the place of those read; what was made of them is made anew."""
+    def replace(self, name: str, column: Tensor) -> None:
+        """Replace a column.
+
+        Columns that were computed from the old one are recomputed on the next request.
+        """
         for readers in self._readers.values():
             readers.discard(name)
         stale = [name]
@@ -114,192 +123,164 @@ class Columns:
                 self._made.pop(reader, None)
         self._made[name] = column
 
-    def ask(self, function: Callable[..., Any], **given: Tensor) -> Any:
-        """What a function of columns says; `given` take the place of columns of their names."""
-        return function(*(given[name] if name in given else self[name] for name in columns_of(function)))
+    def call(self, function: Callable[..., Any], **overrides: Tensor) -> Any:
+        """Call a function with the columns that its parameters name.
 
-    def spread(self, numbers: Tensor, level: Level, to: Level) -> Tensor:
-        """Numbers of one level at a finer one: every turn of a trajectory, every token of a turn has the same."""
+        `overrides` replaces columns by name.
+        """
+        return function(*(overrides[name] if name in overrides else self[name] for name in column_names(function)))
+
+    def expand(self, numbers: Tensor, level: Level, to: Level) -> Tensor:
+        """Expand numbers to a finer level.
+
+        Every turn or token gets the number of its trajectory or turn.
+        """
         if level == to:
             return numbers
         if level == "trajectory":
             return numbers[self["trajectory" if to == "turn" else "token_trajectory"]]
         if level == "turn" and to == "token":
             return numbers[self["turn"]]
-        raise ValueError(f"numbers of a {level} cannot become those of a {to}")
+        raise ValueError(f"numbers per {level} cannot be expanded to numbers per {to}")
 
     def per_token(self, name: str) -> Tensor:
-        """Return [K] a column at every action token: that of its turn or trajectory if it is not one per token."""
+        """Return [K] a column at every action token.
+
+        A column of another level is expanded from its turn or trajectory.
+        """
         declared = self._declared.get(name)
         if declared is not None:
-            return self.spread(self[name], declared.level, "token")
+            return self.expand(self[name], declared.level, "token")
         numbers = self[name]
         if name == "advantages":
             return numbers
-        scores = (each.trajectory.score for each in self.held)
+        scores = (each.trajectory.score for each in self.trajectories)
         of_turns = any(score is not None and name in score.signals for score in scores)
-        return self.spread(numbers, "turn" if of_turns else "trajectory", "token")
+        return self.expand(numbers, "turn" if of_turns else "trajectory", "token")
 
-    def at_actions(self, numbers: Tensor) -> list[list[Tensor]]:
-        """Per trajectory and segment, [A] numbers [K] of action tokens in the order they lie in it."""
-        parts = torch.split(numbers, [len(held) for held in self.held])
+    def split_by_segment(self, numbers: Tensor) -> list[list[Tensor]]:
+        """Split [K] numbers of action tokens into [A] per trajectory and segment."""
+        parts = torch.split(numbers, [len(entry) for entry in self.trajectories])
         return [
-            [mine[torch.from_numpy(held.segment == k)] for k in range(len(held.segments))]
-            for held, mine in zip(self.held, parts, strict=True)
+            [part[torch.from_numpy(entry.segment == k)] for k in range(len(entry.segments))]
+            for entry, part in zip(self.trajectories, parts, strict=True)
         ]
 
-    def scattered(self, numbers: Tensor) -> list[list[Tensor]]:
-        """Per trajectory and segment, [T] numbers [K] of action tokens where their tokens lie; 0 elsewhere."""
-        found = []
-        for held, at_actions in zip(self.held, self.at_actions(numbers), strict=True):
-            rows = [torch.zeros(len(segment), dtype=numbers.dtype) for segment in held.segments]
+    def scatter_to_tokens(self, numbers: Tensor) -> list[list[Tensor]]:
+        """Return [T] numbers per trajectory and segment, from [K] of action tokens.
+
+        Other tokens have 0.
+        """
+        scattered = []
+        for entry, at_actions in zip(self.trajectories, self.split_by_segment(numbers), strict=True):
+            rows = [torch.zeros(len(segment), dtype=numbers.dtype) for segment in entry.segments]
             for k, row in enumerate(rows):
-                row[torch.from_numpy(held.place[held.segment == k])] = at_actions[k]
-            found.append(rows)
-        return found
+                row[torch.from_numpy(entry.place[entry.segment == k])] = at_actions[k]
+            scattered.append(rows)
+        return scattered
 
     def _make(self, name: str) -> Tensor:
         declared = self._declared.get(name)
         if declared is None:
-            return torch.tensor(list(self.of_reward(name)), dtype=torch.float64)
+            return torch.tensor(list(self.read_reward(name)), dtype=torch.float64)
         return self._numbers(declared, declared.build(self))
 
-    def _numbers(self, column: Column, said: Any) -> Tensor:
-        """What a column's function returned, on the CPU.
+    def _numbers(self, column: Column, returned: Any) -> Tensor:
+        """Convert the return value of a column's function to a tensor on the CPU.
 
         Raises:
-            CreditError: It is not one number for each of its level.
+            CreditError: It is not one number per item of its level.
         """
         dtype = torch.long if column.index else torch.float64
-        if not isinstance(said, Iterable):
-            raise CreditError(f"column {column.name} returned {type(said).__name__}, not numbers")
-        numbers = said.detach().cpu() if isinstance(said, Tensor) else list(said)  # its own errors are not ours
+        if not isinstance(returned, Iterable):
+            raise CreditError(f"column {column.name} returned {type(returned).__name__}, not numbers")
+        numbers = (
+            returned.detach().cpu() if isinstance(returned, Tensor) else list(returned)
+        )  # its own errors are not ours
         try:
-            found = torch.as_tensor(numbers, dtype=dtype)
+            column_values = torch.as_tensor(numbers, dtype=dtype)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise CreditError(f"column {column.name} returned what is not numbers: {error}") from None
+            raise CreditError(f"column {column.name} returned values that are not numbers: {error}") from None
         count = self.count(column.level)
-        if found.shape != (count,):
-            shape = "×".join(map(str, found.shape)) or "a single"
-            asked = f"not one for each {column.level} ({count})"
-            raise CreditError(f"column {column.name} returned {shape} numbers, {asked}")
-        return found
+        if column_values.shape != (count,):
+            shape = "×".join(map(str, column_values.shape)) or "a single"
+            expected = f"not one for each {column.level} ({count})"
+            raise CreditError(f"column {column.name} returned {shape} numbers, {expected}")
+        return column_values
 
     def turns(self) -> Iterable[tuple[int, IndexedTrajectory, int]]:
-        """(number of its trajectory, the trajectory, number of the turn) of every turn."""
-        for i, held in enumerate(self.held):
-            for t in range(len(held.trajectory.turns)):
-                yield i, held, t
+        """Yield (index of the trajectory, trajectory, index of the turn) of every turn."""
+        for i, entry in enumerate(self.trajectories):
+            for t in range(len(entry.trajectory.turns)):
+                yield i, entry, t
 
-    def of_tokens(self, read: Callable[[int, IndexedTrajectory], np.ndarray]) -> Tensor:
-        """[K] from [A] numbers of each trajectory."""
-        parts = [read(i, held) for i, held in enumerate(self.held)]
+    def concatenate_tokens(self, read: Callable[[int, IndexedTrajectory], np.ndarray]) -> Tensor:
+        """Concatenate the [A] numbers that `read` returns per trajectory into [K]."""
+        parts = [read(i, entry) for i, entry in enumerate(self.trajectories)]
         return torch.from_numpy(np.concatenate([*parts, np.empty(0, dtype=parts[0].dtype if parts else float)]))
 
-    def of_reward(self, name: str) -> Iterable[float]:
-        """A signal of the reward, one a turn, or a part of its score, one a trajectory."""
-        scores = [held.trajectory.score for held in self.held]
+    def read_reward(self, name: str) -> Iterable[float]:
+        """Yield a signal of the reward or a part of its score.
+
+        A signal has one number per turn, a part one per trajectory.
+        """
+        scores = [entry.trajectory.score for entry in self.trajectories]
         if any(score is not None and name in score.signals for score in scores):
-            for held in self.held:
-                score = held.trajectory.score
+            for entry in self.trajectories:
+                score = entry.trajectory.score
                 if score is None or name not in score.signals:
-                    raise CreditError(f"{held.trajectory.id}: the reward says no {name} of its turns")
+                    raise CreditError(f"{entry.trajectory.id}: the reward has no {name} for its turns")
                 yield from score.signals[name]
             return
-        for held in self.held:
-            score = held.trajectory.score
+        for entry in self.trajectories:
+            score = entry.trajectory.score
             if score is None or name not in score.parts:
-                raise CreditError(f"{held.trajectory.id}: neither the run nor its reward gives {name}")
+                raise CreditError(f"{entry.trajectory.id}: neither the run nor its reward provides {name}")
             yield score.parts[name]
 
     def segments(self) -> list[Segment]:
-        """All segments of the batch, trajectory by trajectory."""
-        return [segment for held in self.held for segment in held.segments]
+        """Return all segments of the batch, trajectory by trajectory."""
+        return [segment for entry in self.trajectories for segment in entry.segments]
 
-    def logprobs_of(
-        self, segments: Sequence[Segment], *, of: Literal["policy", "reference", "teacher"] = "policy"
+    def compute_logprobs(
+        self, segments: Sequence[Segment], *, whose: Literal["policy", "reference", "teacher"] = "policy"
     ) -> list[Tensor]:
-        """[A] log-probs of each segment's action tokens, in their order.
+        """Compute [A] log-probs of each segment's action tokens, in their order.
 
         Raises:
             CreditError: There is no model.
         """
-        return self._model.logprobs(segments, temperature=self.temperature, of=of)
+        return self.model.logprobs(segments, temperature=self.temperature, of=whose)
 
-    def in_order(self, per_segment: Sequence[Tensor], held_as: Sequence[IndexedTrajectory] | None = None) -> Tensor:
-        """[K] or [K, H] of values per segment [A, …], turn by turn.
+    def order_by_turn(
+        self, per_segment: Sequence[Tensor], trajectories: Sequence[IndexedTrajectory] | None = None
+    ) -> Tensor:
+        """Return values per segment [A, …] turn by turn: [K] or [K, H].
 
         Args:
-            held_as: The trajectories as somebody else read them, whose segments these are; None: those of the batch.
+            trajectories: Trajectories whose segments these are, as another model reads them; None: those of the batch.
         """
-        found, begin = [], 0
-        for held in self.held if held_as is None else held_as:
-            mine = per_segment[begin : begin + len(held.segments)]
-            begin += len(held.segments)
-            if mine:
-                found.append(torch.cat(list(mine)).cpu().double()[torch.from_numpy(held.order)])
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+        ordered, start = [], 0
+        for entry in self.trajectories if trajectories is None else trajectories:
+            own_values = per_segment[start : start + len(entry.segments)]
+            start += len(entry.segments)
+            if own_values:
+                ordered.append(torch.cat(list(own_values)).cpu().double()[torch.from_numpy(entry.order)])
+        return torch.cat(ordered) if ordered else torch.empty(0, dtype=torch.float64)
 
     @property
     def context_length(self) -> int:
-        """Tokens the model can have in view."""
-        return self._model.policy.context_length
+        """Maximum number of tokens in the model's context."""
+        return self.model.policy.context_length
 
     @property
-    def _model(self) -> ModelTrainer:
+    def model(self) -> ModelTrainer:
+        """Model that computes log-probs and values.
+
+        Raises:
+            CreditError: There is no model.
+        """
         if self._learner is None:
-            asked = f" for {' → '.join(self._making)}" if self._making else ""
-            raise CreditError(f"there is no model here{asked}; a column that asks one says reads_models=True")
+            reader = f" for {' → '.join(self._making)}" if self._making else ""
+            raise CreditError(f"no model is available{reader}; declare a column that uses one with reads_models=True")
         return self._learner
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """What critics foretell."""
-        return self._learner.heads if self._learner is not None else ()
-
-    @property
-    def probabilities(self) -> bool:
-        """Whether critics say probabilities of success."""
-        critic = self._learner.policy.critic if self._learner is not None else None
-        return critic is not None and critic.probabilities
-
-    def head(self, name: str) -> Tensor:
-        """[K] what a critic's head says in front of each action token; of an ensemble, what is believed."""
-        members = self.members(name)
-        return members[0] if len(members) == 1 else self._believed(members)
-
-    def members(self, name: str) -> Tensor:
-        """[N, K] what each member of an ensemble says there; of `values#2` that one alone."""
-        if self._values is None:
-            said = self.in_order(self._model.values(self.segments(), temperature=self.temperature))
-            self._values = {head: said[:, h] if said.ndim == 2 else said for h, head in enumerate(self._model.heads)}
-        return torch.stack([self._values[head] for head in self._members(name)])
-
-    def _members(self, name: str) -> list[str]:
-        return [head for head in self._model.heads if name in (head, kind_of_head(head))]
-
-    def asked_at(self, where: str) -> Tensor:
-        """[K] at which action tokens a critic is asked: the first of each turn, its last, or every one."""
-        turn = self["turn"]
-        if where == "every":
-            return torch.ones_like(turn, dtype=torch.bool)
-        if where == "last":
-            return last_of(turn)
-        found = torch.ones_like(turn, dtype=torch.bool)
-        found[1:] = turn[1:] != turn[:-1]
-        return found
-
-    def last_head(self, name: str) -> Tensor:
-        """[N] what a head says behind the last turn where a limit cut the episode short; 0 where it was over."""
-        if self._last_values is None:
-            cut = [i for i, held in enumerate(self.held) if held.trajectory.ended.cut_short and len(held)]
-            length = self._model.policy.context_length
-            probes = [probe(behind(self.held[i]).sequence[: length - 1], (0,)) for i in cut]
-            said = self._model.values(probes, temperature=self.temperature)
-            zeros = torch.zeros(len(self.held), dtype=torch.float64)
-            self._last_values = {head: zeros.clone() for head in self._model.heads}
-            for i, values in zip(cut, said, strict=True):
-                for h, head in enumerate(self._model.heads):
-                    self._last_values[head][i] = values[0, h].cpu().double()
-        members = torch.stack([self._last_values[head] for head in self._members(name)])
-        return members[0] if len(members) == 1 else self._believed(members)

@@ -1,7 +1,8 @@
-"""What did the policy do, and how sure was it? Calls, void turns, endings, entropies.
+"""Columns of the policy's behavior: tool calls, void turns, end reasons, entropies.
 
-Easy to get wrong: entropies and log-probs of the sampler stand beside each token of a segment, and are read at its
-action tokens, turn by turn.
+Note:
+    Entropies and log-probs of the sampler are stored per token of a segment. Columns have those of action tokens, turn
+    by turn.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ if TYPE_CHECKING:
 
 @column("trajectory")
 def cut_short(batch: Columns) -> Iterable[float]:
-    """1 where a limit ended the episode."""
-    return (float(held.trajectory.ended.cut_short) for held in batch.held)
+    """1 if a limit ended the episode."""
+    return (float(entry.trajectory.ended.cut_short) for entry in batch.trajectories)
 
 
 @column("trajectory")
 def replayed(batch: Columns) -> Iterable[float]:
     """1 if the trajectory was not played by the policy in this run."""
-    return (float(not held.trajectory.provenance.is_fresh) for held in batch.held)
+    return (float(not entry.trajectory.provenance.is_fresh) for entry in batch.trajectories)
 
 
 @column("turn")
 def grounded(batch: Columns) -> Iterable[float]:
-    """1 where every call of a turn could be done; a turn that calls nothing asks nothing that could fail."""
-    for _, held, t in batch.turns():
-        turn = held.trajectory.turns[t]
+    """1 if no tool call of the turn failed or was malformed; a turn without calls cannot fail."""
+    for _, entry, t in batch.turns():
+        turn = entry.trajectory.turns[t]
         yield float(all(call.outcome == "ok" for call in turn.calls) and not turn.message.malformed)
 
 
 @column("turn")
 def void(batch: Columns) -> Iterable[float]:
-    """1 where a turn neither calls a tool nor answers: not the last, or cut off, and without a call."""
-    for _, held, t in batch.turns():
-        trajectory = held.trajectory
+    """1 if the turn neither calls a tool nor answers: it has no call, and is not the last turn or was truncated."""
+    for _, entry, t in batch.turns():
+        trajectory = entry.trajectory
         turn = trajectory.turns[t]
         over = not trajectory.ended.cut_short and trajectory.ended is not EndReason.EARLY_STOPPED
         answers = t + 1 == len(trajectory.turns) and over and bool(turn.message.text)
@@ -54,10 +55,10 @@ def void(batch: Columns) -> Iterable[float]:
 
 @column("turn")
 def first_attempt(batch: Columns) -> Iterable[float]:
-    """1 in the turns up to the first that answers, which is one that calls nothing; 0 behind it."""
-    for held in batch.held:
+    """1 in the turns up to the first answer, which is a turn without a call; 0 afterwards."""
+    for entry in batch.trajectories:
         answered = False
-        for turn in held.trajectory.turns:
+        for turn in entry.trajectory.turns:
             yield float(not answered)
             message = turn.message
             answered |= not message.tool_calls and not message.malformed and not turn.aside
@@ -65,7 +66,7 @@ def first_attempt(batch: Columns) -> Iterable[float]:
 
 @column("turn")
 def turn_entropies(batch: Columns) -> Tensor:
-    """The mean entropy of a turn's action tokens; NaN where none was measured."""
+    """Mean entropy of a turn's action tokens; NaN if none was measured."""
     turn, entropies = batch["turn"], batch["entropies"]
     zeros = torch.zeros(len(batch["trajectory"]), dtype=torch.float64)
     sums = zeros.index_add(0, turn, entropies.nan_to_num())
@@ -75,36 +76,36 @@ def turn_entropies(batch: Columns) -> Tensor:
 @column("token")
 def call_tokens(batch: Columns) -> Tensor:
     """1 in turns that call a tool."""
-    calls = [float(bool(held.trajectory.turns[t].message.tool_calls)) for _, held, t in batch.turns()]
+    calls = [float(bool(entry.trajectory.turns[t].message.tool_calls)) for _, entry, t in batch.turns()]
     return torch.tensor(calls, dtype=torch.float64)[batch["turn"]]
 
 
 @column("token")
 def entropies(batch: Columns) -> Tensor:
-    """Of the distribution a token was drawn from, in nats."""
-    return _beside(batch, lambda tokens: tokens.entropies)
+    """Entropy of the distribution that the token was sampled from, in nats."""
+    return _read_stored(batch, lambda tokens: tokens.entropies)
 
 
 @column("token")
 def sampler_logprobs(batch: Columns) -> Tensor:
-    """What the sampler said of a token when it drew it."""
-    return _beside(batch, lambda tokens: tokens.logprobs)
+    """Log-prob of the token under the sampler, stored when it was sampled."""
+    return _read_stored(batch, lambda tokens: tokens.logprobs)
 
 
 @column("token")
 def draws(batch: Columns) -> Tensor:
-    """Uniform chance from 0 to 1, the same for the same step of a run."""
-    return torch.rand(batch.count("token"), generator=batch.draw, dtype=torch.float64)
+    """Uniform random number from 0 to 1, the same for the same step of a run."""
+    return torch.rand(batch.count("token"), generator=batch.generator, dtype=torch.float64)
 
 
-def _beside(batch: Columns, read: Callable[[Tokens], Sequence[float]]) -> Tensor:
-    """[K] of what stands beside each token."""
+def _read_stored(batch: Columns, read: Callable[[Tokens], Sequence[float]]) -> Tensor:
+    """Return [K] numbers that are stored per token."""
 
-    def of_one(_: int, held: IndexedTrajectory) -> np.ndarray:
-        found = np.empty(len(held))
-        for k, segment in enumerate(held.segments):
-            here = held.segment == k
-            found[here] = np.asarray(read(segment.tokens))[held.place[here]]
-        return found
+    def of_one(_: int, entry: IndexedTrajectory) -> np.ndarray:
+        numbers = np.empty(len(entry))
+        for k, segment in enumerate(entry.segments):
+            in_segment = entry.segment == k
+            numbers[in_segment] = np.asarray(read(segment.tokens))[entry.place[in_segment]]
+        return numbers
 
-    return batch.of_tokens(of_one)
+    return batch.concatenate_tokens(of_one)

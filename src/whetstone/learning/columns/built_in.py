@@ -1,6 +1,7 @@
-"""Which columns are ours? Every function of these files that is declared one; nothing else has to list it.
+"""Built-in columns: every function of these modules that is declared as a column.
 
-Easy to get wrong: what needs a model cannot be read from a record.
+Note:
+    Columns that need a model cannot be read from a run record.
 """
 
 from __future__ import annotations
@@ -10,28 +11,29 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from whetstone.learning.columns import behaviour, models, rewards, structure, values
-from whetstone.learning.columns.declaration import Column, by_name
+from whetstone.learning.columns import behaviour, logprob_columns, reward_columns, structure, values
+from whetstone.learning.columns.declaration import Column, collect_columns
+from whetstone.learning.columns.reward_columns import REWARD_COLUMNS
 from whetstone.learning.columns.values import VALUE_COLUMNS
 
-COLUMN_BUILDERS: Mapping[str, Column] = {column.name: column for column in VALUE_COLUMNS} | {
+COLUMN_BUILDERS: Mapping[str, Column] = {column.name: column for column in (*VALUE_COLUMNS, *REWARD_COLUMNS)} | {
     name: column
-    for file in (rewards, structure, behaviour, models, values)
-    for name, column in by_name(vars(file).values()).items()
+    for file in (reward_columns, structure, behaviour, logprob_columns, values)
+    for name, column in collect_columns(vars(file).values()).items()
 }
 """Built-in columns, by name."""
 MODEL_COLUMNS = frozenset(name for name, column in COLUMN_BUILDERS.items() if column.reads_models)
-"""Those of them that cost a forward pass."""
+"""Names of built-in columns that cost a forward pass."""
 
 
-def empty_column(name: str) -> Tensor:
-    """[0] a column of nothing."""
+def create_empty_column(name: str) -> Tensor:
+    """Return [0] a column without items."""
     known = COLUMN_BUILDERS.get(name)
     return torch.empty(0, dtype=torch.long if known is not None and known.index else torch.float64)
 
 
-def from_record(columns: Iterable[str], added: Mapping[str, Column] | None = None) -> bool:
-    """Whether columns can be read from trajectories alone, without a model.
+def is_readable_from_record(columns: Iterable[str], added: Mapping[str, Column] | None = None) -> bool:
+    """Return whether columns can be read from trajectories only, without a model.
 
     Args:
         added: Columns of a recipe, by name.

@@ -1,12 +1,13 @@
-"""What is a column? A function of the batch, and what a run has to know before it is asked: its level, needs, provider.
+"""Declaration of columns: a function of the batch with its level, requirements and provider.
 
     @column("turn", provided_by="a strategy that forks", requires=forks)
     def nodes(batch: Columns) -> Iterable[int]: ...
 
-The function stays what it was; its name is the column's, its docstring what the documentation says.
+The function is unchanged. Its name is the column's name, and its docstring is the description in the documentation.
 
-Easy to get wrong: a column that asks the batch for log-probs or values costs forward passes itself, and says so
-(`reads_models`), or it is taken for one that a record alone gives.
+Note:
+    A column that requests log-probs or values from the batch costs forward passes too, and must be declared with
+    `reads_models=True`. Otherwise it counts as readable from a run record.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, get_args
 
 from whetstone.algorithms import Level
-from whetstone.contracts import fulfils
+from whetstone.capabilities import implements_protocol
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.plugins import unbound
+from whetstone.plugins import unwrap_partial
 from whetstone.recipe import Recipe
 from whetstone.trajectory import Task
 
@@ -28,49 +29,52 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RunCapabilities:
-    """What a run produces beside what every run does."""
+    """Data that a run produces only because of its recipe: signals of the reward, data of the strategy."""
 
     recipe: Recipe
     first_task: Callable[[], Task]
-    """The first task of its source, for what tasks carry."""
+    """Returns the first task of the task source, which shows what tasks contain."""
     reward: frozenset[str] = frozenset()
-    """What the reward says its scores carry."""
+    """Signals and parts that the reward declares for its scores."""
     strategy: frozenset[str] = frozenset()
-    """What the strategy says its groups carry: `forks`, `greedy_rewards`, `process_rewards`, `roles`."""
+    """Data that the strategy declares for its groups: `forks`, `greedy_rewards`, `process_rewards`, `roles`."""
 
 
 Requirement = Callable[[RunCapabilities], str | None]
-"""What is missing in a run, and who would provide it; None: nothing."""
+"""Returns the data that a run lacks, and the component that would provide it; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, declared."""
+    """Declaration of one column."""
 
     name: str
     level: Level
-    """Per what it is one number."""
+    """Level of its numbers: one per trajectory, turn or token."""
     build: Callable[..., Any]
-    """The batch (`Columns`) → numbers, an iterable or a tensor."""
+    """(the batch as `Columns`) → numbers, an iterable or a tensor."""
     about: str = ""
-    """What it is, in a sentence."""
+    """Description in one sentence."""
     reads_models: bool = False
-    """Whether it costs a forward pass; those that do not can be read from trajectories alone."""
+    """Whether it costs a forward pass; other columns can be read from trajectories only."""
     index: bool = False
-    """Whether its numbers are whole and count or tell apart; others are float64."""
+    """Whether its numbers are integers that count or identify; others are float64."""
     provided_by: str = ""
-    """Who gives it; empty: every run."""
+    """Provider of the column; empty: every run."""
     requires: Requirement | None = None
     listed_as: str = ""
-    """Under which name the documentation lists it; empty: its own."""
+    """Name in the documentation; empty: its own."""
 
     def missing(self, run: RunCapabilities) -> str | None:
-        """What a run lacks for it, and who would provide that; None where it lacks nothing."""
+        """Return the data that a run lacks for the column; None: nothing.
+
+        The text names a component that would provide the data.
+        """
         return self.requires(run) if self.requires is not None else None
 
 
 class Declared(Protocol):
-    """A function that was declared a column."""
+    """A function that is declared as a column."""
 
     declared_column: Column
 
@@ -86,39 +90,45 @@ def column(
     """Declare a function of the batch as a column of its name.
 
     Args:
-        level: Per what it is one number: `trajectory`, `turn` or `token`.
+        level: Level of its numbers: `trajectory`, `turn` or `token`.
         reads_models: Whether it costs a forward pass.
-        index: Whether its numbers are whole.
-        provided_by: Who gives it, for the documentation; empty: every run.
-        requires: Says what a run lacks for it, before anything is sampled.
+        index: Whether its numbers are integers.
+        provided_by: Provider, for the documentation; empty: every run.
+        requires: Returns the data that a run lacks for it, before anything is sampled.
 
     Raises:
-        RecipeError: There is no such level.
+        RecipeError: The level does not exist.
     """
     levels = get_args(Level)
     if level not in levels:
         if callable(level):
             name = getattr(level, "__name__", "a column")
-            raise RecipeError(f'{name}: a column says its level in parentheses, as in @column("turn")')
+            raise RecipeError(f'{name}: a column needs its level in parentheses, as in @column("turn")')
         near = did_you_mean(str(level), levels)
         raise RecipeError(f"a column is one number per {', '.join(levels)}; there is no level {level!r}{near}")
 
     def declared(function: Function) -> Function:
         about = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
-        said = Column(function.__name__, level, function, about, reads_models, index, provided_by, requires)
-        function.declared_column = said  # type: ignore[attr-defined]
+        declaration = Column(function.__name__, level, function, about, reads_models, index, provided_by, requires)
+        function.declared_column = declaration  # type: ignore[attr-defined]
         return function
 
     return declared
 
 
-def declaration_of(function: Callable[..., Any]) -> Column | None:
-    """What a function declares, options bound to it included; None where it is no column."""
-    whole = unbound(function)
-    return replace(whole.declared_column, build=function) if fulfils(whole, Declared) else None
+def get_declaration(function: Callable[..., Any]) -> Column | None:
+    """Return the declaration of a function; None if it is not a column.
+
+    Options that are bound to the function are included.
+    """
+    inner = unwrap_partial(function)
+    return replace(inner.declared_column, build=function) if implements_protocol(inner, Declared) else None
 
 
-def by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Column]:
-    """What functions declare, those that are no column left out."""
-    said = map(declaration_of, functions)
-    return {column.name: column for column in said if column is not None}
+def collect_columns(functions: Iterable[Callable[..., Any]]) -> dict[str, Column]:
+    """Return the declarations of functions by name.
+
+    Functions that are not columns are left out.
+    """
+    declarations = map(get_declaration, functions)
+    return {column.name: column for column in declarations if column is not None}

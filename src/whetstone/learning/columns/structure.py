@@ -1,6 +1,7 @@
-"""What belongs to what? Tokens to turns, turns to trajectories, trajectories to groups, roles and tasks.
+"""Index columns: tokens to turns, turns to trajectories, trajectories to groups, roles and tasks.
 
-Easy to get wrong: a turn that several trajectories share is a turn of each, and one node of the tree.
+Note:
+    A turn that several trajectories share is one turn of each, but one node of the tree.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ def _difficulty(run: RunCapabilities) -> str | None:
 
 @column("trajectory", index=True)
 def group(batch: Columns) -> Iterable[int]:
-    """Those of one task, and of one seat where there are several: what is compared."""
+    """Index of the trajectories that are compared: those of one task and, if a game has several seats, one seat."""
     known: dict[tuple[int, str], int] = {}
-    for held in batch.held:
-        yield known.setdefault((held.number, held.trajectory.role), len(known))
+    for entry in batch.trajectories:
+        yield known.setdefault((entry.number, entry.trajectory.role), len(known))
 
 
 @column("trajectory", index=True)
 def action_keys(batch: Columns) -> Iterable[int]:
-    """Equal exactly where two trajectories did the same, token by token."""
+    """Index that two trajectories share if and only if their action tokens are identical."""
     known: dict[tuple[tuple[int, ...], ...], int] = {}
-    for held in batch.held:
-        did = tuple(turn.action.ids for turn in held.trajectory.turns)
-        yield known.setdefault(did, len(known))
+    for entry in batch.trajectories:
+        actions = tuple(turn.action.ids for turn in entry.trajectory.turns)
+        yield known.setdefault(actions, len(known))
 
 
 @column("trajectory")
 def lengths(batch: Columns) -> Iterable[float]:
-    """How many action tokens a trajectory has."""
-    return (len(held) for held in batch.held)
+    """Number of action tokens of the trajectory."""
+    return (len(entry) for entry in batch.trajectories)
 
 
 @column(
@@ -75,66 +76,66 @@ def lengths(batch: Columns) -> Iterable[float]:
 def roles(batch: Columns) -> Iterable[int]:
     """Index of the role: the seat of the trajectory in a game with several, and the task's tag of `role_tag`."""
     known: dict[tuple[str, str], int] = {}
-    for held in batch.held:
-        tag, tags, seat = batch.roles, held.group.task.tags, held.trajectory.role
+    for entry in batch.trajectories:
+        tag, tags, seat = batch.roles, entry.group.task.tags, entry.trajectory.role
         if tag is None and not seat:
             raise CreditError(
-                f"roles: {held.trajectory.id} has no seat (rollout.strategy: self_play), and the recipe sets no task "
+                f"roles: {entry.trajectory.id} has no seat (rollout.strategy: self_play), and the recipe sets no task "
                 "tag with the role (role_tag: TAG)"
             )
         if tag is not None and tag not in tags:
-            raise CreditError(f'role_tag: task {held.group.task.id} has no tag "{tag}"')
+            raise CreditError(f'role_tag: task {entry.group.task.id} has no tag "{tag}"')
         yield known.setdefault((seat, tags[tag] if tag is not None else ""), len(known))
 
 
 @column("trajectory", provided_by="tasks with a number for their tag `difficulty`", requires=_difficulty)
 def hardness(batch: Columns) -> Iterable[float]:
-    """How difficult its task is tagged."""
-    for held in batch.held:
+    """Difficulty of the task, from its tag `difficulty`."""
+    for entry in batch.trajectories:
         try:
-            yield float(held.group.task.tags["difficulty"])
+            yield float(entry.group.task.tags["difficulty"])
         except (KeyError, ValueError):
-            raise CreditError(f"hardness: task {held.group.task.id} has no number for its tag difficulty") from None
+            raise CreditError(f"hardness: task {entry.group.task.id} has no number for its tag difficulty") from None
 
 
 @column("turn", index=True)
 def trajectory(batch: Columns) -> Iterable[int]:
-    """Which trajectory a turn is of."""
+    """Index of the trajectory of a turn."""
     return (i for i, _, _ in batch.turns())
 
 
 @column("turn", index=True)
 def turn_index(batch: Columns) -> Iterable[int]:
-    """Which turn of its trajectory it is, from 0."""
+    """Index of a turn in its trajectory, from 0."""
     return (t for _, _, t in batch.turns())
 
 
 @column("turn", index=True)
 def state_keys(batch: Columns) -> Iterable[int]:
-    """By what the turn began from: the opening, or what came back last. Equal texts are one state."""
+    """Index of the state before a turn: the initial messages, or the last observation. Equal texts are one state."""
     known: dict[tuple[tuple[str, ...], ...], int] = {}
-    for _, held, t in batch.turns():
-        played = held.trajectory
+    for _, entry, t in batch.turns():
+        played = entry.trajectory
         seen = played.opening if t == 0 else played.turns[t - 1].observation
         yield known.setdefault(tuple(message.key for message in seen), len(known))
 
 
 @column("turn", index=True, provided_by="a strategy that forks: `rollout.strategy: random_branching`", requires=_forks)
 def nodes(batch: Columns) -> Iterable[int]:
-    """Which node of the tree a turn is; one that trajectories share is one."""
+    """Index of the tree node of a turn; trajectories that share the turn share the node."""
     known: dict[int, int] = {}
-    for _, held, t in batch.turns():
-        yield known.setdefault(id(held.trajectory.turns[t]), len(known))
+    for _, entry, t in batch.turns():
+        yield known.setdefault(id(entry.trajectory.turns[t]), len(known))
 
 
 @column("token", index=True)
 def turn(batch: Columns) -> Tensor:
-    """Which turn of the batch a token is of."""
-    begins = np.cumsum([0, *(len(held.trajectory.turns) for held in batch.held)])
-    return batch.of_tokens(lambda i, held: begins[i] + held.turn).long()
+    """Index of a token's turn in the batch."""
+    begins = np.cumsum([0, *(len(entry.trajectory.turns) for entry in batch.trajectories)])
+    return batch.concatenate_tokens(lambda i, entry: begins[i] + entry.turn).long()
 
 
 @column("token", index=True)
 def token_trajectory(batch: Columns) -> Tensor:
-    """Which trajectory a token is of."""
-    return batch.of_tokens(lambda i, held: np.full(len(held), i)).long()
+    """Index of a token's trajectory."""
+    return batch.concatenate_tokens(lambda i, entry: np.full(len(entry), i)).long()

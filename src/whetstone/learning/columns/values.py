@@ -1,7 +1,8 @@
-"""What do critics foretell? A column for each head, its slow copy, and what either says behind a turn that was cut off.
+"""Critic columns: values of each head, of its slow copy, and bootstrap values after truncated episodes.
 
-Easy to get wrong: a turn without action tokens has nothing a critic is asked in front of; it is worth what comes
-behind it.
+Note:
+    A turn without action tokens has no token at which a critic predicts. Its value is that of the next turn, or the
+    bootstrap value after the last turn.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ VALUE_POSITIONS = {
     "contributions": "last",
     "token_values": "every",
 }
-"""What critics can foretell, and in front of which of a turn's action tokens they are asked."""
+"""Predictions of critics, and the action tokens of a turn before which they are computed."""
 
 
 STATE_VALUES = ("values", "twin_values", "token_values")
-"""Those of them that are what a state is worth, with what is earned behind it."""
+"""Predictions of the value of a state: the expected return from there on."""
 
 
 def critic_heads(columns: Iterable[str], *, ensemble: int = 1) -> tuple[str, ...]:
-    """The heads a critic must have to give these columns: those that are trained, then slow copies.
+    """Return the critic heads that columns require: trained heads, then slow copies.
 
     Args:
-        ensemble: Members of each; those behind the first are called `values#2`, `values#3`, …
+        ensemble: Members per head; those after the first are named `values#2`, `values#3`, …
     """
-    asked = [name.removeprefix("last_") for name in columns]
-    asked = [name for name in asked if name.removeprefix("slow_") in VALUE_POSITIONS]
-    trained = sorted({name.removeprefix("slow_") for name in asked})
-    first = (*trained, *sorted({name for name in asked if name.startswith("slow_")}))
+    heads = [name.removeprefix("last_") for name in columns]
+    heads = [name for name in heads if name.removeprefix("slow_") in VALUE_POSITIONS]
+    trained = sorted({name.removeprefix("slow_") for name in heads})
+    first = (*trained, *sorted({name for name in heads if name.startswith("slow_")}))
     return tuple(name if k == 1 else f"{name}#{k}" for name in first for k in range(1, ensemble + 1))
 
 
-def kind_of_head(head: str) -> str:
-    """What a head foretells, whichever member of an ensemble it is: `values` for `values#2`."""
+def get_head_kind(head: str) -> str:
+    """Return the prediction of a head: `values` for the member `values#2`."""
     return head.partition("#")[0]
 
 
@@ -61,74 +62,74 @@ def _several(run: RunCapabilities) -> str | None:
 @column(
     "turn",
     reads_models=True,
-    provided_by="`critic.ensemble_size: 5`, where `advantage` asks for values of states",
+    provided_by="`critic.ensemble_size: 5`, if `advantage` reads state values",
     requires=_several,
 )
 def value_deviations(batch: Columns) -> Tensor:
     """Population standard deviation of the values of a critic ensemble at the start of each turn, in units of return;
     0 for a turn without action tokens."""
-    known = [head for head in batch.heads if kind_of_head(head) in STATE_VALUES]
+    known = [head for head in batch.critics.heads if get_head_kind(head) in STATE_VALUES]
     if not known:
-        raise CreditError("value_deviations: no critic says what a state is worth; advantage: turn_gae asks for one")
-    apart = batch.members(kind_of_head(known[0])).std(0, correction=0)
-    found = torch.zeros(batch.count("turn"), dtype=torch.float64)
-    asked = batch.asked_at("first")
-    found[batch["turn"][asked]] = apart[asked]
-    return found
+        raise CreditError("value_deviations: no critic predicts state values; advantage: turn_gae requires one")
+    deviations = batch.critics.members(get_head_kind(known[0])).std(0, correction=0)
+    per_turn = torch.zeros(batch.count("turn"), dtype=torch.float64)
+    positions = batch.critics.find_positions("first")
+    per_turn[batch["turn"][positions]] = deviations[positions]
+    return per_turn
 
 
 def _critic(run: RunCapabilities) -> str | None:
-    return None if run.recipe.critic is not None else "a critic would say it: set critic: {}"
+    return None if run.recipe.critic is not None else "requires a critic: set critic: {}"
 
 
-def _foretold(batch: Columns, name: str) -> Tensor:
-    said, where = batch.head(name), VALUE_POSITIONS[name.removeprefix("slow_")]
+def _predict(batch: Columns, name: str) -> Tensor:
+    predictions, where = batch.critics.head(name), VALUE_POSITIONS[name.removeprefix("slow_")]
     if where == "every":
-        return said
+        return predictions
     turn, owner = batch["turn"], batch["trajectory"]
-    found = torch.full((len(owner),), torch.nan, dtype=torch.float64)
-    asked = batch.asked_at(where)
-    found[turn[asked]] = said[asked]
-    behind = batch[f"last_{name}"]
-    for m in reversed(range(len(found))):  # a turn without action tokens is worth what comes behind it
-        if found[m].isnan():
-            found[m] = found[m + 1] if m + 1 < len(found) and owner[m + 1] == owner[m] else behind[owner[m]]
-    return found
+    per_turn = torch.full((len(owner),), torch.nan, dtype=torch.float64)
+    positions = batch.critics.find_positions(where)
+    per_turn[turn[positions]] = predictions[positions]
+    bootstrap = batch[f"last_{name}"]
+    for m in reversed(range(len(per_turn))):  # a turn without action tokens has the value of the next one
+        if per_turn[m].isnan():
+            per_turn[m] = per_turn[m + 1] if m + 1 < len(per_turn) and owner[m + 1] == owner[m] else bootstrap[owner[m]]
+    return per_turn
 
 
-def _behind(batch: Columns, name: str) -> Tensor:
-    return batch.last_head(name)
+def _bootstrap(batch: Columns, name: str) -> Tensor:
+    return batch.critics.last_head(name)
 
 
-def _of_head(head: str, where: str) -> Iterable[Column]:
-    """A head, its slow copy, and what each says last."""
+def _declare_head(head: str, where: str) -> Iterable[Column]:
+    """Yield the columns of a head, of its slow copy, and of the bootstrap values of both."""
     place = "every action token" if where == "every" else f"each turn's {where} token"
-    asked = partial(Column, level="token" if where == "every" else "turn", reads_models=True, requires=_critic)
-    behind = partial(
+    declare = partial(Column, level="token" if where == "every" else "turn", reads_models=True, requires=_critic)
+    declare_bootstrap = partial(
         Column,
         level="trajectory",
-        about="What a head says behind the last turn where a limit cut the episode short; 0 where it was over.",
+        about="Prediction of a head after the last turn if a limit truncated the episode, else 0 (bootstrap value).",
         reads_models=True,
-        provided_by="`critic`, asked behind a turn that a limit cut off",
+        provided_by="`critic`, after a turn that a limit truncated",
         requires=_critic,
         listed_as="last_…",
     )
-    yield asked(
+    yield declare(
         head,
-        build=partial(_foretold, name=head),
-        about=f"What the critic's head `{head}` foretells.",
-        provided_by=f"`critic`, asked in front of {place}",
+        build=partial(_predict, name=head),
+        about=f"Prediction of the critic's head `{head}`.",
+        provided_by=f"`critic`, before {place}",
     )
-    yield asked(
+    yield declare(
         f"slow_{head}",
-        build=partial(_foretold, name=f"slow_{head}"),
-        about="What the slow copy of a head foretells, asked where that is.",
+        build=partial(_predict, name=f"slow_{head}"),
+        about="Prediction of the slow copy of a head, at the same tokens.",
         provided_by="slow copies of critics",
         listed_as="slow_…",
     )
     for name in (head, f"slow_{head}"):
-        yield behind(f"last_{name}", build=partial(_behind, name=name))
+        yield declare_bootstrap(f"last_{name}", build=partial(_bootstrap, name=name))
 
 
-VALUE_COLUMNS = tuple(column for head, where in VALUE_POSITIONS.items() for column in _of_head(head, where))
-"""Every column a critic can give."""
+VALUE_COLUMNS = tuple(column for head, where in VALUE_POSITIONS.items() for column in _declare_head(head, where))
+"""All columns that a critic can provide."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
 from typing import Any
 
 from whetstone.errors import did_you_mean
-from whetstone.recipe.importers.rules import Library, Missing
+from whetstone.recipe.importers.translation_rules import Library, Missing
 from whetstone.recipe.importers.trl import TRL
 from whetstone.recipe.importers.verl import VERL
 
@@ -20,57 +22,24 @@ def _clip(value: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     return {"objective.name": "clipped", "objective.clip_low": value, "objective.clip_high": value}
 
 
+_NAMES = tomllib.loads((files(__package__) / "names.toml").read_text("utf-8"))
 _EARLIER_TRL: Mapping[str, Any] = {
-    "kl_coef": "reinforcement.reference_kl",
-    "init_kl_coef": "reinforcement.reference_kl",
+    **_NAMES["TRL"],
     "cliprange": _clip,
     "clip_range": _clip,
-    "cliprange_value": "critic.clip",
-    "vf_coef": "critic.weight",
-    "ent_coef": "reinforcement.entropy.weight",
-    "num_ppo_epochs": "reinforcement.epochs",
-    "ppo_epochs": "reinforcement.epochs",
-    "n_epochs": "reinforcement.epochs",
-    "num_mini_batches": "reinforcement.minibatches",
-    "rloo_k": "rollout.group_size",
-    "response_length": "rollout.max_new_tokens",
-    "max_new_tokens": "rollout.max_new_tokens",
-    "gae_lambda": "advantage.trace",
-    "lam": "advantage.trace",
-    "gamma": "advantage.discount",
 }
 _OPENRLHF: Mapping[str, Any] = {
-    "actor_learning_rate": "reinforcement.learning_rate",
-    "critic_learning_rate": "critic.learning_rate",
-    "n_samples_per_prompt": "rollout.group_size",
-    "generate_max_len": "rollout.max_new_tokens",
-    "rollout_batch_size": "reinforcement.tasks_per_step",
+    **_NAMES["OpenRLHF"],
     "train_batch_size": lambda value, keys: {
         "reinforcement.minibatches": max(1, int(keys.get("rollout_batch_size", 1024)) // int(value))
     },
     "micro_train_batch_size": lambda value, keys: Missing(
         "it changes no result; reinforcement.micro_batch_tokens limits the tokens of a forward pass"
     ),
-    "max_epochs": "reinforcement.epochs",
-    "num_episodes": "reinforcement.steps",
     "eps_clip": _clip,
-    "value_clip": "critic.clip",
-    "lambd": "advantage.trace",
-    "entropy_loss_coef": "reinforcement.entropy.weight",
-    "max_norm": "reinforcement.max_grad_norm",
-    "l2": "reinforcement.weight_decay",
-    "lr_warmup_ratio": "reinforcement.warmup_fraction",
     "advantage_estimator": lambda value, keys: {"advantage.name": str(value)},
-    "pretrain": "policy.path",
-    "lora_rank": "policy.lora.rank",
-    "target_modules": "policy.lora.target_modules",
-    "prompt_data": "tasks.path",
     "remote_rm_url": lambda value, keys: Missing("reward: my_package:my_reward can call a server"),
     "dynamic_filtering": lambda value, keys: {"rollout.dynamic_sampling": "nonzero_variance"},
-    "vllm_num_engines": "scale.engine_replicas",
-    "vllm_tensor_parallel_size": "scale.tensor_parallel",
-    "adam_offload": "reinforcement.optimizer_offload",
-    "init_coef": "reinforcement.reference_kl",
     "is_correction_enable": lambda value, keys: {"importance_correction": "truncated"},
 }
 _LIBRARIES = (
@@ -86,7 +55,7 @@ _FIRST = ("reinforcement", "rollout", "policy", "evaluation", "supervised")
 """Sections in the order in which a key of several sections is suggested."""
 
 
-def suggest_key(
+def explain_unknown_key(
     key: str,
     value: Any,
     fields: Mapping[str, Callable[[], Mapping[str, Any]]],
@@ -109,6 +78,8 @@ def suggest_key(
         counterparts = _counterparts(key, value, keys)
     if counterparts is not None:
         library, result, reason = counterparts
+        if not result and paths:  # another library has the name too, without a counterpart of this value
+            return f"; did you mean {' or '.join(paths[:3])}?"
         if not result:
             return f"; {reason} ({key} of {library})"
         settings = ", ".join(path if each is None else f"{path}={_format_value(each)}" for path, each in result.items())
@@ -138,7 +109,7 @@ def _counterparts(key: str, value: Any, keys: Mapping[str, Any]) -> tuple[str, d
         if full is None:
             continue
         if value is None:
-            return library.name, dict.fromkeys(library.targets(full)), ""
+            return library.name, dict.fromkeys(library.target_keys(full)), ""
         everything = {"num_generations": size, **others, key: value, full: value}
         if full.endswith(("kl_loss_coef", "kl_loss_type")):
             everything["actor_rollout_ref.actor.use_kl_loss"] = True
@@ -155,7 +126,7 @@ def _sections(key: str, value: Mapping[str, Any]) -> tuple[str, dict[str, Any], 
     """Return the counterparts of a section of verl, such as `actor_rollout_ref`."""
     if not any(name.startswith(f"{key}.") for name in VERL.rules):
         return None
-    flat = dict(_flattened(key, value))
+    flat = dict(_flatten(key, value))
     result: dict[str, Any] = {}
     for path, each in flat.items():
         counterpart = VERL.apply(path, each, flat) if path in VERL.rules else {}
@@ -165,10 +136,10 @@ def _sections(key: str, value: Mapping[str, Any]) -> tuple[str, dict[str, Any], 
     return "verl", result, "" if result else advice
 
 
-def _flattened(above: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(above: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, below in value.items():
-            yield from _flattened(f"{above}.{key}", below)
+            yield from _flatten(f"{above}.{key}", below)
     else:
         yield above, value
 

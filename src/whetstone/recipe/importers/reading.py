@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.errors import RecipeError, did_you_mean
-from whetstone.recipe.importers.rules import Computed
 from whetstone.recipe.importers.translation import LIBRARIES
+from whetstone.recipe.importers.translation_rules import Computed
 from whetstone.recipe.yaml_text import yaml_document
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
@@ -116,12 +116,12 @@ class _Script:
     def keys(self) -> dict[str, Any]:
         """Return the keys of the configuration, then those of the trainer."""
         result: dict[str, Any] = {}
-        configs = sorted(self._named(_CONFIG), key=lambda call: "GRPO" not in ast.unparse(call.func))
+        configs = sorted(self._find_name(_CONFIG), key=lambda call: "GRPO" not in ast.unparse(call.func))
         if configs:
             if configs[0].args:
                 result["output_dir"] = self.value(configs[0].args[0])
             result |= {word.arg: self.value(word.value) for word in configs[0].keywords if word.arg}
-        trainers = self._named(_TRAINER)
+        trainers = self._find_name(_TRAINER)
         names = ("model", "reward_funcs")
         words = {
             **dict(zip(names, trainers[0].args if trainers else (), strict=False)),
@@ -136,15 +136,15 @@ class _Script:
                 result[name] = self.value(node, is_model=name == "model", is_data=name.endswith("_dataset"))
         return result
 
-    def _named(self, pattern: re.Pattern[str]) -> list[ast.Call]:
+    def _find_name(self, pattern: re.Pattern[str]) -> list[ast.Call]:
         return [call for call in self.calls if pattern.fullmatch(ast.unparse(call.func).rpartition(".")[2])]
 
     def _adapters(self, node: ast.expr) -> ast.Call | None:
-        node = self._followed(node)
+        node = self._resolve_name(node)
         is_config = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("LoraConfig")
         return node if is_config and isinstance(node, ast.Call) else None
 
-    def _followed(self, node: ast.expr) -> ast.expr:
+    def _resolve_name(self, node: ast.expr) -> ast.expr:
         """Return the value that a name was first assigned."""
         for _ in range(10):
             if isinstance(node, ast.Name) and node.id in self.assigned:
@@ -154,7 +154,7 @@ class _Script:
     def value(self, node: ast.expr, *, is_model: bool = False, is_data: bool = False) -> Any:
         """Return the literal value of an expression, or its text."""
         text = ast.unparse(node)
-        followed = self._followed(node)
+        followed = self._resolve_name(node)
         try:
             return ast.literal_eval(followed)
         except ValueError:
@@ -187,7 +187,7 @@ def _read_command(text: str, path: Path) -> dict[str, Any]:
             words = line.split()
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words if not word.startswith("-")]
         if words and len(assigned) == len([word for word in words if word != "export"]) and all(assigned):
-            variables |= {match[1]: _default_of(match[1], match[2]) for match in assigned if match is not None}
+            variables |= {match[1]: _expand_default(match[1], match[2]) for match in assigned if match is not None}
             continue
         keys = dict(_options([_expand(word, variables) for word in words]))
         if len(keys) > 1 or (keys and not result):
@@ -195,7 +195,7 @@ def _read_command(text: str, path: Path) -> dict[str, Any]:
     return result
 
 
-def _default_of(name: str, value: str) -> str:
+def _expand_default(name: str, value: str) -> str:
     """Return `VALUE` for `NAME=${NAME:-VALUE}`, and any other value as it is."""
     return _VARIABLE.sub(lambda m: m[2] if m[1] == name and m[2] is not None else m[0], value)
 

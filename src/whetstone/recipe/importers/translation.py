@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from whetstone.plugins import OptionError
-from whetstone.recipe.checking import contradictions, without_effect
-from whetstone.recipe.importers.rules import Computed, Keys, Library, Missing, NoEffect
+from whetstone.recipe.importers.translation_rules import Computed, Keys, Library, Missing, NoEffect
 from whetstone.recipe.importers.trl import TRL
 from whetstone.recipe.importers.verl import VERL
 from whetstone.recipe.settings import Recipe
+from whetstone.recipe.validation import find_contradictions, find_unused_keys
 
 LIBRARIES: Mapping[str, Library] = {"trl": TRL, "verl": VERL}
 Status = Literal["translated", "default", "off", "no effect", "missing", "to set"]
 STATUSES: tuple[Status, ...] = ("translated", "default", "off", "no effect", "missing", "to set")
-"""In the order of the report. `default`: a default of the library that differs from that of a recipe; `off`: a key
-whose value disables it; `to set`: a required key of the recipe that the configuration does not have."""
+"""Statuses in the order of the report. `default`: a default of the library that differs from that of a recipe; `off`: a
+key whose value disables it; `to set`: a required key of the recipe that the configuration does not have."""
 _PLACEHOLDERS = {
     "policy.path": ("policy", "the model: a folder, or a name on the Hugging Face hub"),
     "tasks.source": ("jsonl", "the tasks: tasks.jsonl with a `prompt` and an `answer` per line"),
@@ -32,7 +32,7 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*(\.?[\w.]+)\s*(?:,\s*(.*?))?\}"
 
 @dataclass(slots=True)
 class Entry:
-    """What became of one key."""
+    """Result of the translation of one key."""
 
     key: str
     """Key of the configuration, or of the recipe if the status is `to set`."""
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Translation:
-    """A recipe, and what became of each key of the configuration."""
+    """A recipe, and the result for each key of the configuration."""
 
     recipe: dict[str, Any] = field(default_factory=dict)
     """The recipe by dotted path."""
@@ -74,7 +74,7 @@ class Translation:
         return result
 
 
-def translate(kind: str, keys: Keys) -> Translation:
+def translate_config(kind: str, keys: Keys) -> Translation:
     """Translate a configuration.
 
     The recipe is valid: a key that contradicts another one, or has no effect with it, is reported and left out.
@@ -84,7 +84,7 @@ def translate(kind: str, keys: Keys) -> Translation:
         keys: Keys of the configuration by dotted path.
     """
     library = LIBRARIES[kind]
-    keys = {key: value for key, value in _resolved(keys).items() if not key.endswith("_target_")}
+    keys = {key: value for key, value in _resolve(keys).items() if not key.endswith("_target_")}
     result = Translation()
     present = {key for key, value in keys.items() if value is not None}
     defaults = library.defaults_for({key: keys[key] for key in present})
@@ -113,10 +113,10 @@ def translate(kind: str, keys: Keys) -> Translation:
 
 def _stands_for(library: Library, default: str, present: set[str]) -> bool:
     """Return whether another key of the configuration sets the same keys of the recipe as a default."""
-    own = set(library.targets(default)) if default in library.rules else set()
+    own = set(library.target_keys(default)) if default in library.rules else set()
     replaced = {"num_train_epochs": "max_steps", "trainer.total_epochs": "trainer.total_training_steps"}
     return replaced.get(default) in present or any(
-        own and own <= set(library.targets(key)) for key in present if key in library.rules and key != default
+        own and own <= set(library.target_keys(key)) for key in present if key in library.rules and key != default
     )
 
 
@@ -131,8 +131,10 @@ def _entry(library: Library, key: str, value: Any, keys: Keys) -> Entry:
             return Entry(key, value, "off" if library.is_off(key, value) else "missing", note=result)
         if result:
             return Entry(key, value, "translated", result)
-        return Entry(key, value, "off" if library.is_off(key, value) else "no effect", note=_combined(key, library))
-    if library.ignores(key):
+        if library.is_off(key, value):
+            return Entry(key, value, "off")
+        return Entry(key, value, "no effect", note=_combine(key, library))
+    if library.is_ignored(key):
         return Entry(key, value, "no effect")
     if library.is_off(key, value):
         return Entry(key, value, "off")
@@ -141,12 +143,12 @@ def _entry(library: Library, key: str, value: Any, keys: Keys) -> Entry:
     return Entry(key, value, "missing", note=advice or "no counterpart")
 
 
-def _combined(key: str, library: Library) -> str:
-    targets = library.targets(key)
+def _combine(key: str, library: Library) -> str:
+    targets = library.target_keys(key)
     return f"the other keys set {', '.join(targets)}" if targets else "read together with the other keys"
 
 
-def _resolved(keys: Keys) -> dict[str, Any]:
+def _resolve(keys: Keys) -> dict[str, Any]:
     """Return the keys with references of OmegaConf to other keys replaced by their values."""
 
     def value_of(value: Any, key: str, depth: int = 0) -> Any:
@@ -195,7 +197,13 @@ def _repair(result: Translation) -> None:
             sources = [entry for entry in result.entries if path in entry.recipe]
             for entry in sources:
                 del entry.recipe[path]
-                if not entry.recipe or status == "missing":
+                # only the name of the component remains: the value of the key is lost
+                is_lost = all(other == f"{path.rpartition('.')[0]}.name" for other in entry.recipe)
+                if is_lost or status == "missing":
+                    names, entry.recipe = (entry.recipe, {}) if is_lost else ({}, entry.recipe)
+                    for name in names:
+                        if not any(name in other.recipe for other in result.entries):
+                            result.recipe.pop(name, None)
                     entry.status, entry.note = status, f"{path}: {json.dumps(value, default=str)}: {note}"
             for required, (placeholder, remedy) in _PLACEHOLDERS.items():
                 if required == path:
@@ -210,8 +218,8 @@ def _problems(result: Translation) -> Iterator[tuple[str, Status, str]]:
     except OptionError as error:
         yield error.key, "missing", error.message
         return
-    for key, note in without_effect(recipe):
+    for key, note in find_unused_keys(recipe):
         if any(path == key or path.startswith(f"{key}.") for path in result.recipe):
             yield key, "no effect", note
-    for key, note in contradictions(recipe):
+    for key, note in find_contradictions(recipe):
         yield key, "missing", note

@@ -1,18 +1,16 @@
-"""Where else do the numbers of a run go? To TensorBoard, Weights & Biases, MLflow, Trackio, or a class of yours."""
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow, Trackio, or a custom class."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.reporting.trackers.catalogue import TRACKERS
-    from whetstone.reporting.trackers.feed import Feed
-    from whetstone.reporting.trackers.mlflow import MLflow
-    from whetstone.reporting.trackers.protocol import TrackedRun, Tracker
-    from whetstone.reporting.trackers.tensorboard import TensorBoard
-    from whetstone.reporting.trackers.trackio import Trackio
-    from whetstone.reporting.trackers.wandb import WeightsAndBiases
+    from whetstone.reporting.trackers.tracker_registry import TRACKERS as TRACKERS
+    from whetstone.reporting.trackers.dispatcher import TrackerDispatcher as TrackerDispatcher
+    from whetstone.reporting.trackers.mlflow import MLflow as MLflow
+    from whetstone.reporting.trackers.protocol import TrackedRun as TrackedRun, Tracker as Tracker
+    from whetstone.reporting.trackers.tensorboard import TensorBoard as TensorBoard
+    from whetstone.reporting.trackers.trackio import Trackio as Trackio
+    from whetstone.reporting.trackers.wandb import WeightsAndBiases as WeightsAndBiases
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = ["TRACKERS", "Feed", "MLflow", "TensorBoard", "TrackedRun", "Tracker", "Trackio", "WeightsAndBiases"]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -10,25 +10,25 @@ from importlib.util import find_spec
 from typing import Any
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers.protocol import TrackedRun
 
 _TAG = "whetstone.run"
 _MARK = "whetstone/step"
-"""In every call, so that the server can be asked which steps it holds."""
+"""Metric of every call, which stores the steps that the server has."""
 _LONGEST = 500
-"""Letters of a parameter's value."""
+"""Maximum length of a parameter's value, in characters."""
 _AT_ONCE = 100
-"""Parameters MLflow takes in one call."""
+"""Maximum number of parameters in one call of MLflow."""
 
 
 class MLflow:
-    """Numbers as metrics, each key of the recipe as a parameter, of a run of MLflow.
+    """MLflow tracker: metrics, and each recipe key as a parameter.
 
     Args:
-        experiment: The experiment there, which is made where there is none.
-        uri: The tracking server or database: `http://host:5000`, `sqlite:///runs/mlflow.db`; null: as
-            `MLFLOW_TRACKING_URI` says, else `mlflow.db` in the working directory.
+        experiment: Name of the experiment, which is created if it does not exist.
+        uri: Tracking server or database: `http://host:5000`, `sqlite:///runs/mlflow.db`; null: the value of
+            `MLFLOW_TRACKING_URI`, else `mlflow.db` in the working directory.
     """
 
     def __init__(self, *, experiment: str = "whetstone", uri: str | None = None) -> None:
@@ -44,13 +44,13 @@ class MLflow:
         from mlflow.tracking import MlflowClient
 
         for room in ("mlflow", "alembic"):
-            logging.getLogger(room).setLevel(logging.WARNING)  # a new database is told of table by table
+            logging.getLogger(room).setLevel(logging.WARNING)  # a new database logs each table
         self._client = client = MlflowClient(self.uri)
         known = client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known is not None else client.create_experiment(self.experiment)
-        found = client.search_runs([experiment], f"tags.`{_TAG}` = '{run.id}'")
-        if found:
-            self._id = found[0].info.run_id
+        runs = client.search_runs([experiment], f"tags.`{_TAG}` = '{run.id}'")
+        if runs:
+            self._id = runs[0].info.run_id
             client.update_run(self._id, status="RUNNING")
             return max((int(metric.step) for metric in client.get_metric_history(self._id, _MARK)), default=-1)
         self._id = client.create_run(experiment, run_name=run.name, tags={_TAG: run.id}).info.run_id
@@ -64,8 +64,8 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        told = [Metric(name, value, now, step) for name, value in {**metrics, _MARK: float(step)}.items()]
-        self._client.log_batch(self._id, metrics=told)
+        values = [Metric(name, value, now, step) for name, value in {**metrics, _MARK: float(step)}.items()]
+        self._client.log_batch(self._id, metrics=values)
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
         """See `Tracker.finish`."""
@@ -75,7 +75,7 @@ class MLflow:
 
 
 def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """(dotted key, value as text)"""
+    """Yield (dotted key, value as text)."""
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from _flat(below, f"{key}.{name}".lstrip("."))

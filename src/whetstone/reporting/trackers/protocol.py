@@ -1,7 +1,8 @@
-"""What is a tracker? Something that is told a run's name and recipe, its numbers step by step, and what it came to.
+"""Interface of experiment trackers: they receive the name and recipe of a run, its metrics per step, and its summary.
 
-Easy to get wrong: a run that was killed goes on, and its tracker must go on with the same run there. It says which
-steps it holds already, and is told those behind them alone.
+Note:
+    A killed run can resume, and its tracker must then continue the same run. The tracker reports the last step that it
+    has, and receives only later ones.
 """
 
 from __future__ import annotations
@@ -14,46 +15,46 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What a tracker knows of a run before its first step."""
+    """Facts about a run that a tracker receives before the first step."""
 
     id: str
-    """Eight hexadecimal digits; the same each time the run goes on."""
+    """Eight hexadecimal digits, unchanged by a resume."""
     name: str
-    """Of its folder."""
+    """Name of the run directory."""
     folder: Path
     """The run directory."""
     recipe: Mapping[str, Any]
-    """Resolved, with every default."""
+    """Resolved recipe, with every default."""
 
 
 class Tracker(Protocol):
-    """One run in one tracker. Every call comes from one thread, which is not the one that trains."""
+    """A tracker of one run. All calls are from one thread, which is not the training thread."""
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin, or go on with, this run.
+        """Start or continue this run.
 
         Returns:
-            The last step that is held already, −1 for none: steps behind it are told. None: nobody knows; then steps
-            are told behind the last one for which `log` came back.
+            The last step that the tracker has, −1 if it has none: later steps are sent. None if unknown: steps after
+            the last successful call of `log` are sent.
         """
         ...
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Numbers of a step; of one step there may be several calls, with other names each.
+        """Log metrics of a step; several calls can add different metrics to one step.
 
         Args:
-            step: Counted over all stages of the run, from 1; what is measured before the first one is told as of 0.
-            metrics: By name, as `docs/metrics.md` has them; all are finite.
+            step: Step, counted over all stages of the run from 1; metrics measured before the first step have step 0.
+            metrics: Values by name, as in `docs/reference/metrics.md`; all are finite.
 
         Raises:
-            Exception: They could not be kept. It is said once, and the same numbers are told again with the next step.
+            Exception: They could not be stored. It is reported once, and the metrics are sent again with the next step.
         """
         ...
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
-        """Let go of everything.
+        """Release all resources.
 
         Args:
-            summary: What the run came to; None: it stopped before its end.
+            summary: Results of the run; None: it stopped before its end.
         """
         ...

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers.protocol import TrackedRun
 
 
 class TensorBoard:
-    """Numbers as scalars, the recipe as text, in TensorBoard's event files.
+    """TensorBoard tracker: metrics as scalars, and the recipe as text, in event files.
 
     Args:
-        folder: Where they are written, each run in a folder of its own; null: `tensorboard` in the run directory.
+        folder: Folder with one subfolder per run; null: `tensorboard` in the run directory.
     """
 
     def __init__(self, *, folder: str | None = None) -> None:
@@ -31,9 +31,9 @@ class TensorBoard:
         """See `Tracker.start`."""
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        there = Path(self.folder) / f"{run.name}-{run.id}" if self.folder is not None else run.folder / "tensorboard"
-        begun = there.is_dir() and any(there.iterdir())
-        self._writer = EventFileWriter(str(there))
+        folder = Path(self.folder) / f"{run.name}-{run.id}" if self.folder is not None else run.folder / "tensorboard"
+        begun = folder.is_dir() and any(folder.iterdir())
+        self._writer = EventFileWriter(str(folder))
         if not begun:
             self._text("recipe", f"```json\n{json.dumps(run.recipe, indent=1)}\n```")
         return None
@@ -45,7 +45,7 @@ class TensorBoard:
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-        self._writer.flush()  # what came back is in the file, whatever becomes of this process
+        self._writer.flush()  # a logged step must be in the file even if the process is killed
 
     def finish(self, summary: Mapping[str, float] | None) -> None:
         """See `Tracker.finish`."""

@@ -1,4 +1,4 @@
-"""Trackio: a local database, a Space on the Hugging Face hub, or a server of one's own. `trackio show` shows it."""
+"""Trackio tracker: a local database, a Space on the Hugging Face hub, or a self-hosted server (`trackio show`)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers.protocol import TrackedRun
 
 
 class Trackio:
-    """Numbers and recipe as a run of Trackio.
+    """Trackio tracker: metrics and recipe.
 
     Args:
-        project: The project there.
+        project: Name of the project.
         space: A Space on the hub, `user/name`; null: this machine, in `TRACKIO_DIR`.
-        server: A server's address, with its write token; null: none.
-        group: What runs that belong together are shown as.
+        server: Address of a server, with its write token; null: none.
+        group: Group of runs in the user interface.
     """
 
     def __init__(
@@ -39,10 +39,12 @@ class Trackio:
         import trackio
 
         for module in (trackio, trackio.utils, trackio.run):
-            vars(module)["print"] = _unsaid  # standard output is for results, and another thread may be printing them
+            vars(module)["print"] = (
+                _discard_print  # standard output is for results, and another thread may be printing them
+            )
         self._run = trackio.init(
             project=self.project,
-            name=f"{run.name}-{run.id}",  # which it goes on by
+            name=f"{run.name}-{run.id}",  # identifies the run at a resume
             group=self.group,
             space_id=self.space,
             server_url=self.server,
@@ -52,7 +54,7 @@ class Trackio:
             auto_log_cpu=False,
         )
         try:
-            return int(self._run._next_step) - 1  # it writes behind `log`: what is not there was lost
+            return int(self._run._next_step) - 1  # it writes asynchronously: missing steps were lost
         except AttributeError:  # another version
             return None
 
@@ -67,5 +69,5 @@ class Trackio:
         self._run.finish()
 
 
-def _unsaid(*said: object, **how: object) -> None:
-    """In the place of `print`."""
+def _discard_print(*values: object, **how: object) -> None:
+    """Discard the arguments; replaces `print`."""

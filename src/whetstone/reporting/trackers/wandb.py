@@ -7,24 +7,24 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from whetstone.errors import RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.reporting.trackers.protocol import TrackedRun
 
 _EVALUATION = "evaluation/"
 
 
 class WeightsAndBiases:
-    """Numbers, recipe and summary as a run of Weights & Biases.
+    """Weights & Biases tracker: metrics, recipe and summary.
 
-    A run that goes on is the same run there. Offline each sitting has a folder of its own, which `wandb sync --append`
-    puts together.
+    A resumed run is the same run there. In offline mode, each process has its own folder; `wandb sync --append` merges
+    them.
 
     Args:
-        project: The project there.
+        project: Name of the project.
         entity: User or team; null: the one that is logged in.
-        mode: `offline` writes files and asks no network; null: as `WANDB_MODE` says, else `online`.
-        group: What runs that belong together are shown as.
-        tags: Of the run.
+        mode: `offline` writes files without network access; null: the value of `WANDB_MODE`, else `online`.
+        group: Group of runs in the user interface.
+        tags: Tags of the run.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WeightsAndBiases:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """See `Tracker.log`."""
         evaluated = any(name.startswith(_EVALUATION) for name in metrics)
-        # an evaluation beside training ends steps later, and it takes no step below the last one
+        # a background evaluation ends steps later, and wandb rejects a step below the last one
         self._step = max(self._step, step)
         self._run.log({**metrics, **({f"{_EVALUATION}step": step} if evaluated else {})}, step=self._step)
 

@@ -1,1 +1,1 @@
-"""What did an episode answer, and is it right?"""
+"""Rewards for the final answer of an episode."""

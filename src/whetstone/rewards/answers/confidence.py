@@ -1,7 +1,7 @@
-"""How sure did the agent say it is, and was it right to be?
+"""Calibration reward: scores the confidence that the agent states with its answer.
 
-Easy to get wrong: a confidence that was not said is not one half. And where all answers of a group are right, or all
-wrong, confidence alone tells them apart; its size is to be small beside the answer's.
+Note: A missing confidence is not 0.5. If all answers of a group are right, or all are wrong, only confidence
+distinguishes them; keep its weight small relative to that of the answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from whetstone.rewards.answers.exact_match import exact_match
-from whetstone.rewards.calls.canonical import arguments_of
+from whetstone.rewards.calls.canonical import parse_or_empty
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -28,39 +28,43 @@ async def calibrated(
     wrong_size: float = 0.5,
     missing: float = -1.0,
 ) -> Score:
-    """The outcome, and how well the confidence said with it fits.
+    """Score the outcome together with the calibration of the stated confidence.
 
-    `separated` keeps every right answer 1 or more above every wrong one; `brier` does not.
+    With `separated` every right answer scores at least 1 more than every wrong one; with `brier` not.
 
     Args:
-        outcome: Says whether the answer is right.
-        form: Which of the two.
-        right_size: b₁, of `separated`.
-        wrong_size: b₂.
-        missing: What an answer pays that says no confidence from 0 to 1.
+        outcome: Reward that determines whether the answer is right.
+        form: `separated` or `brier`.
+        right_size: b₁ of `separated`.
+        wrong_size: b₂ of `separated`.
+        missing: Reward of an answer without a confidence in [0, 1].
 
     Source: Confidence Dichotomy 2026, arXiv:2601.07264; the form of `separated` is ours.
     """
     score = await outcome(trajectory, task)
     if score.invalid:
         return score
-    said, right = stated_confidence(trajectory), bool(score.success)
-    if said is None:
+    confidence, right = stated_confidence(trajectory), bool(score.success)
+    if confidence is None:
         return replace(score, value=missing, parts={**score.parts, "confidence_said": 0.0})
-    paid = brier_paid(right, said) if form == "brier" else separated_paid(right, said, right_size, wrong_size)
-    return replace(score, value=paid, parts={**score.parts, "confidence_said": 1.0, "confidence": said})
+    value = (
+        brier_score(right, confidence)
+        if form == "brier"
+        else separated_score(right, confidence, right_size, wrong_size)
+    )
+    return replace(score, value=value, parts={**score.parts, "confidence_said": 1.0, "confidence": confidence})
 
 
-def separated_paid(right: bool, confidence: float, right_size: float = 0.5, wrong_size: float = 0.5) -> float:
-    """1 + b₁ (1 − (1 − q)²) for a right answer, −b₂ q² for a wrong one.
+def separated_score(right: bool, confidence: float, right_size: float = 0.5, wrong_size: float = 0.5) -> float:
+    """Return 1 + b₁ (1 − (1 − q)²) for a right answer, −b₂ q² for a wrong one.
 
-    Source: Confidence Dichotomy 2026, arXiv:2601.07264, in our reading.
+    Source: Confidence Dichotomy 2026, arXiv:2601.07264, as we interpret it.
     """
     return 1 + right_size * (1 - (1 - confidence) ** 2) if right else -wrong_size * confidence**2
 
 
-def brier_paid(right: bool, confidence: float) -> float:
-    """y − (q − y)²: a right answer said with little confidence pays little more than a wrong one said with none.
+def brier_score(right: bool, confidence: float) -> float:
+    """Return y − (q − y)²: a right answer with low confidence scores little more than a wrong one with zero.
 
     Source: Confidence Dichotomy 2026, arXiv:2601.07264.
     """
@@ -68,18 +72,20 @@ def brier_paid(right: bool, confidence: float) -> float:
 
 
 def stated_confidence(trajectory: Trajectory) -> float | None:
-    """The confidence an episode ended with, from 0 to 1: `confidence: 0.8` or `80%` in its last text, or an argument of
-    that name of its last call; None where there is none, or one that is no probability."""
+    """Return the confidence that an episode ended with, from 0 to 1; None if there is none, or it is not a probability.
+
+    It is `confidence: 0.8` or `80%` in the last text, or an argument `confidence` of the last call.
+    """
     if not trajectory.turns:
         return None
     message = trajectory.turns[-1].message
     for call in message.tool_calls:
-        value = arguments_of(call.arguments).get("confidence")
+        value = parse_or_empty(call.arguments).get("confidence")
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value) if 0 <= value <= 1 else None
-    found = _SAID.findall(message.text)
-    if not found:
+    matches = _SAID.findall(message.text)
+    if not matches:
         return None
-    number, percent = found[-1]
-    said = float(number) / (100 if percent else 1)
-    return said if 0 <= said <= 1 else None
+    number, percent = matches[-1]
+    confidence = float(number) / (100 if percent else 1)
+    return confidence if 0 <= confidence <= 1 else None

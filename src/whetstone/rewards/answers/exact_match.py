@@ -1,7 +1,7 @@
-"""Is the final answer the right one, word for word? As question answering counts it.
+"""Exact match of the final answer, as in question-answering benchmarks.
 
-Case, punctuation, articles and white space are not compared; numbers are compared as numbers. `f1` is the overlap of
-words, for people to look at; the outcome is the exact match.
+Case, punctuation, articles and white space are ignored; numbers are compared as numbers. `f1` is the overlap of words,
+for information; the outcome is the exact match.
 
 Source: SQuAD's evaluation, arXiv:1606.05250.
 """
@@ -22,7 +22,7 @@ _A_NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
 
 async def exact_match(trajectory: Trajectory, task: Task) -> Score:
-    """1 where the final answer is `task.private["answer"]`, else 0."""
+    """Return 1 if the final answer equals `task.private["answer"]`, else 0."""
     answer, wanted = final_answer(trajectory), str(task.private["answer"])
     right = answer is not None and same_answer(answer, wanted)
     overlap = 0.0 if answer is None else f1(answer, wanted)
@@ -30,29 +30,29 @@ async def exact_match(trajectory: Trajectory, task: Task) -> Score:
 
 
 def same_answer(answer: str, wanted: str) -> bool:
-    """Whether two answers are the same.
+    """Return whether two answers are equal.
 
     >>> same_answer("The Black Sea.", "black sea"), same_answer("$1,200.0", "1200"), same_answer("12", "112")
     (True, True, False)
     """
-    if is_number(wanted):
+    if is_plain_number(wanted):
         bare = answer.strip().strip("$€£% .")
         return bool(_A_NUMBER.fullmatch(bare)) and last_number(bare) == last_number(wanted)
-    return normalized(answer) == normalized(wanted)
+    return normalize_answer(answer) == normalize_answer(wanted)
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a number and nothing else."""
+def is_plain_number(text: str) -> bool:
+    """Return whether a text is a number and nothing else."""
     return _A_NUMBER.fullmatch(text.strip()) is not None
 
 
-def normalized(text: str) -> str:
-    """What is compared."""
+def normalize_answer(text: str) -> str:
+    """Normalize a text for comparison: case, punctuation, articles and white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(answer: str, wanted: str) -> float:
-    """The harmonic mean of how much of the answer is wanted and how much of what is wanted is in it."""
-    said, asked = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
-    shared = sum((said & asked).values())
-    return 0.0 if shared == 0 else 2 * shared / (said.total() + asked.total())
+    """Return the F1 score of words: the harmonic mean of precision and recall."""
+    answer_words, wanted_words = Counter(normalize_answer(answer).split()), Counter(normalize_answer(wanted).split())
+    shared = sum((answer_words & wanted_words).values())
+    return 0.0 if shared == 0 else 2 * shared / (answer_words.total() + wanted_words.total())

@@ -1,4 +1,4 @@
-"""What did the episode answer? Its last text where that calls nothing, or what it submitted."""
+"""Final answer of an episode: its last text without a tool call, or the argument of `submit`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from whetstone.trajectory import EndReason, Trajectory
 
 
 def final_answer(trajectory: Trajectory) -> str | None:
-    """The answer an episode ended with; None where it was cut short, failed, or said nothing that is one.
+    """Return the answer that an episode ended with; None if it was truncated, failed, or has no answer.
 
-    A call of the tool `submit` is an answer: the text it was given, its first where it was given several.
+    A call of the tool `submit` is an answer: its argument, or the first of several.
     """
     if trajectory.ended is EndReason.TERMINATED:
         return trajectory.final_text
@@ -19,9 +19,9 @@ def final_answer(trajectory: Trajectory) -> str | None:
     for call in trajectory.turns[-1].message.tool_calls:
         if call.name == "submit":
             try:
-                given = json.loads(call.arguments)
+                arguments = json.loads(call.arguments)
             except ValueError:
                 continue
-            if isinstance(given, dict) and given:
-                return str(next(iter(given.values())))
+            if isinstance(arguments, dict) and arguments:
+                return str(next(iter(arguments.values())))
     return None

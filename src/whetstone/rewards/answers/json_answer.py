@@ -1,4 +1,4 @@
-"""Is the final answer JSON of the shape asked for, and what it should say?"""
+"""Reward for a final answer that is JSON of a given schema and value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import jsonschema
 
-from whetstone.ranges import JsonSchema
+from whetstone.bounded_types import JsonSchema
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.calls.canonical import same_value
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 async def json_answer(trajectory: Trajectory, task: Task, *, schema: JsonSchema | None = None) -> Score:
-    """1 where the final answer is JSON that fits the schema and, where the task says a value, is that value; else 0.
+    """Return 1 if the final answer is JSON that fits the schema and equals the task's value, if any; else 0.
 
     Args:
         schema: A JSON Schema; null: that in `task.private["schema"]`, or any.
@@ -22,17 +22,17 @@ async def json_answer(trajectory: Trajectory, task: Task, *, schema: JsonSchema 
     Values are compared with their types: true is not 1. The value is `task.private["value"]`.
 
     Raises:
-        ValueError: The schema is none.
+        ValueError: If the schema is invalid.
     """
     wanted: Mapping[str, object] = schema if schema is not None else task.private.get("schema", {})
     try:
         jsonschema.validators.validator_for(wanted).check_schema(wanted)
     except jsonschema.SchemaError as error:
-        raise ValueError(f"the schema is none: {error.message}") from None
-    said, parses, fits, right = final_answer(trajectory), False, False, False
-    if said is not None:
+        raise ValueError(f"the schema is not a valid JSON Schema: {error.message}") from None
+    answer, parses, fits, right = final_answer(trajectory), False, False, False
+    if answer is not None:
         try:
-            value = json.loads(_bare(said))
+            value = json.loads(_bare(answer))
             parses = True
             jsonschema.validate(value, dict(wanted))
             fits = True
@@ -43,7 +43,7 @@ async def json_answer(trajectory: Trajectory, task: Task, *, schema: JsonSchema 
 
 
 def _bare(text: str) -> str:
-    """Without a fence around all of it."""
+    """Strip a code fence that surrounds the whole text."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```"):
         return bare.removesuffix("```").removeprefix("```json").removeprefix("```")

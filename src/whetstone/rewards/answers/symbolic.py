@@ -1,10 +1,10 @@
-"""Is the answer the same mathematics? `1/2`, `\\frac12` and `0.5` are; so are `x+1` and `1+x`.
+"""Symbolic math equality of the final answer: `1/2`, `\\frac12` and `0.5` are equal; so are `x+1` and `1+x`.
 
-Compared by the library Math-Verify, in the sandbox: what a model wrote can keep a computer algebra system busy for
-ever, and nothing but a process can be stopped then.
+The library Math-Verify compares them in the sandbox: a model's answer can keep a computer algebra system busy
+forever, and only a process can be stopped.
 
-Easy to get wrong: a comparison that was cut off says nothing of the answer but that it is not a plain one. It is a
-wrong answer here, and counted as `undecided`, since only the answer's length and shape could bring it about.
+Note: A comparison that timed out only shows that the answer is not a simple one. It counts as wrong and `undecided`,
+since only the answer's length and form can cause it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from importlib.util import find_spec
 
 from whetstone.errors import InfrastructureError, RecipeError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.rewards.answers.exact_match import same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.sandbox import Ending, Session, shared_sandbox
@@ -40,14 +40,14 @@ json.dumps(same(*json.loads(%r)))
 
 
 class Symbolic:
-    """1 where the final answer and `task.private["answer"]` are the same mathematics, else 0.
+    """Returns 1 if the final answer and `task.private["answer"]` are mathematically equal, else 0.
 
     Args:
-        seconds: How long a comparison may take.
-        sandbox: As of the tool `python`.
+        seconds: Maximum time of a comparison, in seconds.
+        sandbox: Sandbox, see the tool `python`.
 
     Raises:
-        RecipeError: Math-Verify is not installed.
+        RecipeError: If Math-Verify is not installed.
 
     Source: Math-Verify, https://github.com/huggingface/Math-Verify.
     """
@@ -58,31 +58,31 @@ class Symbolic:
         self.seconds, self.sandbox = seconds, sandbox
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """Whether they are the same.
+        """Score a trajectory.
 
         Raises:
-            ValueError: The task's own answer is no mathematics.
+            ValueError: If the task's own answer cannot be parsed as mathematics.
         """
-        said, wanted = final_answer(trajectory), str(task.private["answer"])
-        if said is None or not said.strip():
+        answer, wanted = final_answer(trajectory), str(task.private["answer"])
+        if answer is None or not answer.strip():
             return _score(False)
-        if same_answer(said, wanted):
+        if same_answer(answer, wanted):
             return _score(True)
-        if len(said) > _LONGEST:
+        if len(answer) > _LONGEST:
             return _score(False, undecided=True)
         pool = shared_sandbox(self.sandbox, preload=("math_verify",))
         session: Session = pool.session()
         try:
-            there = await session.python(_LIBRARY, wall_seconds=30.0)
-            if there.ending is not Ending.OK:  # before a word of the answer was read; an error behind it may quote it
-                raise InfrastructureError(f"Math-Verify cannot be used in the sandbox: {there.error}")
-            outcome = await session.python(_CODE % json.dumps([said, wanted]), wall_seconds=self.seconds)
+            library = await session.python(_LIBRARY, wall_seconds=30.0)
+            if library.ending is not Ending.OK:  # before the answer was read; a later error may quote it
+                raise InfrastructureError(f"Math-Verify cannot be used in the sandbox: {library.error}")
+            outcome = await session.python(_CODE % json.dumps([answer, wanted]), wall_seconds=self.seconds)
         finally:
             session.close()
         if outcome.ending is Ending.OK and outcome.value is not None:
             readable, same = json.loads(outcome.value[1:-1])
             if not readable:
-                raise ValueError(f"the task's answer {wanted[:80]!r} is no mathematics")
+                raise ValueError(f"the task's answer {wanted[:80]!r} cannot be parsed as mathematics")
             return _score(same)
         return _score(False, undecided=True)
 

@@ -1,1 +1,1 @@
-"""Are the calls of an episode the right ones?"""
+"""Rewards that compare the tool calls of an episode with gold calls."""

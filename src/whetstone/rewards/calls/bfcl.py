@@ -1,7 +1,7 @@
-"""Are the calls among those that may be? As the function-calling leaderboard compares them: by accepted values.
+"""BFCL reward: compares tool calls with accepted values, like the Berkeley Function-Calling Leaderboard.
 
-Easy to get wrong: a float parameter takes an integer, an integer one no float; and a flag is neither. A value of the
-accepted one's type is of the right type, whatever the schema says: where a variable is named, it is a text.
+Note: A float parameter accepts an integer, an integer parameter no float; a boolean is neither. A value with the type
+of the accepted value has the right type, whatever the schema specifies: a variable name, for example, is a string.
 """
 
 from __future__ import annotations
@@ -13,74 +13,66 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from whetstone.rewards.calls.canonical import Call, calls_of, same_value
-from whetstone.tasks.source_values import LANGUAGES
+from whetstone.rewards.calls.canonical import Call, list_calls, same_value
+from whetstone.tasks.literals import LANGUAGES
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "integer": (int,),
-    "int": (int,),
-    "float": (float, int),
-    "number": (float, int),
-    "double": (float, int),
-    "string": (str,),
-    "str": (str,),
-    "boolean": (bool,),
-    "bool": (bool,),
-    "array": (list,),
-    "list": (list,),
-    "tuple": (list,),
-    "arraylist": (list,),
-    "object": (dict,),
-    "dict": (dict,),
-    "hashmap": (dict,),
-    "long": (int,),
-    "char": (str,),
-    "null": (type(None),),
+    name: kinds
+    for names, kinds in (
+        ("integer int long", (int,)),
+        ("float number double", (float, int)),
+        ("string str char", (str,)),
+        ("boolean bool", (bool,)),
+        ("array list tuple arraylist", (list,)),
+        ("object dict hashmap", (dict,)),
+        ("null", (type(None),)),
+    )
+    for name in names.split()
 }
 _STRIPPED = re.compile(r"[ ,./\-_*^]")
 
 
 async def bfcl(trajectory: Trajectory, task: Task, *, as_published: bool = False) -> Score:
-    """1 where the calls are exactly those `task.private["possible_answer"]` accepts, in any order, else 0.
+    """Return 1 if the calls are exactly those that `task.private["possible_answer"]` accepts, in any order, else 0.
 
-    `possible_answer` is a list of `{function: {parameter: [accepted values]}}`, `""` among them where the parameter may
-    be left out; empty where nothing is to be called, and null where any call of a function there is will do.
-    `task.private["functions"]` has the functions' schemas; where there is a `task.private["language"]`, `java` or
-    `javascript`, each value is a text in it.
+    `possible_answer` is a list of `{function: {parameter: [accepted values]}}`, with `""` among the values if the
+    parameter is optional. An empty list requires no call; null accepts any call of an existing function.
+    `task.private["functions"]` contains the functions' schemas. With `task.private["language"]`, `java` or
+    `javascript`, each value is a string of source code.
 
     Args:
-        as_published: Count as the leaderboard counts: where any call will do, so does one of a function that is not
-            there. For figures to compare, not to train on.
+        as_published: Count like the leaderboard: if any call is accepted, so is one of an unknown function. For
+            comparable results, not for training.
 
     Source: Patil et al., Berkeley Function-Calling Leaderboard, https://github.com/ShishirPatil/gorilla
         (`ast_checker`).
     """
-    made = calls_of(trajectory)
+    calls = list_calls(trajectory)
     possible: Sequence[Mapping[str, Mapping[str, Any]]] | None = task.private["possible_answer"]
     schemas = {str(schema["name"]): schema for schema in task.private.get("functions", ())}
     unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
     if possible is None:
         names = {name.replace(".", "_") for name in schemas} | schemas.keys()
-        known = as_published or all(call.readable and call.name in names for call in made)
-        right = bool(made) and not unreadable and known
+        known = as_published or all(call.has_valid_arguments and call.name in names for call in calls)
+        right = bool(calls) and not unreadable and known
         return Score(float(right), {"correct": float(right)}, success=right)
     language = str(task.private.get("language", ""))
-    fits = [[why_not(call, one, schemas, language) == "" for one in possible] for call in made]
-    matched = _pairs(fits) if made and possible else 0
-    right = not unreadable and matched == len(made) == len(possible)
+    fits = [[mismatch_reason(call, one, schemas, language) == "" for one in possible] for call in calls]
+    matched = _pairs(fits) if calls and possible else 0
+    right = not unreadable and matched == len(calls) == len(possible)
     parts = {
         "correct": float(right),
-        "count": float(len(made) == len(possible)),
-        "matched": matched / max(1, len(made), len(possible)),
+        "count": float(len(calls) == len(possible)),
+        "matched": matched / max(1, len(calls), len(possible)),
     }
     return Score(float(right), parts, success=right)
 
 
-def why_not(
+def mismatch_reason(
     call: Call, possible: Mapping[str, Mapping[str, Any]], schemas: Mapping[str, Any], language: str = ""
 ) -> str:
-    """Why a call is not accepted; empty where it is."""
+    """Return why a call is not accepted; empty if it is."""
     ((name, accepted),) = possible.items()
     if call.name not in (name, name.replace(".", "_")):
         return f"{call.name} is called, not {name}"
@@ -121,7 +113,7 @@ def _accepted(value: Any, one: Any) -> bool:
         return _bare(value) == _bare(one)
     if isinstance(value, list) and isinstance(one, list):
         return len(value) == len(one) and all(map(_accepted, value, one))
-    if isinstance(value, dict) and isinstance(one, dict):  # of a mapping, each key has its accepted values
+    if isinstance(value, dict) and isinstance(one, dict):  # each key of a mapping has its accepted values
         return all(
             key in one and any(_same(below, each) for each in _values(one[key])) for key, below in value.items()
         ) and all(key in value or "" in _values(values) for key, values in one.items())
@@ -129,7 +121,7 @@ def _accepted(value: Any, one: Any) -> bool:
 
 
 def _same(value: Any, one: Any) -> bool:
-    """Whether a value inside a mapping is the accepted one, which is written as it is."""
+    """Return whether a value inside a mapping equals the accepted one."""
     if isinstance(value, str) and isinstance(one, str):
         return _bare(value) == _bare(one)
     if isinstance(value, list) and isinstance(one, list):
@@ -139,9 +131,9 @@ def _same(value: Any, one: Any) -> bool:
     return same_value(value, one)
 
 
-def _values(given: Any) -> Sequence[Any]:
-    """Accepted values; of a text that stands where a list should, its letters, as the leaderboard has it."""
-    return list(given) if isinstance(given, str | list) else [given]
+def _values(accepted: Any) -> Sequence[Any]:
+    """Return accepted values; a string instead of a list gives its letters, like the leaderboard."""
+    return list(accepted) if isinstance(accepted, str | list) else [accepted]
 
 
 def _bare(text: str) -> str:
@@ -149,7 +141,7 @@ def _bare(text: str) -> str:
 
 
 def _pairs(fits: Sequence[Sequence[bool]]) -> int:
-    """How many calls can be accepted at once, each by another possible one."""
+    """Return the size of a maximum matching of calls to possible ones."""
     matrix = np.array(fits, dtype=float)
     rows, columns = linear_sum_assignment(matrix, maximize=True)
     return int(matrix[rows, columns].sum())

@@ -1,7 +1,7 @@
-"""What is a call, when two are compared? A name and parsed arguments, never text.
+"""Canonical form of tool calls for comparison: a name and parsed arguments, never text.
 
-Easy to get wrong: in Python `1 == True`. A flag is not a number; an integer may be the same as a float. A letter can be
-written in two ways in Unicode. Arguments that cannot be read are not no arguments: some functions take none.
+Note: In Python `1 == True`. A boolean is not a number; an integer can equal a float. Unicode can encode a letter in
+two ways. Unparseable arguments differ from no arguments: some functions take none.
 """
 
 from __future__ import annotations
@@ -19,41 +19,43 @@ _UNREADABLE = ""
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call."""
+    """Tool call with parsed arguments."""
 
     name: str
-    """Empty: any tool's."""
+    """Tool name; empty matches any tool."""
     arguments: Mapping[str, Any]
-    """Those that cannot be read are one without a name, which no function takes: the text."""
+    """Parsed arguments; unparseable text is stored under the empty name, which no function has."""
     turn: int = 0
-    """The turn it was made in; 0 for gold calls."""
+    """Index of the turn of the call; 0 for gold calls."""
 
     @property
-    def readable(self) -> bool:
-        """Whether its arguments could be read."""
+    def has_valid_arguments(self) -> bool:
+        """Return whether the arguments could be parsed."""
         return _UNREADABLE not in self.arguments
 
 
-def calls_of(trajectory: Trajectory) -> list[Call]:
-    """Every call of an episode, in order; see `Call` for arguments that are no JSON object. What stands in a last turn
-    that was cut off before its end was never carried out, and is no call."""
-    whole = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
+def list_calls(trajectory: Trajectory) -> list[Call]:
+    """Return all calls of an episode, in order; see `Call` for arguments that are not a JSON object.
+
+    Calls in a last turn that was truncated were never executed and are not included.
+    """
+    num_complete = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     return [
         Call(call.name, _arguments(call.arguments), number)
-        for number, turn in enumerate(trajectory.turns[:whole])
+        for number, turn in enumerate(trajectory.turns[:num_complete])
         for call in turn.message.tool_calls
     ]
 
 
 def gold_calls(task: Task) -> list[Call]:
-    """`task.private["calls"]`: mappings with `arguments` and, where the tool matters, `name`."""
+    """Return the calls of `task.private["calls"]`: mappings with `arguments` and optionally `name`."""
     return [Call(str(call.get("name", "")), call["arguments"]) for call in task.private["calls"]]
 
 
-def arguments_of(text: str) -> Mapping[str, Any]:
-    """A call's arguments; none where they cannot be read."""
-    found = _arguments(text)
-    return {} if _UNREADABLE in found else found
+def parse_or_empty(text: str) -> Mapping[str, Any]:
+    """Parse the arguments of a call; empty if they cannot be parsed."""
+    arguments = _arguments(text)
+    return {} if _UNREADABLE in arguments else arguments
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
@@ -65,7 +67,7 @@ def _arguments(text: str) -> Mapping[str, Any]:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two parsed values are the same: with their types, in any order of keys.
+    """Return whether two parsed values are equal, including their types, in any order of keys.
 
     >>> same_value({"n": 1, "m": [2]}, {"m": [2.0], "n": 1}), same_value(1, True), same_value("1", 1)
     (True, False, False)
@@ -84,5 +86,5 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def same_call(one: Call, other: Call) -> bool:
-    """Whether two calls are the same, wherever they were made."""
+    """Return whether two calls are equal, regardless of their turns."""
     return one.name == other.name and same_value(one.arguments, other.arguments)

@@ -1,7 +1,7 @@
-"""Which calls found something that was still to be found? Each turn is paid by its hits, and by its misses.
+"""FTRL reward: scores each turn by how many of its calls find an open golden answer.
 
-Easy to get wrong: batching hits pays more than one call a turn, and an answer that lists everything contains every
-answer. Both are in the published rule; only the second is mended here.
+Note: Several hits in one turn score more than one call per turn, and an answer that lists everything contains every
+answer. Both follow from the published rule; only the second is fixed here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from whetstone.rewards.answers.exact_match import normalized, same_answer
+from whetstone.rewards.answers.exact_match import normalize_answer, same_answer
 from whetstone.rewards.answers.final_answer import final_answer
 from whetstone.rewards.protocol import provides
 from whetstone.trajectory import EndReason, Score, Task, Trajectory, Turn
@@ -23,16 +23,16 @@ async def ftrl(
     form: Literal["f1", "product", "precision", "hits"] = "f1",
     substring: bool = False,
 ) -> Score:
-    """For each turn that calls, 2 h / (n + 1) for h hits of n calls; the outcome is 1 where the answer is right.
+    """Score each turn with calls by 2 h / (n + 1) for h hits of n calls; the outcome is 1 if the answer is right.
 
-    A call hits where its result says an open golden answer of its tool, which is closed then. These are
-    `task.private["answers"]`, by tool; the final answer is `task.private["answer"]`. A turn without a call is paid −0.5
-    where it says nothing, −0.3 where calls could not be read, 1 / (1 + open ones) where it says the answer, 0.5 where
-    all is closed and it does not, else 0.
+    A call is a hit if its result contains an open golden answer of its tool, which is then closed. Golden answers are
+    `task.private["answers"]`, by tool; the final answer is `task.private["answer"]`. A turn without a call scores −0.5
+    if it is empty, −0.3 if its calls could not be parsed, 1 / (1 + open ones) if it contains the answer, 0.5 if all
+    are closed and it does not contain the answer, else 0.
 
     Args:
         form: `product`: h²/n; `precision`: h/n; `hits`: h.
-        substring: As in the code, a golden answer is found anywhere in a result, in the middle of a number, too.
+        substring: As in the code, match a golden answer anywhere in a result, even inside a number.
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -41,33 +41,33 @@ async def ftrl(
     wanted = str(task.private["answer"])
     answer = final_answer(trajectory)
     right = answer is not None and same_answer(answer, wanted)
-    paid, hits, made = [], 0, 0
-    whole = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
+    turn_rewards, hits, num_calls = [], 0, 0
+    num_complete = len(trajectory.turns) - (trajectory.ended is EndReason.MAX_TOKENS)
     for number, turn in enumerate(trajectory.turns):
-        if number == whole:  # cut off before its end: it said nothing to anybody
-            paid.append(0.0)
+        if number == num_complete:  # truncated: it was not executed
+            turn_rewards.append(0.0)
             continue
-        said = [message.text for message in turn.observation if message.role == "tool"]
+        results = [message.text for message in turn.observation if message.role == "tool"]
         calls = turn.message.tool_calls
         if calls:
-            found = sum(
+            turn_hits = sum(
                 _closes(left.get(call.name, []), text, substring)
-                for call, text in zip(calls, [*said, *[""] * len(calls)], strict=False)
+                for call, text in zip(calls, [*results, *[""] * len(calls)], strict=False)
             )
-            hits, made = hits + found, made + len(calls)
-            paid.append(step_reward(found, len(calls), form=form))
+            hits, num_calls = hits + turn_hits, num_calls + len(calls)
+            turn_rewards.append(step_reward(turn_hits, len(calls), form=form))
         else:
-            paid.append(_without_call(turn, wanted, sum(map(len, left.values())), substring))
+            turn_rewards.append(_without_call(turn, wanted, sum(map(len, left.values())), substring))
     parts = {
         "correct": float(right),
         "solved_share": hits / total if total else 1.0,
-        **episode_rates(hits, made, total),
+        **episode_rates(hits, num_calls, total),
     }
-    return Score(float(right), parts, tuple(paid), right)
+    return Score(float(right), parts, tuple(turn_rewards), right)
 
 
 def step_reward(hits: int, calls: int, *, form: Literal["f1", "product", "precision", "hits"] = "f1") -> float:
-    """What a turn with h hits of n calls is paid.
+    """Return the reward of a turn with h hits of n calls.
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -80,7 +80,7 @@ def step_reward(hits: int, calls: int, *, form: Literal["f1", "product", "precis
 
 
 def episode_rates(solved: int, calls: int, golden: int) -> dict[str, float]:
-    """Precision (1 for no call), share solved, and 2 solved / (calls + golden).
+    """Return precision (1 without calls) and F1 = 2 solved / (calls + golden).
 
     Source: FTRL 2025, arXiv:2508.08791, and its code.
     """
@@ -90,8 +90,8 @@ def episode_rates(solved: int, calls: int, golden: int) -> dict[str, float]:
     }
 
 
-def says(text: str, golden: str, *, substring: bool = False) -> bool:
-    """Whether a text says every piece of a golden answer, which commas part; words for words unless `substring`."""
+def contains_golden_answer(text: str, golden: str, *, substring: bool = False) -> bool:
+    """Return whether a text contains each comma-separated piece of a golden answer, as words unless `substring`."""
     pieces = [piece.strip() for piece in golden.split(",") if piece.strip()]
     if substring:
         bare = text.lower().replace(",", "")
@@ -101,13 +101,13 @@ def says(text: str, golden: str, *, substring: bool = False) -> bool:
 
 
 def _words(text: str) -> str:
-    kept = re.sub(r"(?<=\d)[.](?=\d)", "\0", re.sub(r"(?<=\d),(?=\d)", "", text))
-    return normalized(kept.replace("\0", "dot"))
+    protected = re.sub(r"(?<=\d)[.](?=\d)", "\0", re.sub(r"(?<=\d),(?=\d)", "", text))
+    return normalize_answer(protected.replace("\0", "dot"))
 
 
 def _closes(left: list[str], text: str, substring: bool) -> bool:
     for place, golden in enumerate(left):
-        if says(text, str(golden), substring=substring):
+        if contains_golden_answer(text, str(golden), substring=substring):
             del left[place]
             return True
     return False
@@ -118,6 +118,6 @@ def _without_call(turn: Turn, wanted: str, left: int, substring: bool) -> float:
         return -0.3
     if not turn.message.text.strip():
         return -0.5
-    if says(turn.message.text, wanted, substring=substring):
+    if contains_golden_answer(turn.message.text, wanted, substring=substring):
         return 1 / (1 + left)
     return 0.0 if left else 0.5

@@ -1,4 +1,4 @@
-"""How close are the calls of an episode to the gold ones? In names, in parameters and in their values, and in form."""
+"""ToolRL reward: correctness of tool calls in names, parameters and values, and their format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from whetstone.rewards.calls.canonical import Call, calls_of, gold_calls, same_call, same_value
+from whetstone.rewards.calls.canonical import Call, gold_calls, list_calls, same_call, same_value
 from whetstone.trajectory import EndReason, Score, Task, Trajectory
 
 _TAGS = {"tool_call": r"<tool_call>\n.*\n</tool_call>", "response": r"<response>.*</response>"}
@@ -25,57 +25,57 @@ async def tool_rl(
     format_weight: float = 1.0,
     size: float = 3.0,
 ) -> Score:
-    """Format, 0 or 1, and correctness, from −3 to 3, of an episode's calls against `task.private["calls"]`.
+    """Score format, 0 or 1, and correctness, from −3 to 3, of an episode's calls against `task.private["calls"]`.
 
-    Success is that every gold call was made and no other. An episode whose task asks for no call is right where it made
-    none, and has the least where it made one (the paper gives 0 for any call there, so calling too much is free).
+    Success means that exactly the gold calls were made. If a task requires no call, an episode is right without calls,
+    and a call gets the minimum (the paper gives 0 for any call there, so unneeded calls are free).
 
     Args:
         match: Unit of comparison: `parameters`, names, parameters and values separately; `call`, each call as a whole;
             `exact`, all calls together.
-        assignment: Which calls are compared with each other where a tool is called again: the best way, or the code's,
-            which takes gold calls one after the other.
-        format_weight: Of the format: no call that cannot be read, and calls where calls are asked for.
+        assignment: Assignment of several calls of a tool to gold calls: `optimal`, or `greedy` as in the code, which
+            takes gold calls one after the other.
+        format_weight: Weight of the format: all calls can be parsed, and there are calls if and only if required.
         size: Correctness is from −size to size.
 
     Source: Qian et al. 2025 (ToolRL), arXiv:2504.13958, and its code.
     """
-    made, gold = calls_of(trajectory), gold_calls(task)
+    calls, gold = list_calls(trajectory), gold_calls(task)
     unreadable = any(turn.message.malformed for turn in trajectory.turns) or trajectory.ended is EndReason.MAX_TOKENS
-    well_formed = not unreadable and bool(made) == bool(gold)
-    right = not unreadable and same_calls(made, gold)
+    well_formed = not unreadable and bool(calls) == bool(gold)
+    right = not unreadable and matches_gold_calls(calls, gold)
     if not gold:
-        value = -size if made or unreadable else 0.0
+        value = -size if calls or unreadable else 0.0
     elif right:
         value = size
-    elif match == "exact" or (unreadable and not made):
+    elif match == "exact" or (unreadable and not calls):
         value = -size
     else:
-        value = correctness(made, gold, match=match, assignment=assignment, size=size)
+        value = call_correctness(calls, gold, match=match, assignment=assignment, size=size)
     parts = {"correct": float(right), "format": float(well_formed), "correctness": value}
     return Score(format_weight * well_formed + value, parts, success=right)
 
 
-def same_calls(made: Sequence[Call], gold: Sequence[Call]) -> bool:
-    """Whether the same calls were made, in any order."""
+def matches_gold_calls(calls: Sequence[Call], gold: Sequence[Call]) -> bool:
+    """Return whether two lists contain the same calls, in any order."""
     left = list(gold)
-    for call in made:
-        found = next((k for k, other in enumerate(left) if same_call(call, other)), None)
-        if found is None:
+    for call in calls:
+        index = next((k for k, other in enumerate(left) if same_call(call, other)), None)
+        if index is None:
             return False
-        del left[found]
+        del left[index]
     return not left
 
 
-def correctness(
-    made: Sequence[Call],
+def call_correctness(
+    calls: Sequence[Call],
     gold: Sequence[Call],
     *,
     match: Literal["parameters", "call"] = "parameters",
     assignment: Literal["optimal", "greedy"] = "optimal",
     size: float = 3.0,
 ) -> float:
-    """How right calls are, from −size to size.
+    """Compute the correctness of calls, from −size to size.
 
         2 size · (J(names) + Σ_g [J(keys) + values that are equal]) / (1 + Σ_g (1 + |parameters of g|)) − size
 
@@ -85,17 +85,17 @@ def correctness(
     """
     if not gold:
         return 0.0
-    most = 1.0 + sum(1 + len(call.arguments) for call in gold)
-    similarities = np.array([[_similarity(g, p, match) for p in made] for g in gold]).reshape(len(gold), len(made))
-    named = overlap([call.name for call in gold], [call.name for call in made])
+    most = 1.0 + sum(1 + len(each.arguments) for each in gold)
+    similarities = np.array([[_similarity(g, p, match) for p in calls] for g in gold]).reshape(len(gold), len(calls))
+    named = multiset_overlap([each.name for each in gold], [each.name for each in calls])
     return float(2 * size * (named + _matched(similarities, assignment)) / most - size)
 
 
-def overlap(one: Sequence[str], other: Sequence[str]) -> float:
-    """Σ min / Σ max over what is in either, counted; 1 of nothing and nothing."""
-    ours, theirs = Counter(one), Counter(other)
-    union = (ours | theirs).total()
-    return (ours & theirs).total() / union if union else 1.0
+def multiset_overlap(one: Sequence[str], other: Sequence[str]) -> float:
+    """Return the multiset Jaccard index Σ min / Σ max; 1 if both are empty."""
+    counts, other_counts = Counter(one), Counter(other)
+    union = (counts | other_counts).total()
+    return (counts & other_counts).total() / union if union else 1.0
 
 
 def _similarity(gold: Call, call: Call, match: str) -> float:
@@ -107,15 +107,15 @@ def _similarity(gold: Call, call: Call, match: str) -> float:
     if match == "call":
         is_equal = equal == len(gold.arguments) == len(call.arguments)
         return float(1 + len(gold.arguments)) if is_equal else 0.0
-    return overlap(list(gold.arguments), list(call.arguments)) + equal
+    return multiset_overlap(list(gold.arguments), list(call.arguments)) + equal
 
 
-def _matched(alike: np.ndarray, assignment: str) -> float:
+def _matched(similarities: np.ndarray, assignment: str) -> float:
     if assignment == "optimal":
-        rows, columns = linear_sum_assignment(alike, maximize=True)
-        return float(alike[rows, columns].sum())
+        rows, columns = linear_sum_assignment(similarities, maximize=True)
+        return float(similarities[rows, columns].sum())
     total, used = 0.0, set()
-    for row in alike:
+    for row in similarities:
         free = [k for k in range(len(row)) if k not in used and row[k] > 0]
         if free:
             best = max(free, key=lambda k: float(row[k]))
@@ -125,18 +125,19 @@ def _matched(alike: np.ndarray, assignment: str) -> float:
 
 
 def tagged_format(text: str, gold: str) -> bool:
-    """Whether a text is tagged as the gold one is: thought first, then calls, an answer, or both; each once.
+    """Return whether a text has the tags of the gold one: a thought first, then calls, an answer, or both; each once.
 
-    For texts in the paper's own form, `<think>`, `<tool_call>` and `<response>`; episodes are judged by their messages.
-    A tag that a thought speaks of is none (in the published data some do, and the code then asks for both).
+    For texts in the paper's own format, `<think>`, `<tool_call>` and `<response>`; episodes are scored by their
+    messages. A tag that a thought mentions does not count (in the published data some do, and the code then requires
+    both).
 
     Source: Qian et al. 2025 (ToolRL), arXiv:2504.13958, and its code.
     """
-    thought, closed, behind = text.strip().partition("</think>")
+    thought, closed, response = text.strip().partition("</think>")
     wanted = gold.strip().partition("</think>")[2]
     tags = [tag for tag in ("tool_call", "response") if f"<{tag}>" in wanted]
     if not thought.startswith("<think>") or not closed or thought.count("<think>") != 1:
         return False
-    said = "".join(rf"\n{_TAGS[tag]}" for tag in tags)
-    once = all(behind.count(f"<{tag}>") == behind.count(f"</{tag}>") == (tag in tags) for tag in _TAGS)
-    return once and re.fullmatch(said, behind, re.DOTALL) is not None
+    pattern = "".join(rf"\n{_TAGS[tag]}" for tag in tags)
+    once = all(response.count(f"<{tag}>") == response.count(f"</{tag}>") == (tag in tags) for tag in _TAGS)
+    return once and re.fullmatch(pattern, response, re.DOTALL) is not None

@@ -1,1 +1,1 @@
-"""How much did it take?"""
+"""Rewards for efficiency: number of tool calls, turns, tokens and cost."""

@@ -1,12 +1,12 @@
-"""What did it cost? A right answer pays less the more of a budget it took, and never less than a wrong one."""
+"""Cost-aware reward: a right answer scores less the more of a budget it used, but never less than a wrong one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from whetstone.ranges import Positive, ShareBelowOne
+from whetstone.bounded_types import Positive, ShareBelowOne
 from whetstone.rewards.answers.exact_match import exact_match
-from whetstone.rewards.efficiency.counting import costs_of
+from whetstone.rewards.efficiency.tool_usage import episode_cost
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -21,25 +21,25 @@ async def cost_aware(
     token_price: float = 0.0,
     call_prices: dict[str, float] | None = None,
 ) -> Score:
-    """r (1 − w min(1, cost / budget)) for a right answer, r for another.
+    """Return r (1 − w min(1, cost / budget)) for a right answer, r for a wrong one.
 
     Args:
-        outcome: r.
-        budget: What may be spent before it makes no difference any more.
+        outcome: Reward r.
+        budget: Cost from which the reward no longer decreases.
         weight: w, below 1.
-        token_price: Of a token the model produced.
-        call_prices: Of a call, by tool; what a tool says it costs itself comes on top.
+        token_price: Price of a token that the model sampled.
+        call_prices: Price of a call, by tool; the cost that a tool reports itself is added.
 
     Raises:
-        ValueError: A budget that is none, or a weight that would make a right answer worth nothing.
+        ValueError: If the budget is not above 0, or the weight is not in [0, 1).
 
     Source: Budget-aware tool use (BATS) 2025, arXiv:2511.17006, for the unified cost; as a factor it is ours.
     """
     if budget <= 0 or not 0 <= weight < 1:
-        raise ValueError(f"budget is above 0 and weight from 0 to below 1, got {budget:g} and {weight:g}")
+        raise ValueError(f"budget must be above 0 and weight in [0, 1), got {budget:g} and {weight:g}")
     score = await outcome(trajectory, task)
     if score.invalid:
         return score
-    cost = costs_of(trajectory, token_price=token_price, call_prices=call_prices)
+    cost = episode_cost(trajectory, token_price=token_price, call_prices=call_prices)
     factor = 1 - weight * min(1.0, cost / budget) if score.success else 1.0
     return replace(score, value=score.value * factor, parts={**score.parts, "cost": cost, "thrift": factor})

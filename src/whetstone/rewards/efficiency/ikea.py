@@ -1,12 +1,12 @@
-"""When is it worth looking something up? A right answer pays more without, a wrong one a little where it was tried."""
+"""IKEA reward: a right answer scores more with fewer searches, a wrong one scores a little after a search."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from whetstone.rewards.answers.exact_match import exact_match
-from whetstone.rewards.efficiency.calls_ran import well_formed
-from whetstone.rewards.efficiency.counting import calls_to
+from whetstone.rewards.efficiency.executed_calls import well_formed
+from whetstone.rewards.efficiency.tool_usage import count_calls
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
@@ -22,16 +22,18 @@ async def ikea(
     attempt_reward: float = 0.05,
     malformed: float = -1.0,
 ) -> Score:
-    """1 + 0.6 max(0, 1 − searches / 3) for a right answer; 0.05 for a wrong one behind a search, else 0; −1 for calls
-    that cannot be read or name no tool. Only what the model wrote is read for that, never what was retrieved.
+    """Return 1 + 0.6 max(0, 1 − searches / 3) for a right answer, and 0.05 for a wrong one after a search, else 0.
+
+    Calls that cannot be parsed or name no tool give −1. Only the model's own text is checked for that, not retrieved
+    text.
 
     Args:
-        outcome: Says whether the answer is right.
-        tools: Whose calls are searches; null: all tools'.
+        outcome: Reward that determines whether the answer is right.
+        tools: Names of the tools that are searches; null: all tools.
         max_searches: Number of searches from which there is no bonus.
-        bonus: For a right answer without a search.
+        bonus: Bonus of a right answer without a search.
         attempt_reward: Reward of a wrong answer after a search; keep it below the reward of every right answer.
-        malformed: For calls that are none.
+        malformed: Reward of an episode with malformed calls.
 
     Source: Huang et al. 2025 (IKEA), arXiv:2505.07596, and its code.
     """
@@ -39,7 +41,7 @@ async def ikea(
     if score.invalid:
         return score
     fine = (await well_formed(trajectory, task)).value == 1.0
-    searches, right = calls_to(trajectory, tools), bool(score.success)
+    searches, right = count_calls(trajectory, tools), bool(score.success)
     if not fine:
         value = malformed
     elif right:

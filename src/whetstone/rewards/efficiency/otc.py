@@ -1,6 +1,6 @@
-"""How are tools used no more than needed? What a right answer pays falls with the calls it took; a wrong one pays 0.
+"""OTC reward: the reward of a right answer decreases with its number of tool calls; a wrong answer gets 0.
 
-Easy to get wrong: efficiency that is *added* pays an agent that gives up at once. Here it is a factor of correctness.
+Note: Efficiency that is *added* rewards an agent for giving up immediately. Here it is a factor of correctness.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from whetstone.rewards.answers.exact_number import exact_number
-from whetstone.rewards.efficiency.counting import calls_to
+from whetstone.rewards.efficiency.tool_usage import count_calls
 from whetstone.rewards.protocol import Reward
 from whetstone.trajectory import Score, Task, Trajectory
 
 
 class Otc:
-    """Correctness times a factor for tool calls, which is 1 at the fewest calls a right episode of the group made.
+    """Correctness times a factor for tool calls, which is 1 at the fewest calls of right episodes in the group.
 
     Args:
-        outcome: Says whether the answer is right, from 0 to 1.
-        smooth: c: how gently it falls; the most calls an episode may make is the natural value.
-        size: α.
-        tools: Which tools' calls count; null: all.
+        outcome: Reward that determines whether the answer is right, from 0 to 1.
+        smooth: c, smoothness of the decrease; the maximum number of calls of an episode is the natural value.
+        size: α, scale of the reward.
+        tools: Names of the tools whose calls count; null: all.
         per_episode: Score each episode without its group (the form for PPO); then no call at all is optimal.
         min_calls_key: Key in the task's private data with the minimum number of calls; null: that of the group.
 
@@ -42,7 +42,7 @@ class Otc:
         min_calls_key: str | None = None,
     ) -> None:
         if smooth <= 0:
-            raise ValueError(f"smooth is above 0, got {smooth:g}")
+            raise ValueError(f"smooth must be above 0, got {smooth:g}")
         self.outcome, self.smooth, self.size, self.tools, self.min_calls_key = (
             outcome,
             smooth,
@@ -53,15 +53,15 @@ class Otc:
         self.per_episode = per_episode
 
     async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
-        """By itself; where the group counts, as if it had the fewest calls there are."""
+        """Score a trajectory without its group, as if it had the minimum number of calls of the group."""
         score = await self.outcome(trajectory, task)
-        calls = calls_to(trajectory, self.tools)
+        calls = count_calls(trajectory, self.tools)
         return self._paid(score, calls, None if self.per_episode else calls)
 
     async def compared(self, trajectories: Sequence[Trajectory], task: Task) -> Sequence[Score]:
-        """Beside each other."""
+        """Score the trajectories of a group relative to each other."""
         outcomes = [await self.outcome(trajectory, task) for trajectory in trajectories]
-        calls = [calls_to(trajectory, self.tools) for trajectory in trajectories]
+        calls = [count_calls(trajectory, self.tools) for trajectory in trajectories]
         right = [count for count, score in zip(calls, outcomes, strict=True) if score.success]
         if self.min_calls_key is not None and self.min_calls_key in task.private:
             right.append(int(task.private[self.min_calls_key]))
@@ -74,19 +74,19 @@ class Otc:
     def _paid(self, score: Score, calls: int, fewest: int | None) -> Score:
         if score.invalid:
             return score
-        factor = efficiency(calls, fewest, smooth=self.smooth)
+        factor = call_efficiency(calls, fewest, smooth=self.smooth)
         right = score.value if score.success else 0.0
         parts = {**score.parts, "correct": float(bool(score.success)), "calls": float(calls), "efficiency": factor}
         return replace(score, value=self.size * factor * right, parts=parts)
 
 
-def efficiency(calls: int, fewest: int | None, *, smooth: float) -> float:
-    """The factor for m calls where n are the fewest that do, c being `smooth`.
+def call_efficiency(calls: int, fewest: int | None, *, smooth: float) -> float:
+    """Compute the factor for m calls if n is the minimum; c is `smooth`.
 
         n unknown, or 0:  cos(m π / (2 m + c)), which is 1 for m = 0
         else:             sin(f π / (2 n)) with f = 2 n m / (m + n), which is 1 for m = n
 
-    Source: Wang et al. 2025 (OTC), arXiv:2504.14870, eq. 3 (PPO) and 5 (GRPO); c is not told there.
+    Source: Wang et al. 2025 (OTC), arXiv:2504.14870, eq. 3 (PPO) and 5 (GRPO); the paper does not specify c.
     """
     if not fewest:
         return math.cos(calls * math.pi / (2 * calls + smooth))

@@ -1,27 +1,20 @@
-"""Judges: models that say of an agent's work what a program cannot."""
+"""Judges: models that assess an agent's work when a program cannot."""
 
 from typing import TYPE_CHECKING
 
-from whetstone.window import window
+from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.rewards.judges.asking import read_answer
-    from whetstone.rewards.judges.built_in import JUDGES
-    from whetstone.rewards.judges.endpoint import EndpointJudge
-    from whetstone.rewards.judges.local import LocalJudge
-    from whetstone.rewards.judges.protocol import YES_OR_NO, Judge, Meter, Question
-    from whetstone.rewards.judges.scripted import ScriptedJudge
+    from whetstone.rewards.judges.judge_client import read_answer as read_answer
+    from whetstone.rewards.judges.built_in import JUDGES as JUDGES
+    from whetstone.rewards.judges.endpoint import EndpointJudge as EndpointJudge
+    from whetstone.rewards.judges.local_judge import LocalJudge as LocalJudge
+    from whetstone.rewards.judges.protocol import (
+        YES_OR_NO as YES_OR_NO,
+        Judge as Judge,
+        Meter as Meter,
+        Question as Question,
+    )
+    from whetstone.rewards.judges.scripted_judge import ScriptedJudge as ScriptedJudge
 
-__getattr__, __dir__ = window(__name__)
-
-__all__ = [
-    "JUDGES",
-    "YES_OR_NO",
-    "EndpointJudge",
-    "Judge",
-    "LocalJudge",
-    "Meter",
-    "Question",
-    "ScriptedJudge",
-    "read_answer",
-]
+__getattr__, __dir__ = export_lazily(__name__)

@@ -1,7 +1,7 @@
-"""Which judges can a recipe name? Each by its name."""
+"""Built-in judges by the name that recipes use."""
 
 from whetstone.rewards.judges.endpoint import EndpointJudge
-from whetstone.rewards.judges.local import LocalJudge
-from whetstone.rewards.judges.scripted import ScriptedJudge
+from whetstone.rewards.judges.local_judge import LocalJudge
+from whetstone.rewards.judges.scripted_judge import ScriptedJudge
 
 JUDGES = {"endpoint": EndpointJudge, "local": LocalJudge, "scripted": ScriptedJudge}

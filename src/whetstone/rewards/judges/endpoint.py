@@ -1,36 +1,35 @@
-"""A judge behind any OpenAI-compatible address."""
+"""Judge that calls an OpenAI-compatible API."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from whetstone.chat import ChatEndpoint
-from whetstone.chat.endpoint import key_in
-from whetstone.rewards.judges.asking import Kept, certain
+from whetstone.chat.openai_client import read_api_key
+from whetstone.rewards.judges.judge_client import AnswerCache, ask_judge
 from whetstone.rewards.judges.protocol import Meter, Question
 
 
 class EndpointJudge:
-    """Asks a model, with the answer's shape forced where the server can (`response_format`), checked wherever it is.
+    """Queries a model; the JSON Schema of the answer is sent as `response_format`, and the answer is always validated.
 
     Args:
-        url: Where the API begins, such as `http://localhost:8000/v1`.
-        model: Its name there.
+        url: Base URL of the API, such as `http://localhost:8000/v1`.
+        model: Model name at the server.
         api_key_env: Environment variable with the API key; empty: none is sent.
-        temperature: 0 for the likeliest answer.
-        seconds: How long one answer may take.
+        temperature: Sampling temperature; 0 for greedy decoding.
+        seconds: Timeout of a request, in seconds.
         max_attempts: Maximum number of requests if the server is down or busy, and of requests for a valid answer
             again.
-        concurrency: Questions under way at once.
-        cache: A file that keeps answers by what was asked; null keeps the latest in memory.
-        prompt_price: Of a million tokens, for the meter.
-        completion_price: Of a million tokens.
-        forced: Whether the shape is sent along; some servers refuse that.
+        concurrency: Maximum number of concurrent requests.
+        cache: File that caches answers by question; null caches the latest in memory.
+        prompt_price: Price per million prompt tokens, for the meter.
+        completion_price: Price per million completion tokens.
+        forced: Whether the JSON Schema is sent; some servers reject it.
 
     Raises:
-        RecipeError: The variable is not set.
+        RecipeError: If the variable is not set.
     """
 
     def __init__(
@@ -48,28 +47,27 @@ class EndpointJudge:
         completion_price: float = 0.0,
         forced: bool = True,
     ) -> None:
-        key = key_in(api_key_env)
+        key = read_api_key(api_key_env)
         self.endpoint = ChatEndpoint(url, model, key=key, seconds=seconds, tries=max_attempts, concurrency=concurrency)
         self.temperature, self.max_attempts, self.forced = temperature, max_attempts, forced
         self.prices = (prompt_price, completion_price)
         self.meter = Meter()
-        self._kept = Kept(cache)
-        self._under_way: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._cache = AnswerCache(cache)
 
     async def answer(self, question: Question) -> Mapping[str, Any]:
-        """What the model says, of the question's shape.
+        """Return the model's answer, validated by the question's schema.
 
         Raises:
-            InfrastructureError: It could not be asked, or never said anything of that shape.
+            InfrastructureError: If the server is unreachable, or never returns a valid answer.
         """
         who = f"{self.endpoint.url} {self.endpoint.model} {self.temperature:g}"
 
-        async def said(attempt: int) -> str:
+        async def request(attempt: int) -> str:
             options: dict[str, Any] = {"temperature": self.temperature}
             if self.forced:
                 schema = {"name": "answer", "strict": True, "schema": dict(question.shape)}
                 options["response_format"] = {"type": "json_schema", "json_schema": schema}
-            if attempt:  # the same words would bring the same answer
+            if attempt:  # the same request would return the same answer
                 options |= {"seed": attempt, "temperature": max(self.temperature, 0.3)}
             completion = await self.endpoint.complete(question.messages(), **options)
             meter, (of_prompt, of_completion) = self.meter, self.prices
@@ -80,17 +78,9 @@ class EndpointJudge:
             meter.retries += completion.tries - 1
             return completion.text
 
-        return await certain(
-            question,
-            said,
-            who=who,
-            kept=self._kept,
-            under_way=self._under_way,
-            meter=self.meter,
-            tries=self.max_attempts,
-        )
+        return await ask_judge(question, request, who=who, cache=self._cache, meter=self.meter, tries=self.max_attempts)
 
     async def close(self) -> None:
-        """Let go of connection and file."""
-        self._kept.close()
+        """Close the connection and the cache file."""
+        self._cache.close()
         await self.endpoint.close()

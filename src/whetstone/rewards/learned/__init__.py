@@ -1,1 +1,1 @@
-"""What does a model of rewards say, which learns itself?"""
+"""Rewards from a trained reward model."""

@@ -1,12 +1,12 @@
-"""What is an episode worth, as a model sees it that learned from pairs? A line over the states of any frozen model.
+"""Reward model: a linear head on the mean hidden state of a frozen model, trained on pairs of episodes.
 
-    transcript → tokens → the mean of the model's last states → a line → a score
+    transcript → tokens → mean of the last hidden states → linear head → score
 
-The line is fitted to pairs (a better episode, a worse one), by their difference, or to single ones that were right or
-wrong. It is small, so it can learn on during a run, and what it learned is in the run's checkpoint.
+The head is fitted to pairs (better, worse) with the Bradley-Terry loss, or to single right and wrong episodes. It is
+small, so it can be trained during a run, and it is saved in the run's checkpoint.
 
-Easy to get wrong: better and worse must differ in what counts, and not in who wrote them. Pairs come of the same task,
-and a rule that is seldom wrong says which is which.
+Note: Better and worse episodes must differ in quality, not in their author. Use pairs of the same task, ordered by a
+reliable rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from torch import Tensor
 from whetstone.atomic_write import write_text
 from whetstone.compute_thread import run_in_compute_thread
 from whetstone.errors import PolicyError
-from whetstone.policies import Policy, find_device, load_frozen
+from whetstone.inference import frozen_member
+from whetstone.policies import find_device
 
 HEAD = "reward_head.json"
 _KEPT = 4096
@@ -34,62 +35,64 @@ _KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two episodes of one task, as texts."""
+    """Better and worse episode of one task, as texts."""
 
     better: str
     worse: str
 
 
 class RewardModel:
-    """A frozen model and a line over its last states.
+    """Frozen model with a linear head on its last hidden states.
 
     Args:
-        path: A Hugging Face folder; a line that was fitted before is in it, as `reward_head.json`.
-        trust_remote_code: Whether code that comes with the model is run.
-        device: What the model is computed on, as of `policy.device`; the line is on the CPU.
+        path: Hugging Face model folder; a trained head is in it as `reward_head.json`.
+        trust_remote_code: Whether to run code that comes with the model.
+        device: Device of the model, see `policy.device`; the head is on the CPU.
 
     Raises:
-        PolicyError: There is no such model or device, or its line is of another one.
+        PolicyError: If the model or device does not exist, or the head belongs to another model.
     """
 
     def __init__(self, path: str | Path, *, trust_remote_code: bool = False, device: str = "auto") -> None:
         self.folder = Path(path)
-        self.policy: Policy = load_frozen(path, trust_remote_code=trust_remote_code, device=find_device(device))
+        self.member = frozen_member(
+            "reward_model", path, trust_remote_code=trust_remote_code, device=find_device(device)
+        )
+        self.policy = self.member.policy
         width = int(self.policy.model.get_output_embeddings().weight.shape[1])  # type: ignore[operator]
         self.mean, self.scale = torch.zeros(width), torch.ones(width)
         self.weight, self.bias = torch.zeros(width), 0.0
-        self._kept: OrderedDict[str, Tensor] = OrderedDict()
+        self._cache: OrderedDict[str, Tensor] = OrderedDict()
         head = self.folder / HEAD
         if head.is_file():
             self.load_state(json.loads(head.read_text()))
 
     async def score(self, text: str) -> float:
-        """Return what the line says of a text, computed between two trainings of the line and never during one."""
+        """Compute the score of a text in the compute thread, so never while the head is trained."""
         return await run_in_compute_thread(lambda: self.value(self.states([text])[0]))
 
     def value(self, state: Tensor) -> float:
-        """What the line says of a state."""
+        """Compute the score of a hidden state."""
         return float(((state - self.mean) / self.scale) @ self.weight + self.bias)
 
     @torch.no_grad()
     def states(self, texts: Sequence[str]) -> list[Tensor]:
-        """[H] of each text: the mean of the model's last states over its tokens. What is longer than the model reads
-        loses its beginning."""
-        found = []
+        """Compute the mean last hidden state of each text, [H]; a text beyond the context length loses its start."""
+        states = []
         for text in texts:
             key = hashlib.sha256(text.encode()).hexdigest()
-            if key not in self._kept:
+            if key not in self._cache:
                 ids = self.policy.tokenizer.encode(text, add_special_tokens=False)[-self.policy.context_length :]
                 ids = ids or [self.policy.tokenizer.eos_token_id or 0]
-                said = self.policy.model(
+                outputs = self.policy.model(
                     input_ids=torch.tensor([ids], device=self.policy.device), output_hidden_states=True
                 )
-                self._kept[key] = said.hidden_states[-1][0].float().mean(0).cpu()
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            found.append(self._kept[key])
-        return found
+                self._cache[key] = outputs.hidden_states[-1][0].float().mean(0).cpu()
+                if len(self._cache) > _KEPT:
+                    self._cache.popitem(last=False)
+            self._cache.move_to_end(key)
+            states.append(self._cache[key])
+        return states
 
     def fit(
         self,
@@ -101,65 +104,65 @@ class RewardModel:
         learning_rate: float = 0.05,
         scaled: bool = True,
     ) -> float:
-        """Learn from pairs, −log σ(r⁺ − r⁻), and from single episodes, by their cross-entropy; the loss in the end.
+        """Train the head on pairs, −log σ(r⁺ − r⁻), and on single episodes, by cross-entropy; return the final loss.
 
         Args:
-            scaled: Whether states are scaled anew to those seen here; not where it learns on.
+            scaled: Whether to fit the normalization of states to this data; False to continue training.
 
         Raises:
-            ValueError: There is nothing to learn from.
+            ValueError: If there are no examples.
 
         Source: ARMAP 2025, arXiv:2502.12130 (pairs); Cobbe et al. 2021, arXiv:2110.14168 (single ones).
         """
         if not pairs and not singles:
-            raise ValueError("nothing to learn from")
+            raise ValueError("there are no examples to train on")
         better, worse = self.states([p.better for p in pairs]), self.states([p.worse for p in pairs])
-        alone = self.states([text for text, _ in singles])
+        single_states = self.states([text for text, _ in singles])
         if scaled:
-            every = torch.stack([*better, *worse, *alone])
+            every = torch.stack([*better, *worse, *single_states])
             self.mean, self.scale = every.mean(0), every.std(0, unbiased=False).clamp_min(1e-6)
-        line = torch.nn.Linear(len(self.mean), 1)
+        head = torch.nn.Linear(len(self.mean), 1)
         with torch.no_grad():
-            line.weight.copy_(self.weight.unsqueeze(0))
-            line.bias.fill_(self.bias)
-        optimizer = torch.optim.AdamW(line.parameters(), lr=learning_rate, weight_decay=weight_decay)
+            head.weight.copy_(self.weight.unsqueeze(0))
+            head.bias.fill_(self.bias)
+        optimizer = torch.optim.AdamW(head.parameters(), lr=learning_rate, weight_decay=weight_decay)
         right = torch.tensor([float(yes) for _, yes in singles])
         loss = torch.tensor(0.0)
         for _ in range(steps):
             loss = torch.tensor(0.0)
             if pairs:
                 gap = (torch.stack(better) - torch.stack(worse)) / self.scale
-                loss = loss - torch.nn.functional.logsigmoid(gap @ line.weight[0]).mean()
+                loss = loss - torch.nn.functional.logsigmoid(gap @ head.weight[0]).mean()
             if singles:
-                said = line((torch.stack(alone) - self.mean) / self.scale)[:, 0]
-                loss = loss + torch.nn.functional.binary_cross_entropy_with_logits(said, right)
+                logits = head((torch.stack(single_states) - self.mean) / self.scale)[:, 0]
+                loss = loss + torch.nn.functional.binary_cross_entropy_with_logits(logits, right)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        self.weight, self.bias = line.weight[0].detach().clone(), line.bias.item()
+        self.weight, self.bias = head.weight[0].detach().clone(), head.bias.item()
         return loss.item()
 
-    def accuracy(self, pairs: Sequence[Pair]) -> float:
-        """The share of pairs it puts in their order, ties half; NaN of none."""
+    def pair_accuracy(self, pairs: Sequence[Pair]) -> float:
+        """Compute the fraction of pairs in the right order, ties half; NaN without pairs."""
         if not pairs:
             return math.nan
-        found = []
+        results = []
         for pair in pairs:
             better, worse = (self.value(state) for state in self.states([pair.better, pair.worse]))
-            found.append(1.0 if better > worse else 0.5 if better == worse else 0.0)
-        return sum(found) / len(found)
+            results.append(1.0 if better > worse else 0.5 if better == worse else 0.0)
+        return sum(results) / len(results)
 
     def save(self) -> Path:
-        """Write the line beside the model.
+        """Save the head in the model folder.
 
         Raises:
-            SaveError: It could not be written.
+            SaveError: If it could not be written.
         """
         write_text(self.folder / HEAD, json.dumps(self.state()))
         return self.folder / HEAD
 
     def state(self) -> dict[str, Any]:
-        """The line, as JSON can hold it."""
+        """Return the head as JSON values."""
         return {
             "mean": self.mean.tolist(),
             "scale": self.scale.tolist(),
@@ -168,12 +171,12 @@ class RewardModel:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """The line that was.
+        """Restore the head.
 
         Raises:
-            PolicyError: It is of another model.
+            PolicyError: If it belongs to another model.
         """
         if len(state["weight"]) != len(self.weight):
-            raise PolicyError(f"{self.folder / HEAD}: made for another model ({len(state['weight'])} numbers)")
+            raise PolicyError(f"{self.folder / HEAD}: belongs to another model ({len(state['weight'])} weights)")
         self.mean, self.scale = torch.tensor(state["mean"]), torch.tensor(state["scale"])
         self.weight, self.bias = torch.tensor(state["weight"]), float(state["bias"])

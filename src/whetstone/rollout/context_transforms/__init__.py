@@ -1,17 +1,17 @@
-"""What the policy reads beside what the environment said."""
+"""Context transforms: texts that the policy reads in addition to the environment's messages."""
 
-from whetstone.rollout.context_transforms.budget_line import BudgetLine
-from whetstone.rollout.context_transforms.chosen_examples import ChosenExamples
-from whetstone.rollout.context_transforms.demonstrations import Demonstrations
-from whetstone.rollout.context_transforms.experience import Experience
-from whetstone.rollout.context_transforms.hint import Hint
-from whetstone.rollout.context_transforms.instructions import Instructions
-from whetstone.rollout.context_transforms.lessons import Lessons
-from whetstone.rollout.context_transforms.rubric import Rubric
+from whetstone.rollout.context_transforms.budget_line import BudgetLine as BudgetLine
+from whetstone.rollout.context_transforms.example_selection import ExampleSelection as ExampleSelection
+from whetstone.rollout.context_transforms.demonstration_prompt import Demonstrations as Demonstrations
+from whetstone.rollout.context_transforms.experience import Experience as Experience
+from whetstone.rollout.context_transforms.hint import Hint as Hint
+from whetstone.rollout.context_transforms.prompt_population import Instructions as Instructions
+from whetstone.rollout.context_transforms.lessons import Lessons as Lessons
+from whetstone.rollout.context_transforms.rubric_prompt import Rubric as Rubric
 
 CONTEXT_TRANSFORMS = {
     "budget_line": BudgetLine,
-    "example_selection": ChosenExamples,
+    "example_selection": ExampleSelection,
     "demonstrations": Demonstrations,
     "experience": Experience,
     "hint": Hint,
@@ -19,15 +19,3 @@ CONTEXT_TRANSFORMS = {
     "lessons": Lessons,
     "rubric": Rubric,
 }
-
-__all__ = [
-    "CONTEXT_TRANSFORMS",
-    "BudgetLine",
-    "ChosenExamples",
-    "Demonstrations",
-    "Experience",
-    "Hint",
-    "Instructions",
-    "Lessons",
-    "Rubric",
-]

@@ -1,9 +1,10 @@
-"""What was learned before is looked up at every step, by what the agent sees there.
+"""Context transform that retrieves similar past experience for every observation.
 
-    golden: what worked, by observation → the action;  warning: what failed
-    at each turn the most alike two golden and one warning stand behind the observation
+    golden: successful actions, by observation → the action;  warning: failed ones
+    at each turn the two most similar golden entries and one warning follow the observation
 
-Easy to get wrong: an episode must not look up what its own group did. The library changes between steps only.
+Note:
+    An episode must not retrieve actions of its group. The library changes only between steps.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ from typing import Any, Literal
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError
-from whetstone.rollout.context_transforms.note import appended
-from whetstone.rollout.context_transforms.plain import Untouched
+from whetstone.rollout.context_transforms.default_transform import IdentityTransform
+from whetstone.rollout.context_transforms.insert_text import append_to_last
 from whetstone.rollout.protocol import EpisodeState, StepOutcome
-from whetstone.rollout.task_keys import own
+from whetstone.rollout.task_keys import on_policy_trajectories
 
 Zone = Literal["golden", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that was done, and what came of it."""
+    """An action in a context, with the score of its episode."""
 
     seen: str
     done: str
     score: float
 
 
-def admitted(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]:
-    """A level with an entry; a full one only lets in what scores strictly better than its worst, which goes.
+def insert_entry(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]:
+    """Return a level with an entry.
+
+    If it is full, the entry must score higher than the worst one, which it replaces.
 
     Source: SLEA-RL 2026, arXiv:2603.18079, its code (`experience_library.py`).
     """
@@ -47,10 +50,10 @@ def admitted(level: list[Entry], entry: Entry, capacity: int) -> list[Entry]:
     return [*level[:worst], *level[worst + 1 :], entry]
 
 
-def routine(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
-    """What nearly always comes next, and so needs no looking up; None where nothing does.
+def routine_successor(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
+    """Return the tool that nearly always follows, so that retrieval is not needed; None if there is none.
 
-    Source: SIT-Graph 2025; the share is ours.
+    Source: SIT-Graph 2025; the fraction is not from the paper.
     """
     if not counts:
         return None
@@ -58,8 +61,8 @@ def routine(counts: Mapping[str, int], *, share: float = 0.7) -> str | None:
     return best if counts[best] / sum(counts.values()) >= share else None
 
 
-class Experience(Untouched):
-    """The most alike of what was done before, behind every observation (SLEA-RL; XSkill; SIT-Graph's recall).
+class Experience(IdentityTransform):
+    """The most similar past experience, after every observation (SLEA-RL; XSkill; SIT-Graph's recall).
 
     The entries are read and not trained. None is shown before `warm_up` updates or with fewer than `min_entries`
     entries.
@@ -68,12 +71,12 @@ class Experience(Untouched):
     SIT-Graph 2025 (routine steps need no recall: `routine_fraction`).
 
     Args:
-        golden: What worked, shown at a step.
-        warning: What failed, shown at a step.
-        capacity: Entries of either zone.
+        golden: Number of successful entries shown per step.
+        warning: Number of failed entries shown per step.
+        capacity: Maximum number of entries of either zone.
         warm_up: Updates before anything is shown.
         min_entries: Minimum number of entries before anything is shown.
-        characters: What is shown at a step at most.
+        characters: Maximum number of characters shown per step.
         routine_fraction: Nothing is shown if one tool follows the last one in more than this fraction; 1: always shown.
     """
 
@@ -91,36 +94,36 @@ class Experience(Untouched):
         routine_fraction: float = 1.0,
     ) -> None:
         if golden < 0 or warning < 0 or golden + warning == 0:
-            raise OptionError("golden", f"one entry or more is shown at a step, got {golden} and {warning}")
+            raise OptionError("golden", f"golden + warning must be at least 1, got {golden} and {warning}")
         self.shown: dict[Zone, int] = {"golden": golden, "warning": warning}
         self.capacity, self.warm_up, self.min_entries, self.characters = capacity, warm_up, min_entries, characters
         self.routine_fraction = routine_fraction
         self.zones: dict[Zone, list[Entry]] = {"golden": [], "warning": []}
         self.edges: dict[str, dict[str, int]] = {}
-        """Tool → tools called behind it → how often, in what worked."""
+        """Tool → tools called after it → number of times, in successful episodes."""
         self.steps = 0
 
     def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """With what is most like it."""
+        """Return the messages with the most similar entries."""
         if self.steps < self.warm_up or sum(map(len, self.zones.values())) < self.min_entries or not messages:
             return messages
         calls = so_far.turns[-1].message.tool_calls
         follows = self.edges.get(calls[-1].name, {}) if calls else {}
-        if self.routine_fraction < 1 and routine(follows, share=self.routine_fraction) is not None:
+        if self.routine_fraction < 1 and routine_successor(follows, share=self.routine_fraction) is not None:
             return messages
         seen = messages[-1].text
         lines = [
             f"{'worked before' if zone == 'golden' else 'failed before'}: {entry.done}"
             for zone in self.zones
-            for entry in self._alike(zone, seen)
+            for entry in self._most_similar(zone, seen)
         ]
-        return appended(messages, "\n".join(lines)[: self.characters])
+        return append_to_last(messages, "\n".join(lines)[: self.characters])
 
-    def observe(self, heard: StepOutcome, /) -> None:
+    def observe(self, outcome: StepOutcome, /) -> None:
         """See `Stateful`."""
-        self.steps = heard.step
-        for group in heard.groups:
-            for trajectory in own(group):
+        self.steps = outcome.step
+        for group in outcome.groups:
+            for trajectory in on_policy_trajectories(group):
                 assert trajectory.score is not None
                 zone: Zone = "golden" if trajectory.solved else "warning"
                 before, last = trajectory.opening[-1].text if trajectory.opening else "", ""
@@ -128,14 +131,14 @@ class Experience(Untouched):
                     for call in turn.message.tool_calls:
                         done = f"{call.name}({call.arguments})"
                         entry = Entry(before[:500], done, trajectory.score.value)
-                        self.zones[zone] = admitted(self.zones[zone], entry, self.capacity)
+                        self.zones[zone] = insert_entry(self.zones[zone], entry, self.capacity)
                         if last and trajectory.solved:
                             follows = self.edges.setdefault(last, {})
                             follows[call.name] = follows.get(call.name, 0) + 1
                         last = call.name
                     before = turn.observation[-1].text if turn.observation else before
 
-    def _alike(self, zone: Zone, seen: str) -> list[Entry]:
+    def _most_similar(self, zone: Zone, seen: str) -> list[Entry]:
         ranked = sorted(self.zones[zone], key=lambda entry: -SequenceMatcher(None, entry.seen, seen[:500]).ratio())
         return ranked[: self.shown[zone]]
 
@@ -154,5 +157,5 @@ class Experience(Untouched):
         self.steps = state["steps"]
 
     def metrics(self) -> dict[str, float]:
-        """How much there is."""
+        """Return the number of entries of each zone."""
         return {name: float(len(entries)) for name, entries in self.zones.items()}

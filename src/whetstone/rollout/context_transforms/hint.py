@@ -1,4 +1,4 @@
-"""A hint at the beginning, which training does not show."""
+"""Context transform that adds a hint to the prompt; training uses the context without it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whetstone.chat import Message
-from whetstone.rollout.context_transforms.note import noted
+from whetstone.rollout.context_transforms.insert_text import prepend_to_task
 from whetstone.rollout.protocol import EpisodeState
 from whetstone.trajectory import OffPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """The same text for whoever is given it; a strategy decides who. See `GuidedRetry`."""
+    """The same hint text for all episodes that a strategy selects. See `GuidedRetry`."""
 
     text: str
-    """In front of the task."""
+    """Text before the task."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
-    """What ratios compare with."""
+    """Log-probs that ratios are computed against."""
 
     @property
     def trained_on(self) -> Literal["shown", "original"]:
@@ -26,9 +26,9 @@ class Hint:
         return "original"
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """The hint in front of the task."""
-        return noted(messages, self.text)
+        """Return the messages with the hint before the task."""
+        return prepend_to_task(messages, self.text)
 
     def observation(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """As they are."""
+        """Return the messages unchanged."""
         return messages

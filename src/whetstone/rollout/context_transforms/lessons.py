@@ -1,9 +1,9 @@
-"""A library of lessons in the prompt, written from what went differently in a group. No weight need change.
+"""Context transform with a library of lessons in the prompt, distilled from groups with mixed outcomes.
 
-    a group that was half right → a lesson added, or one changed → all of a step's are merged → numbered anew
+    a group with mixed outcomes → lessons added or changed → all of a step's are merged → renumbered
 
-Easy to get wrong: a change to a lesson that does not exist is no change; and the library is the model, so it is in the
-checkpoint.
+Note:
+    A change to a lesson that does not exist is ignored. The library is learned state, so it is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from whetstone.chat import Message
 from whetstone.plugins import OptionError, find_part
-from whetstone.rollout.context_transforms.note import noted
-from whetstone.rollout.context_transforms.plain import Untouched
+from whetstone.rollout.context_transforms.default_transform import IdentityTransform
+from whetstone.rollout.context_transforms.insert_text import prepend_to_task
 from whetstone.rollout.protocol import EpisodeState, StepOutcome
-from whetstone.rollout.task_keys import own
+from whetstone.rollout.task_keys import on_policy_trajectories
 from whetstone.trajectory import Group
 
 
@@ -31,16 +31,16 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Modify:
-    """A lesson said differently."""
+    """A changed lesson."""
 
     id: str
-    """`G0`, `G1`, … of the library, `C0`, … of this step's additions."""
+    """Id: `G0`, `G1`, … of the library, `C0`, … of this step's additions."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Several lessons that become one."""
+    """Several lessons that are merged into one."""
 
     ids: tuple[str, ...]
     text: str
@@ -49,10 +49,12 @@ class Merge:
 Operation = Add | Modify | Merge
 
 
-def revised(library: Sequence[str], proposed: Sequence[Operation], plan: Sequence[Operation] = ()) -> list[str]:
-    """The library after a step: additions get ids C0, C1, …; then the plan, if any, changes and merges.
+def apply_edits(library: Sequence[str], proposed: Sequence[Operation], plan: Sequence[Operation] = ()) -> list[str]:
+    """Return the library after the additions, changes and merges of a step.
 
-    What names an unknown lesson is ignored. Lessons that were merged go; the rest keep their order, merged ones last.
+    Additions get ids C0, C1, …; then the plan, if any, changes and merges.
+
+    Operations on unknown lessons are ignored. Merged lessons are removed; the rest keep their order, merged ones last.
 
     Source: Training-free GRPO 2025, arXiv:2510.08191, its code (`math/experience.py`).
     """
@@ -72,16 +74,16 @@ def revised(library: Sequence[str], proposed: Sequence[Operation], plan: Sequenc
     return list(entries.values())
 
 
-def contrast(group: Group, library: Sequence[str]) -> list[Operation]:
-    """A lesson without a model that could write one: the calls of the first success, where siblings failed."""
-    solved = next(t for t in own(group) if t.solved)
+def contrast_lesson(group: Group, library: Sequence[str]) -> list[Operation]:
+    """Write a lesson without a model: the calls of the first success in a group with failures."""
+    solved = next(t for t in on_policy_trajectories(group) if t.solved)
     calls = [f"{call.name}({call.arguments})" for turn in solved.turns for call in turn.message.tool_calls]
     lesson = f"For: {group.task.prompt}. This worked: {', then '.join(calls) or 'to answer at once'}."
     return [] if lesson in library else [Add(lesson)]
 
 
-class Lessons(Untouched):
-    """Numbered lessons in front of the task, from groups that were half right (training-free GRPO).
+class Lessons(IdentityTransform):
+    """Numbered lessons before the task, from groups with mixed outcomes (training-free GRPO).
 
     Source: Youtu-Agent practice 2025, arXiv:2510.08191, and its code.
 
@@ -89,7 +91,7 @@ class Lessons(Untouched):
         writer: `package.module:function`, (group, library) → operations; empty: the calls that worked.
         planner: `package.module:function`, (library, operations of a step) → operations that change and merge; empty:
             none.
-        texts: Lessons to begin with.
+        texts: Initial lessons.
         max_lessons: Maximum number of lessons; the oldest are removed first.
     """
 
@@ -99,26 +101,26 @@ class Lessons(Untouched):
         self, *, writer: str = "", planner: str = "", texts: Sequence[str] = (), max_lessons: int = 32
     ) -> None:
         if len(texts) > max_lessons:
-            raise OptionError("texts", f"at most {max_lessons} (max_lessons), got {len(texts)}")
-        self.writer: Callable[..., Sequence[Operation]] = find_part("writer", writer, {}) if writer else contrast
+            raise OptionError("texts", f"must have at most {max_lessons} texts (max_lessons), got {len(texts)}")
+        self.writer: Callable[..., Sequence[Operation]] = find_part("writer", writer, {}) if writer else contrast_lesson
         self.planner: Callable[..., Sequence[Operation]] | None = find_part("planner", planner, {}) if planner else None
         self.max_lessons = max_lessons
         self.entries = list(texts)
 
     def opening(self, messages: tuple[Message, ...], so_far: EpisodeState, /) -> tuple[Message, ...]:
-        """The lessons in front of it."""
+        """Return the messages with the lessons before them."""
         lines = [f"[{k}] {text}" for k, text in enumerate(self.entries)]
-        return noted(messages, "\n".join(["Lessons from before:", *lines]) if lines else "")
+        return prepend_to_task(messages, "\n".join(["Lessons from before:", *lines]) if lines else "")
 
-    def observe(self, heard: StepOutcome, /) -> None:
+    def observe(self, outcome: StepOutcome, /) -> None:
         """See `Stateful`."""
         proposed: list[Operation] = []
-        for group in heard.groups:
-            success = [float(t.solved) for t in own(group)]
+        for group in outcome.groups:
+            success = [float(t.solved) for t in on_policy_trajectories(group)]
             if success and 0 < fmean(success) < 1:
                 proposed += self.writer(group, self.entries)
         plan = self.planner(self.entries, proposed) if self.planner is not None and proposed else ()
-        self.entries = revised(self.entries, proposed, plan)[-self.max_lessons :]
+        self.entries = apply_edits(self.entries, proposed, plan)[-self.max_lessons :]
 
     def state(self) -> dict[str, Any]:
         """See `Stateful`."""
@@ -129,5 +131,5 @@ class Lessons(Untouched):
         self.entries = list(state["library"])
 
     def metrics(self) -> dict[str, float]:
-        """How many there are."""
+        """Return the number of lessons."""
         return {"count": float(len(self.entries))}

@@ -1,7 +1,5 @@
-"""Which groups count towards those an update takes."""
+"""Dynamic sampling: selection of the groups of an update."""
 
-from whetstone.rollout.dynamic_sampling.informative import Informative
+from whetstone.rollout.dynamic_sampling.nonzero_variance import NonzeroVariance as NonzeroVariance
 
-DYNAMIC_SAMPLING = {"nonzero_variance": Informative}
-
-__all__ = ["DYNAMIC_SAMPLING", "Informative"]
+DYNAMIC_SAMPLING = {"nonzero_variance": NonzeroVariance}

@@ -1,9 +1,9 @@
-"""Who answers the policy in the environment's place."""
+"""Environment wrappers: components that respond to the policy instead of the environment."""
 
-from whetstone.rollout.environment_wrappers.log_replay import LogReplay
-from whetstone.rollout.environment_wrappers.second_attempt import SecondAttempt
-from whetstone.rollout.environment_wrappers.self_search import SelfSearch
-from whetstone.rollout.environment_wrappers.try_again import TryAgain
+from whetstone.rollout.environment_wrappers.log_replay import LogReplay as LogReplay
+from whetstone.rollout.environment_wrappers.second_attempt import SecondAttempt as SecondAttempt
+from whetstone.rollout.environment_wrappers.self_search import SelfSearch as SelfSearch
+from whetstone.rollout.environment_wrappers.try_again import TryAgain as TryAgain
 
 ENVIRONMENT_WRAPPERS = {
     "log_replay": LogReplay,
@@ -11,5 +11,3 @@ ENVIRONMENT_WRAPPERS = {
     "self_search": SelfSearch,
     "try_again": TryAgain,
 }
-
-__all__ = ["ENVIRONMENT_WRAPPERS", "LogReplay", "SecondAttempt", "SelfSearch", "TryAgain"]

@@ -1,6 +1,7 @@
-"""An expert's episode is walked through: the policy acts, and where it errs the expert's action stands in its place.
+"""Environment wrapper that follows an expert's episode: a wrong action is replaced by the expert's.
 
-Easy to get wrong: what the policy said is trained, with its low reward; what the next turn reads is the expert's.
+Note:
+    The policy's action is trained, with its low reward; the next turn reads the expert's action.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from typing import Any
 from whetstone.chat import Message, ToolSpec
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.plugins import OptionError
-from whetstone.rollout.environment_wrappers.answering import Answering
+from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
 from whetstone.rollout.protocol import Judge
 from whetstone.tasks import Expert, Source
-from whetstone.tools.threads import run_in_turn
+from whetstone.tools.thread_runner import run_in_turn
 from whetstone.trajectory import EndReason, Task
 
 
 class LogReplay:
-    """An action that is not the expert's is replaced by his, `patches` times; then the episode is over (UI-S1).
+    """An action that differs from the expert's is replaced, `patches` times; then the episode ends (UI-S1).
 
-    Without patches it ends at the first error. A turn's reward is 1 where it did what the expert does, and 0 where not,
-    whatever the world pays for it. Use it with the reward `matched_calls`, or `expert_match` for text environments, and
-    the estimator `ui_s1`.
+    Without patches it ends at the first error. The reward of a turn is 1 if its action equals the expert's, else 0,
+    whatever the environment's reward is. Use it with the reward `matched_calls`, or `expert_match` for text
+    environments, and the estimator `ui_s1`.
 
     Source: UI-S1 2025, arXiv:2509.11543, and its code (`universal_multiround.py`).
 
     Args:
-        source: Where the expert is.
-        patches: Errors an episode survives; -1: all.
+        source: Task source with the expert.
+        patches: Number of errors that are replaced; -1: all.
     """
 
     def __init__(self, *, source: Source, patches: int = 2) -> None:
         if not isinstance(source, Expert):
-            raise OptionError("patches", "the task source has no expert whose actions could be followed")
+            raise OptionError("patches", "the task source has no expert with actions to follow")
         if patches < -1:
-            raise OptionError("patches", f"zero or more, or -1 for all, got {patches}")
+            raise OptionError("patches", f"must be at least 0, or -1 for all, got {patches}")
         self.expert, self.patches = source, patches
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
@@ -46,7 +47,7 @@ class LogReplay:
         return _Following(environment, judge, self.expert, self.patches)
 
 
-class _Following(Answering):
+class _Following(EnvironmentProxy):
     def __init__(self, environment: Environment, judge: Judge, expert: Expert, patches: int) -> None:
         super().__init__(environment, judge)
         self.expert, self.patches = expert, patches
@@ -60,18 +61,18 @@ class _Following(Answering):
 
     async def step(self, action: Message) -> StepResult:
         wanted = await run_in_turn(self.expert.demonstrate, self.task, self.said, self.tools)
-        right = same_action(action, wanted)
+        right = actions_equal(action, wanted)
         if not right and self.patches == 0:
             return StepResult(Observation(()), reward=0.0, reason=EndReason.EARLY_STOPPED)
         if not right:
             self.patches -= 1
         result = await super().step(action if right else wanted)
         self.said += [action if right else wanted, *result.observation.messages]
-        return replace(result, reward=1.0) if right else replace(result, reward=0.0, instead=wanted)
+        return replace(result, reward=1.0) if right else replace(result, reward=0.0, executed_action=wanted)
 
 
-def same_action(action: Message, other: Message) -> bool:
-    """Whether two actions do the same: the same calls, or without any the same words."""
+def actions_equal(action: Message, other: Message) -> bool:
+    """Return whether two actions are equal: the same calls, or without any the same text."""
     if len(action.tool_calls) != len(other.tool_calls) or action.malformed:
         return False
     if not action.tool_calls:

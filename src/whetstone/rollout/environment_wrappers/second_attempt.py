@@ -1,6 +1,7 @@
-"""Whatever was answered: there may be an error in it, once more.
+"""Environment wrapper for self-correction: after the first answer, the policy is asked to correct errors in it.
 
-Easy to get wrong: the sentence is the same whether the answer was right or wrong, or it would tell which.
+Note:
+    The instruction is the same for a correct and a wrong answer, or it would reveal the outcome.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
-from whetstone.rollout.environment_wrappers.answering import Answering
+from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
 from whetstone.rollout.protocol import Judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondAttempt:
-    """A first answer is answered by a fixed instruction, the second ends the episode (SCoRe).
+    """The first answer is followed by a fixed instruction, the second ends the episode (SCoRe).
 
     The reward `attempts` scores each; the reward shaping `self_correction` adds the improvement of the second.
 
@@ -23,11 +24,11 @@ class SecondAttempt:
     """
 
     sentence: str = "There may be an error in the answer above. Correct it where there is one, and answer once more."
-    """What the first answer is told."""
+    """Instruction after the first answer."""
 
     @property
     def at_evaluation(self) -> bool:
-        """The second attempt is what is to get better."""
+        """Return True: the second attempt is the evaluated one."""
         return True
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
@@ -35,7 +36,7 @@ class SecondAttempt:
         return _Twice(environment, judge, self.sentence)
 
 
-class _Twice(Answering):
+class _Twice(EnvironmentProxy):
     def __init__(self, environment: Environment, judge: Judge, sentence: str) -> None:
         super().__init__(environment, judge)
         self.sentence, self.asked = sentence, False
@@ -45,5 +46,5 @@ class _Twice(Answering):
         if not result.terminated or self.asked:
             return result
         self.asked = True
-        said = Observation((*result.observation.messages, user(self.sentence)))
-        return replace(result, observation=said, terminated=False, reason=None)
+        observation = Observation((*result.observation.messages, user(self.sentence)))
+        return replace(result, observation=observation, terminated=False, reason=None)

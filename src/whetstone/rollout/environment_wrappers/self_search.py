@@ -1,8 +1,9 @@
-"""A search that costs nothing while one trains: the policy writes what would be found, from what it knows.
+"""Environment wrapper in which the policy itself writes search results, so that training needs no search engine.
 
-    search(query) → "write what is found on …" → the policy's own page → "go on" → …
+    search(query) → request for the page → the policy's own page → request to continue → …
 
-Easy to get wrong: what the policy wrote may be wrong, and no index says so. Evaluations search for real.
+Note:
+    The policy's pages may be wrong, and no index corrects them. Evaluations use the real search.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from whetstone.capabilities import implements_protocol
 from whetstone.chat import Message, ToolCall, tool_result, user
-from whetstone.contracts import fulfils
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.environments.protocol import HoldsTools
 from whetstone.errors import RecipeError, did_you_mean
 from whetstone.provenance import Provenance
-from whetstone.rollout.environment_wrappers.answering import Answering
+from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
 from whetstone.rollout.protocol import Judge
 from whetstone.trajectory import CallRecord
 
@@ -25,39 +26,39 @@ from whetstone.trajectory import CallRecord
 class SelfSearch:
     """Calls of one tool are answered by the policy itself in training, by the tool in evaluations (SSRL).
 
-    A call of it asks the policy for what it would find; its next words without a call are that, trained like all it
-    says, and cost a turn. Calls of other tools beside it in the same turn are not carried out, and told so.
+    After such a call the policy is asked to write the result. Its next message without a call is the result; it is
+    trained like all its messages, and uses a turn. Calls of other tools in the same turn are refused with a message.
 
-    Source: Fan et al. 2025 (SSRL), arXiv:2508.10874, whose policy writes query and page in one go, and whose reward
-        pays the form beside the answer; here they are two turns, and the reward is the recipe's.
+    Source: Fan et al. 2025 (SSRL), arXiv:2508.10874, whose policy writes query and page in one turn, and whose reward
+        includes the format; here they are two turns, and the reward is the recipe's.
     """
 
     tool: str = "search"
-    """Whose calls are not carried out."""
+    """Name of the tool whose calls are not executed."""
     ask: str = "Nothing is looked up here. Write what a page on this would say, from what you know: {query}"
-    """What such a call is answered; `{query}` is what was asked for."""
+    """Result of such a call; `{query}` is replaced by the query."""
     go_on: str = "Go on with that."
-    """What the page is answered."""
+    """Message after the policy's page."""
 
     @property
     def at_evaluation(self) -> bool:
-        """What was learned without an index is to do with one."""
+        """Return False: evaluations use the real tool."""
         return False
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
         """See `EnvironmentWrapper`.
 
         Raises:
-            RecipeError: There is no such tool.
+            RecipeError: If there is no such tool.
         """
-        if fulfils(environment, HoldsTools):
+        if implements_protocol(environment, HoldsTools):
             names = [spec.name for spec in environment.toolset.specs]
             if self.tool not in names:
                 raise RecipeError(f'self_search: there is no tool "{self.tool}"{did_you_mean(self.tool, names)}')
         return _Knows(environment, judge, self)
 
 
-class _Knows(Answering):
+class _Knows(EnvironmentProxy):
     provenance = Provenance.IMAGINED
 
     def __init__(self, environment: Environment, judge: Judge, how: SelfSearch) -> None:
@@ -69,9 +70,9 @@ class _Knows(Answering):
         if any(call.name == self.how.tool for call in action.tool_calls):
             self.actions.append(action)
             self.writing = True
-            said = tuple(tool_result(self._answer(call), call_id=call.id or None) for call in action.tool_calls)
+            results = tuple(tool_result(self._answer(call), call_id=call.id or None) for call in action.tool_calls)
             records = tuple(CallRecord(call.name, self._outcome(call), 0.0) for call in action.tool_calls)
-            return StepResult(Observation(said), calls=records)
+            return StepResult(Observation(results), calls=records)
         if writing and not action.tool_calls and not action.malformed:
             self.actions.append(action)
             return StepResult(Observation((user(self.how.go_on),)))

@@ -1,7 +1,8 @@
-"""A user who only ever says: that is wrong, try again.
+"""Environment wrapper with unary feedback: a wrong answer gets a fixed sentence, and the episode continues.
 
-Easy to get wrong: a right answer is never confirmed in a conversation that goes on; it ends it. And every turn counts
-towards the limit, or an agent that cannot be read would go on for ever.
+Note:
+    A correct answer ends the episode; it is never confirmed within it. Every turn counts towards the limit, or an agent
+    whose actions cannot be parsed would continue for ever.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from dataclasses import dataclass, replace
 from whetstone.chat import Message, user
 from whetstone.environments import Environment, Observation, StepResult
 from whetstone.plugins import OptionError
-from whetstone.rollout.environment_wrappers.answering import Answering
+from whetstone.rollout.environment_wrappers.delegating_wrapper import EnvironmentProxy
 from whetstone.rollout.protocol import Judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryAgain:
-    """An answer that is wrong is answered by one sentence, up to `attempts` answers in all (UFO).
+    """A wrong answer gets one sentence as feedback, up to `attempts` answers in total (UFO).
 
-    With one attempt it is the environment itself. The reward `unary_feedback` goes with it.
+    With one attempt it has no effect. Use it with the reward `unary_feedback`.
 
     Source: UFO 2025, arXiv:2507.14295, and its code.
     """
 
     attempts: int = 5
-    """Answers in an episode."""
+    """Maximum number of answers per episode."""
     sentence: str = "That is not correct. Think again and answer once more."
-    """What a wrong one is told."""
+    """Feedback to a wrong answer."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise OptionError("attempts", f"one or more, got {self.attempts}")
+            raise OptionError("attempts", f"must be at least 1, got {self.attempts}")
 
     @property
     def at_evaluation(self) -> bool:
-        """The world an agent lives in is the same when it is evaluated."""
+        """Return True: the agent's environment is the same in an evaluation."""
         return True
 
     def __call__(self, environment: Environment, judge: Judge, /) -> Environment:
@@ -43,7 +44,7 @@ class TryAgain:
         return _Asking(environment, judge, self)
 
 
-class _Asking(Answering):
+class _Asking(EnvironmentProxy):
     def __init__(self, environment: Environment, judge: Judge, how: TryAgain) -> None:
         super().__init__(environment, judge)
         self.how = how
@@ -53,7 +54,7 @@ class _Asking(Answering):
         result = await super().step(action)
         if result.terminated:
             self.answers += 1
-            if self.answers < self.how.attempts and await self.worth(self.actions) <= 0:
-                said = Observation((*result.observation.messages, user(self.how.sentence)))
-                return replace(result, observation=said, terminated=False, reason=None)
+            if self.answers < self.how.attempts and await self.current_reward(self.actions) <= 0:
+                observation = Observation((*result.observation.messages, user(self.how.sentence)))
+                return replace(result, observation=observation, terminated=False, reason=None)
         return result

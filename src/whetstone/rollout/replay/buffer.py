@@ -1,4 +1,4 @@
-"""Stored trajectories, by task, bounded in number; the oldest go first."""
+"""Replay buffer of trajectories by task, bounded in number; the oldest are removed first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A trajectory and the step it was drawn in."""
+    """A trajectory and the step it was sampled in."""
 
     trajectory: Trajectory
     step: int
@@ -22,8 +22,8 @@ class Buffer:
     """First in, first out, for each task.
 
     Args:
-        of_each: Trajectories of a task.
-        capacity: Trajectories in all.
+        of_each: Maximum number of trajectories per task.
+        capacity: Maximum number of trajectories in total.
     """
 
     def __init__(self, *, of_each: int, capacity: int) -> None:
@@ -34,11 +34,11 @@ class Buffer:
         return sum(map(len, self._rows.values()))
 
     def of(self, key: str, *, since: int = 0) -> list[Stored]:
-        """Those of a task drawn in this step or later, the oldest first."""
+        """Return the trajectories of a task sampled in this step or later, the oldest first."""
         return [row for row in self._rows.get(key, ()) if row.step >= since]
 
     def add(self, key: str, stored: Stored) -> None:
-        """One more."""
+        """Add a trajectory."""
         rows = self._rows.setdefault(key, [])
         rows.append(stored)
         del rows[: -self.of_each]
@@ -50,7 +50,7 @@ class Buffer:
                 del self._rows[oldest]
 
     def state(self) -> list[Any]:
-        """As JSON can hold it."""
+        """Return the content as JSON values."""
         return [
             [key, row.step, encoded_trajectory(row.trajectory).decode()]
             for key, rows in self._rows.items()
@@ -58,14 +58,14 @@ class Buffer:
         ]
 
     def load_state(self, state: Any) -> None:
-        """What `state` said."""
+        """Restore a state that `state` returned."""
         self._rows.clear()
         for key, step, line in state:
             (trajectory,) = decoded_trajectories([line.encode()])
             self._rows.setdefault(key, []).append(Stored(trajectory, step))
 
     def forget_versions(self) -> None:
-        """Everything in it is older than every version of this run."""
+        """Mark all trajectories as older than every version of this run."""
         for rows in self._rows.values():
             rows[:] = [replace(row, trajectory=_older(row.trajectory)) for row in rows]
 
@@ -75,8 +75,8 @@ def _older(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, turns=tuple(turns))
 
 
-def as_replayed(trajectory: Trajectory, name: str, off_policy: OffPolicy) -> Trajectory:
-    """A stored trajectory as a group holds it: under a name of its own, and known for what it is."""
+def mark_replayed(trajectory: Trajectory, name: str, off_policy: OffPolicy) -> Trajectory:
+    """Return a stored trajectory as a member of a group: with a new id, and marked as replayed."""
     return replace(
         trajectory,
         id=f"{name}{trajectory.id}",

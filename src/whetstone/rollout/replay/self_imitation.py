@@ -1,9 +1,9 @@
-"""Own successes are learned from again, in an update of their own, as long as they are better than what is usual now.
+"""Self-imitation: stored successes of the policy are trained in a second update while they exceed the current baseline.
 
     advantages > 0 → stored with their log-probs → enough of them above the median → an update on those that still are
 
-Easy to get wrong: what was good once is usual later. The baseline is the median of all groups' rewards so far, so old,
-easy successes fall below it and vanish.
+Note:
+    The baseline is the median of all groups' rewards so far, so old, easy successes fall below it and are dropped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import Any
 
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import StepOutcome
-from whetstone.rollout.replay.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.task_keys import own
+from whetstone.rollout.replay.buffer import Buffer, Stored, mark_replayed
+from whetstone.rollout.task_keys import on_policy_trajectories
 from whetstone.trajectory import Group, OffPolicy, Score, Task
 
 
-def recalibrated(rewards: Sequence[float], usual: float) -> list[float]:
-    """A' = R − P50 of the history of group means; below 0 it is not learned from.
+def center_on_baseline(rewards: Sequence[float], usual: float) -> list[float]:
+    """Return A' = R − P50 of the history of group means; trajectories below 0 are not trained.
 
     Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
     return [reward - usual for reward in rewards]
 
 
-def ascent(step: int, *, steps: int = 200) -> float:
-    """What the second pass counts for: (1 − cos(π g / T)) / 2 up to T, then 1.
+def second_pass_weight(step: int, *, steps: int = 200) -> float:
+    """Return the weight of the second pass: (1 − cos(π g / T)) / 2 up to T, then 1.
 
     Source: SPEAR 2025, arXiv:2509.22601, and its code.
     """
@@ -40,20 +40,20 @@ def ascent(step: int, *, steps: int = 200) -> float:
 
 
 class SelfImitation:
-    """A second update on stored successes when enough of them are better than usual (SPEAR).
+    """A second update on stored successes when enough of them exceed the baseline (SPEAR).
 
-    With weight 0 it is as if it was not there. Covariance clipping is the advantage transform `clip_cov`; the reward
-    for using tools, falling over the steps, is a reward's business.
+    With weight 0 it has no effect. Covariance clipping is the advantage transform `clip_cov`; a decaying reward for
+    tool use is a separate reward.
 
     Source: SPEAR 2025, arXiv:2509.22601, and its code (`ray_trainer_hybrid.py`).
 
     Args:
-        size: Stored trajectories a second pass takes at most.
-        trigger: How many of them, as a multiple of `size`, must be above the baseline.
+        size: Maximum number of stored trajectories of a second pass.
+        trigger: Number of trajectories that must be above the baseline, as a multiple of `size`.
         max_age_updates: Maximum age of a stored trajectory, in updates.
-        history: Group means the baseline is the median of.
-        ascent_steps: Updates until it counts in full.
-        weight: What it then counts for.
+        history: Number of group means in the median of the baseline.
+        ascent_steps: Updates until the full weight.
+        weight: Final weight of the second pass.
     """
 
     off_policy = OffPolicy.STORED
@@ -69,7 +69,7 @@ class SelfImitation:
         weight: float = 1.0,
     ) -> None:
         if size < 1 or max_age_updates < 1:
-            raise OptionError("size", f"one trajectory and one update or more, got {size} and {max_age_updates}")
+            raise OptionError("size", f"size and max_age_updates must be at least 1, got {size} and {max_age_updates}")
         self.size, self.trigger, self.max_age_updates = size, trigger, max_age_updates
         self.ascent_steps, self.weight = ascent_steps, weight
         self.buffer = Buffer(of_each=4 * size, capacity=4 * size)
@@ -78,14 +78,16 @@ class SelfImitation:
         self._used = False
 
     def __call__(self, group: Group, draw: Random, /) -> Group:
-        """Groups are as they are."""
+        """Return the group unchanged."""
         return group
 
-    def again(self, update: int, draw: Random) -> list[Group]:
-        """What a second pass learns from, each with its advantage as a part of its score; nothing where it is not due.
+    def second_pass_groups(self, update: int, draw: Random) -> list[Group]:
+        """Return the groups of a second pass, each with its advantage as a score component.
+
+        The list is empty if it is not due.
 
         Args:
-            update: Its number, from 0.
+            update: Number of the update, from 0.
         """
         self._used = False
         if not self.baselines or self.weight == 0:
@@ -95,35 +97,35 @@ class SelfImitation:
         better = [t for t in stored if t.score is not None and t.score.value > usual]
         if len(better) <= self.trigger * self.size:
             return []
-        kept = [t for t in stored if t.score is not None and t.score.value - usual >= 0]
-        some = draw.sample(kept, min(self.size, 2 ** int(math.log2(len(kept)))))
-        counts = self.weight * ascent(update, steps=self.ascent_steps)
+        candidates = [t for t in stored if t.score is not None and t.score.value - usual >= 0]
+        some = draw.sample(candidates, min(self.size, 2 ** int(math.log2(len(candidates)))))
+        counts = self.weight * second_pass_weight(update, steps=self.ascent_steps)
         self._used = True
         groups = []
         for k, trajectory in enumerate(some):
             assert trajectory.score is not None
-            (advantage,) = recalibrated([trajectory.score.value], usual)
+            (advantage,) = center_on_baseline([trajectory.score.value], usual)
             score = Score(trajectory.score.value, {"advantage": counts * advantage})
-            replayed = as_replayed(replace(trajectory, score=score), f"again-{update}-{k}/", OffPolicy.STORED)
+            replayed = mark_replayed(replace(trajectory, score=score), f"again-{update}-{k}/", OffPolicy.STORED)
             groups.append(Group(Task(trajectory.task_id, ""), (replayed,), k))
         return groups
 
-    def observe(self, heard: StepOutcome, /) -> None:
+    def observe(self, outcome: StepOutcome, /) -> None:
         """See `Stateful`."""
         if self._used:
             self.buffer.load_state([])
             self.passes += 1
         self._used = False
-        for group in heard.groups:
-            mine = own(group)
-            rewards = [t.score.value for t in mine if t.score is not None]
+        for group in outcome.groups:
+            trajectories = on_policy_trajectories(group)
+            rewards = [t.score.value for t in trajectories if t.score is not None]
             if rewards:
                 self.baselines.append(fmean(rewards))
             usual = fmean(rewards) if rewards else 0.0
-            for trajectory in mine:
+            for trajectory in trajectories:
                 good = trajectory.score is not None and trajectory.score.value > usual
-                if good and heard.advantages.get(trajectory.id, 0.0) > 0:
-                    self.buffer.add("all", Stored(trajectory, heard.step))
+                if good and outcome.advantages.get(trajectory.id, 0.0) > 0:
+                    self.buffer.add("all", Stored(trajectory, outcome.step))
 
     def state(self) -> dict[str, Any]:
         """See `Stateful`."""
@@ -136,9 +138,9 @@ class SelfImitation:
         self.passes = state["passes"]
 
     def forget_versions(self) -> None:
-        """See `KeepsDrawn`."""
+        """See `StoresTrajectories`."""
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """How many are stored, and how often they were learned from."""
+        """Return the number of stored trajectories and of second passes."""
         return {"stored": float(len(self.buffer)), "passes": float(self.passes)}

@@ -1,7 +1,8 @@
-"""A group that failed altogether is given a success from before.
+"""Success replay: a group without a success gets a stored one.
 
-Easy to get wrong: successes of a step are stored after it, so a group never replays itself; and old ones with a now
-tiny probability get the full advantage where ratios begin at 1, so their age is bounded.
+Note:
+    Successes of a step are stored after it, so a group never replays its own. Old ones that are now improbable have the
+    full advantage if ratios start at 1, so their age is bounded.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import Any, Literal
 from whetstone.errors import CreditError
 from whetstone.plugins import OptionError
 from whetstone.rollout.protocol import StepOutcome
-from whetstone.rollout.replay.buffer import Buffer, Stored, as_replayed
-from whetstone.rollout.task_keys import own
+from whetstone.rollout.replay.buffer import Buffer, Stored, mark_replayed
+from whetstone.rollout.task_keys import on_policy_trajectories
 from whetstone.trajectory import Author, Group, OffPolicy
 
 
 class SuccessReplay:
-    """Where the rewards of a group hardly differ and are low, its first trajectory gives way to a stored success.
+    """In a group whose rewards are low and nearly equal, the first trajectory is replaced by a stored success.
 
-    ARPO-GUI's form: any stored success of the task, where std < 0.05 and mean < 0.2. DART's: the newest, where the
-    mean is 0 (`below: 0.0001`, `pick: newest`). With `below: 0` nothing is ever replayed.
+    ARPO-GUI's form: any stored success of the task, if std < 0.05 and mean < 0.2. DART's: the newest, if the mean is 0
+    (`below: 0.0001`, `pick: newest`). With `below: 0` nothing is ever replayed.
 
     Sources: ARPO for GUI agents 2025, arXiv:2505.16282, and its code (`replay_buffer.py`); DART 2025, arXiv:2509.23866,
     its code (`trainable_filter.py`).
 
     Args:
-        below: Mean reward of a group under which it counts as failed.
-        spread: Standard deviation of its rewards under which it does.
+        below: Mean reward of a group below which it counts as failed.
+        spread: Standard deviation of its rewards below which it counts as failed.
         min_reward: Reward above which a trajectory is stored.
         max_per_task: Maximum number of stored trajectories per task.
-        capacity: Stored trajectories in all.
+        capacity: Maximum number of stored trajectories in total.
         max_age_updates: Maximum age of a stored trajectory, in updates; 0: unlimited.
-        pick: Which of them.
-        off_policy: What its ratios compare with: `recompute`, `stored`, `truncated`.
+        pick: Selection of a stored trajectory.
+        off_policy: Log-probs that its ratios are computed against: `recompute`, `stored`, `truncated`.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class SuccessReplay:
         off_policy: OffPolicy = OffPolicy.RECOMPUTE,
     ) -> None:
         if off_policy not in (OffPolicy.RECOMPUTE, OffPolicy.STORED, OffPolicy.TRUNCATED):
-            raise OptionError("off_policy", f"recompute, stored or truncated, got {off_policy}")
+            raise OptionError("off_policy", f"must be recompute, stored or truncated, got {off_policy}")
         if max_per_task < 1 or capacity < max_per_task:
-            raise OptionError("capacity", f"max_per_task ({max_per_task}) or more, got {capacity}")
+            raise OptionError("capacity", f"must be at least max_per_task ({max_per_task}), got {capacity}")
         self.below, self.spread, self.min_reward, self.pick = below, spread, min_reward, pick
         self.max_age_updates = max_age_updates
         self.off_policy = off_policy
@@ -71,22 +72,22 @@ class SuccessReplay:
         if not stored:
             return group
         chosen = (draw.choice(stored) if self.pick == "uniform" else stored[-1]).trajectory
-        replayed = as_replayed(chosen, f"group-{group.number}/replayed/", self.off_policy)
+        replayed = mark_replayed(chosen, f"group-{group.number}/replayed/", self.off_policy)
         if self.off_policy is not OffPolicy.RECOMPUTE and not _has_logprobs(replayed.turns):
             raise CreditError(
-                f"{chosen.id}: has no log-probs from when it was drawn, which off_policy {self.off_policy} compares "
-                "with; use off_policy: recompute"
+                f"{chosen.id}: has no log-probs from sampling, which off_policy {self.off_policy} needs; "
+                "use off_policy: recompute"
             )
         first = next(k for k, t in enumerate(group.trajectories) if t in group.counted)
         return replace(group, trajectories=(*group.trajectories[:first], replayed, *group.trajectories[first + 1 :]))
 
-    def observe(self, heard: StepOutcome, /) -> None:
+    def observe(self, outcome: StepOutcome, /) -> None:
         """See `Stateful`."""
-        self.steps = heard.step
-        for group in heard.groups:
-            for trajectory in own(group):
+        self.steps = outcome.step
+        for group in outcome.groups:
+            for trajectory in on_policy_trajectories(group):
                 if trajectory.score is not None and trajectory.score.value > self.min_reward:
-                    self.buffer.add(group.task.id, Stored(trajectory, heard.step))
+                    self.buffer.add(group.task.id, Stored(trajectory, outcome.step))
 
     def state(self) -> dict[str, Any]:
         """See `Stateful`."""
@@ -98,11 +99,11 @@ class SuccessReplay:
         self.buffer.load_state(state["stored"])
 
     def forget_versions(self) -> None:
-        """See `KeepsDrawn`."""
+        """See `StoresTrajectories`."""
         self.buffer.forget_versions()
 
     def metrics(self) -> dict[str, float]:
-        """How many are stored."""
+        """Return the number of stored trajectories."""
         return {"stored": float(len(self.buffer))}
 
 

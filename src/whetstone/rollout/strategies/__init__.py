@@ -1,52 +1,36 @@
-"""How the trajectories of one task come about."""
+"""Rollout strategies: how the trajectories of a group are sampled."""
 
-from whetstone.rollout.strategies.balanced_branching import BalancedBranching
-from whetstone.rollout.strategies.choosing import NOT_CHOSEN, BestOf, MajorityVote
-from whetstone.rollout.strategies.entropy_branching import EntropyBranching
-from whetstone.rollout.strategies.forked import Forked
-from whetstone.rollout.strategies.frontier_tree import FrontierTree
-from whetstone.rollout.strategies.greedy_baseline import GreedyBaseline
-from whetstone.rollout.strategies.guided_retry import GuidedRetry
-from whetstone.rollout.strategies.independent import Independent
-from whetstone.rollout.strategies.probed import Probed
-from whetstone.rollout.strategies.prover import Prover
-from whetstone.rollout.strategies.revised import Revised
-from whetstone.rollout.strategies.self_play import SelfPlay
-from whetstone.rollout.strategies.tree_search import TreeSearch
+from whetstone.rollout.strategies.balanced_branching import BalancedBranching as BalancedBranching
+from whetstone.rollout.strategies.best_of_n import (
+    NOT_CHOSEN as NOT_CHOSEN,
+    BestOf as BestOf,
+    MajorityVote as MajorityVote,
+)
+from whetstone.rollout.strategies.entropy_branching import EntropyBranching as EntropyBranching
+from whetstone.rollout.strategies.forked import RandomBranching as RandomBranching
+from whetstone.rollout.strategies.frontier_tree import FrontierTree as FrontierTree
+from whetstone.rollout.strategies.greedy_baseline import GreedyBaseline as GreedyBaseline
+from whetstone.rollout.strategies.guided_retry import GuidedRetry as GuidedRetry
+from whetstone.rollout.strategies.independent import Independent as Independent
+from whetstone.rollout.strategies.doubt_injection import Probed as Probed
+from whetstone.rollout.strategies.prover import Prover as Prover
+from whetstone.rollout.strategies.revised_trajectories import RevisedTrajectories as RevisedTrajectories
+from whetstone.rollout.strategies.self_play import SelfPlay as SelfPlay
+from whetstone.rollout.strategies.tree_search import TreeSearch as TreeSearch
 
 STRATEGIES = {
     "balanced_branching": BalancedBranching,
     "entropy_branching": EntropyBranching,
-    "random_branching": Forked,
+    "random_branching": RandomBranching,
     "frontier_tree": FrontierTree,
     "greedy_baseline": GreedyBaseline,
     "guided_retry": GuidedRetry,
     "independent": Independent,
     "doubt_injection": Probed,
     "prover": Prover,
-    "revised_trajectories": Revised,
+    "revised_trajectories": RevisedTrajectories,
     "self_play": SelfPlay,
 }
 
 SEARCHES = {"best_of": BestOf, "majority_vote": MajorityVote, "tree_search": TreeSearch}
-"""Those that try a task several times and let one try answer: for evaluations."""
-
-__all__ = [
-    "NOT_CHOSEN",
-    "SEARCHES",
-    "STRATEGIES",
-    "BalancedBranching",
-    "BestOf",
-    "EntropyBranching",
-    "Forked",
-    "FrontierTree",
-    "GreedyBaseline",
-    "GuidedRetry",
-    "Independent",
-    "MajorityVote",
-    "Probed",
-    "Prover",
-    "Revised",
-    "SelfPlay",
-    "TreeSearch",
-]
+"""Strategies for evaluations: they sample a task several times and select one answer."""

@@ -1,7 +1,8 @@
-"""How many episodes from the start, and how many that part on the way? A pilot says where the agent is unsure.
+"""Branching strategy that balances root episodes and forks by the entropy of a pilot episode (AEPO).
 
-Easy to get wrong: several unsure turns in a row must not take all the budget to one path; each makes the next less
-likely.
+Note:
+    Several uncertain turns in a row must not spend the whole budget on one path; each fork makes the next one less
+    likely.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from functools import partial
 from statistics import fmean
 from typing import Literal
 
-from whetstone.ranges import Count, NotNegative, Share
+from whetstone.bounded_types import Count, NotNegative, Share
 from whetstone.rollout.protocol import Roller
-from whetstone.rollout.strategies.branching import Measured, branched, entropy_of
+from whetstone.rollout.strategies.branching import Measured, sample_branches, turn_entropy
 from whetstone.trajectory import Group, Task
 
 
 def root_count(size: int, more: float, *, sharpness: NotNegative = 0.5) -> int:
-    """Episodes from the start, of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
+    """Return the number of root episodes, of `size`: int(N σ(β (H_root − mean H))) + 1, at most N.
 
     Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
@@ -27,7 +28,7 @@ def root_count(size: int, more: float, *, sharpness: NotNegative = 0.5) -> int:
 
 
 def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weight: float = 0.2) -> float:
-    """The chance to part: clip(1 − p/f + w ΔH, 0, 1), f = 1 − 0.05 c after c turns in a row that were parted at.
+    """Return the fork probability: clip(1 − p/f + w ΔH, 0, 1), f = 1 − 0.05 c after c forked turns in a row.
 
     Source: AEPO 2025, arXiv:2510.14545, its code.
     """
@@ -37,32 +38,32 @@ def balanced_probability(more: float, in_a_row: int, *, base: float = 0.5, weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedBranching:
-    """A pilot episode decides how many begin at the start; the others part on the way, less often in a row (AEPO).
+    """A pilot episode sets the number of roots; the others fork on the way, less often in a row (AEPO).
 
-    The pilot is the first trajectory of the group, where the published code throws it away.
+    The pilot is the first trajectory of the group; the published code discards it.
 
     Source: AEPO 2025, arXiv:2510.14545, and its code.
     """
 
     group_size: int
-    """Trajectories of each task."""
+    """Number of trajectories per task."""
     sharpness: NotNegative = 3.0
-    """β of the number of roots. The published 0.5 hardly moves it."""
+    """β of the number of roots. The published 0.5 has hardly any effect."""
     base: Share = 0.5
-    """How likely a turn is not parted at that is as unsure as the first."""
+    """Probability that a turn with the entropy of the first turn is not forked."""
     weight: NotNegative = 0.2
-    """How much a difference of entropy takes from it."""
+    """Factor of the entropy difference in the fork probability."""
     beam: int = 2
-    """Paths a turn may become."""
+    """Maximum number of paths from one turn."""
     statistic: Literal["mean", "sum"] = "mean"
-    """Over the first tokens of a turn; the published code takes the sum."""
+    """Statistic over the first tokens of a turn; the published code takes the sum."""
     tokens: Count = 20
-    """Of a turn, whose entropy is looked at."""
+    """Number of first tokens of a turn whose entropy is measured."""
     measured: Measured = "after_tool"
     """Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, or `before_tool`, the turn
     with the tool call, as in the published code."""
     vocabulary: int = 1
-    """Entropies are divided by its logarithm; 1: they are not."""
+    """Vocabulary size; entropies are divided by its logarithm. 1: they are not."""
 
     @property
     def reads_entropies(self) -> bool:
@@ -71,19 +72,19 @@ class BalancedBranching:
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         size = roller.samples(self.group_size)
         scale = math.log(self.vocabulary) if self.vocabulary > 1 else 1.0
-        entropy = partial(entropy_of, tokens=self.tokens, statistic=self.statistic, scale=scale)
+        entropy = partial(turn_entropy, tokens=self.tokens, statistic=self.statistic, scale=scale)
         pilot = roller.begin(task, index=0)
         turns = (await pilot.trajectory()).turns
         more = entropy(turns[0]) - fmean(entropy(turn) for turn in turns) if turns else 0.0
         count = root_count(size, more, sharpness=self.sharpness)
-        return await branched(
+        return await sample_branches(
             task,
             roller,
             [pilot, *(roller.begin(task, index=i) for i in range(1, count))],

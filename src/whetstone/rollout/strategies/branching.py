@@ -1,15 +1,16 @@
-"""Episodes that part where the policy is unsure: which turns are parted at, and in what order is that decided?
+"""Branching rollouts: episodes fork at turns with a high entropy.
 
-    roots → turn by turn, path by path in the order they began: is this turn one to part at? → forks, roots again
+    roots → turn by turn, path by path in the order of their start: fork at this turn? → forks, further roots
 
-Paths run on while it is decided, so nobody waits for a slow sibling; a fork begins behind turns that are over. Forks
-share their parent's turns, which are neither drawn nor paid for again.
+Paths keep running while forks are decided, so no path waits for a slow sibling; a fork starts after finished turns.
+Forks share their parent's turns, which are not sampled again.
 
-Where the published code begins one more episode at a time once all paths are over, here the same share begins as at
-first: one at a time, a group would take as long as all of them together.
+The published code starts one further episode at a time once all paths have ended. Here the same fraction starts as at
+first; one at a time, a group would take as long as all of them in sequence.
 
-Easy to get wrong: whoever finishes first must not decide who gets the slots. Decisions are taken in a fixed order, and
-each has a draw of its own.
+Note:
+    The fastest path must not decide the use of the slots. Decisions are made in a fixed order, and each has a separate
+    random number.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ class _Path:
     first: float = math.nan
     """Entropy of the first turn of its root."""
     in_a_row: int = 0
-    """Turns in a row at which it was parted from."""
+    """Number of consecutive turns with a fork."""
 
 
-def entropy_of(
+def turn_entropy(
     turn: Turn, *, tokens: int = 20, statistic: Literal["mean", "sum"] = "mean", scale: float = 1.0
 ) -> float:
-    """How unsure the policy was as a turn began: entropy of its first tokens, divided by `scale`; 0 where unknown.
+    """Return the entropy of a turn's first tokens, divided by `scale`; 0 if unknown.
 
-    The papers' text takes the mean of so many tokens; their code the sum over them, of the ten likeliest
-    continuations, over log |V|.
+    The papers' text takes the mean over the tokens; their code the sum over them, of the ten most likely continuations,
+    over log |V|.
 
     Source: ARPO 2025, arXiv:2507.19849, and its code.
     """
@@ -51,7 +52,7 @@ def entropy_of(
     return sum(known) / (len(known) if statistic == "mean" else 1) / scale
 
 
-async def branched(
+async def sample_branches(
     task: Task,
     roller: Roller,
     roots: Sequence[Running],
@@ -62,11 +63,11 @@ async def branched(
     beam: int = 2,
     measured: Measured = "after_tool",
 ) -> Group:
-    """A group of `size` trajectories that grew from `roots`.
+    """Sample a group of `size` trajectories that fork from `roots`.
 
     Args:
-        probability: (how much more unsure than at the root's first turn, turns in a row parted at) → chance to part.
-        beam: Paths a turn may become, itself among them.
+        probability: (entropy above that of the root's first turn, consecutive forked turns) → fork probability.
+        beam: Maximum number of paths from one turn, including itself.
         measured: Turn whose entropy is compared: `after_tool`, the turn that follows a tool result, as in the papers,
             or `before_tool`, the turn with the tool call, as in their code.
     """
@@ -79,7 +80,7 @@ async def branched(
             before = await path.running.turn(level - 1)
             if turn is not None and before is not None:
                 active.append((path, before, turn))
-        if not active:  # nobody is under way any more: of what is left as many begin anew as did at first
+        if not active:  # no path is running: start the same fraction of new roots as at first
             fresh = math.ceil((size - len(paths)) * len(roots) / size)
             wave, level = [_Path(roller.begin(task, index=len(paths) + k)) for k in range(fresh)], 1
             paths += wave
@@ -88,7 +89,7 @@ async def branched(
             if math.isnan(path.first):
                 path.first = entropy(before)
             if not before.message.tool_calls or len(paths) == size:
-                continue  # only behind a tool's answer
+                continue  # only after a tool result
             more = entropy(turn if measured == "after_tool" else before) - path.first
             chance = probability(more, path.in_a_row)
             number = paths.index(path)

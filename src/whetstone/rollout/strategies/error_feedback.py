@@ -1,4 +1,4 @@
-"""What did failed attempts do wrong? Told in a few lines, without the answer: a hint for those that come."""
+"""Hints from failed attempts: their errors in a few lines, without the answer."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from collections.abc import Sequence
 from whetstone.trajectory import EndReason, Task, Trajectory
 
 _LONGEST = 60
-"""Letters of what a tool or an answer said."""
+"""Maximum number of characters of a quoted tool result or answer."""
 _FEW = 2
-"""Attempts that are told of."""
+"""Number of attempts in the hint."""
 
 
 def error_feedback(task: Task, failed: Sequence[Trajectory]) -> str:
-    """How the first attempts failed: calls that went wrong, and the wrong answer or that there was none.
+    """Describe the failures of the first attempts: failed calls, and the wrong or missing answer.
 
-    Lines that would hold the task's answer are left out.
+    Lines with the task's answer are left out.
 
-    Source: Agent-RLVR 2025, arXiv:2506.11425: error feedback from the failed attempt; the wording is ours.
+    Source: Agent-RLVR 2025, arXiv:2506.11425: error feedback from the failed attempt; the wording is an addition.
     """
     answer = str(task.private.get("answer", ""))
-    attempts = [_told(trajectory) for trajectory in failed[:_FEW]]
-    lines = ["Attempts before this one failed.", *(line for told in attempts for line in told), "Do it differently."]
+    attempts = [_describe_failures(trajectory) for trajectory in failed[:_FEW]]
+    lines = [
+        "Attempts before this one failed.",
+        *(line for each in attempts for line in each),
+        "Do it differently.",
+    ]
     return "\n".join(dict.fromkeys(line for line in lines if not answer or answer not in line))
 
 
-def _told(trajectory: Trajectory) -> list[str]:
+def _describe_failures(trajectory: Trajectory) -> list[str]:
     lines = []
     for turn in trajectory.turns:
         if turn.message.malformed:
             lines.append("A call could not be read.")
-        said = [message.text for message in turn.observation if message.role == "tool"]
-        for call, text in zip(turn.calls, [*said, *[""] * len(turn.calls)], strict=False):
+        results = [message.text for message in turn.observation if message.role == "tool"]
+        for call, text in zip(turn.calls, [*results, *[""] * len(turn.calls)], strict=False):
             if call.outcome != "ok":
                 lines.append(f"A call of {call.name} failed: {_short(text)}")
     if trajectory.ended in (EndReason.TERMINATED, EndReason.TOOL_STOPPED):

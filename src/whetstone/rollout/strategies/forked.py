@@ -1,6 +1,7 @@
-"""The plainest tree: some episodes from the start, the others from a turn in the middle of one of those.
+"""Branching strategy with random forks: some root episodes, the others from a random turn of one of those.
 
-Easy to get wrong: a fork must not share its parent's chance behind the turn they part at, and must share its world.
+Note:
+    A fork must not share its parent's random numbers after the fork, and must share its environment's seed.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from whetstone.trajectory import Group, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forked:
+class RandomBranching:
     """Half of `group_size` episodes from the start; each of the others forks after a turn of one of them.
 
-    Parents are taken in turn, and the turn by chance. A parent of one turn cannot fork: a new episode starts.
+    Parents are taken in rotation, and the turn is random. A parent of one turn cannot fork: a new episode starts.
     """
 
     group_size: int
-    """Episodes of each task, forks among them."""
+    """Number of episodes per task, including forks."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         size = roller.samples(self.group_size)
         count = (size + 1) // 2
-        whole = await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))
+        roots = await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))
         forks = []
         for index in range(count, size):
-            parent = whole[index % count]
+            parent = roots[index % count]
             inner = len(parent.turns) - 1
             if inner < 1 or not parent.ended.valid:
                 forks.append(roller.sample(task, index=index))
             else:
                 shared = 1 + roller.random(index).randrange(inner)
                 forks.append(roller.fork(task, parent, turns=shared, index=index))
-        return Group(task, (*whole, *await asyncio.gather(*forks)))
+        return Group(task, (*roots, *await asyncio.gather(*forks)))

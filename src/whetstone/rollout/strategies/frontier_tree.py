@@ -1,9 +1,10 @@
-"""A tree that parts at every turn, and is cut back to as many paths as the group may have.
+"""Tree strategy that forks at every turn and is pruned to the group size.
 
-    n first turns → each open path f turns further → of those as many as are not finished yet → …
+    n first turns → each open path continued `width` times → pruned to the number of unfinished paths → …
 
-Easy to get wrong: which candidates stay must not favour a parent with many: they are taken parent by parent, in turn;
-and two that say the same are one.
+Note:
+    The pruning must not prefer a parent with many candidates: they are taken parent by parent, in rotation. Duplicates
+    count once.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from itertools import chain, zip_longest
 from random import Random
 from typing import Literal
 
-from whetstone.ranges import Count
+from whetstone.bounded_types import Count
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierTree:
-    """Every open path is continued `width` times, turn by turn; so many stay as the group has room for.
+    """Every open path is continued `width` times, turn by turn, and the tree is pruned to the group size.
 
-    Sources: PORTool 2025, arXiv:2510.26020 (candidates, cut back to n); TreePS-RAG 2026, arXiv:2601.06922
+    Sources: PORTool 2025, arXiv:2510.26020 (candidates, pruned to n); TreePS-RAG 2026, arXiv:2601.06922
     (near-duplicate siblings are pruned: `duplicates: observations`).
     """
 
     group_size: int
-    """Paths of each task."""
+    """Number of paths per task."""
     width: Count = 2
     """Candidates for the next turn of each open path."""
     duplicates: Literal["actions", "observations", "keep"] = "actions"
-    """Siblings of which one is dropped: those that did the same, or were answered the same."""
+    """Siblings of which one is dropped: those with the same action, or with the same observation."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -49,7 +50,7 @@ class FrontierTree:
         frontier = [path for path in paths if _open(path, roller)]
         while frontier:
             depth = len(frontier[0].turns)
-            asked = [
+            continuations = [
                 [
                     roller.fork(task, path, turns=depth, index=taken + number * self.width + k, max_turns=depth + 1)
                     for k in range(self.width)
@@ -57,45 +58,47 @@ class FrontierTree:
                 for number, path in enumerate(frontier)
             ]
             taken += len(frontier) * self.width
-            grown = await asyncio.gather(*chain.from_iterable(asked))
+            grown = await asyncio.gather(*chain.from_iterable(continuations))
             of_each = [grown[i * self.width : (i + 1) * self.width] for i in range(len(frontier))]
-            kept = keep(of_each, size - len(finished), roller.random(taken), duplicates=self.duplicates)
-            finished += [path for path in kept if not _open(path, roller)]
-            frontier = [path for path in kept if _open(path, roller)]
-        return Group(task, as_tree(finished))
+            remaining = select_candidates(
+                of_each, size - len(finished), roller.random(taken), duplicates=self.duplicates
+            )
+            finished += [path for path in remaining if not _open(path, roller)]
+            frontier = [path for path in remaining if _open(path, roller)]
+        return Group(task, link_as_tree(finished))
 
 
-def keep(
+def select_candidates(
     candidates: Sequence[Sequence[Trajectory]],
     count: int,
     draw: Random,
     *,
     duplicates: Literal["actions", "observations", "keep"] = "actions",
 ) -> list[Trajectory]:
-    """`count` of the candidates of each parent: one of each at a time, parents in an order of chance.
+    """Return `count` of the candidates: one of each parent at a time, parents in random order.
 
-    Where siblings that are alike are too few without their likes, these are taken after all.
+    Duplicates are taken only if there are too few other candidates.
     """
     order = list(range(len(candidates)))
     draw.shuffle(order)
-    unlike: list[list[Trajectory]] = []
-    alike: list[list[Trajectory]] = []
+    unique_paths: list[list[Trajectory]] = []
+    duplicate_paths: list[list[Trajectory]] = []
     for parent in order:
         seen: set[Hashable] = set()
-        mine: list[Trajectory] = []
-        again: list[Trajectory] = []
+        unique: list[Trajectory] = []
+        repeated: list[Trajectory] = []
         for path in candidates[parent]:
             key = _key(path, duplicates)
-            (again if key is not None and key in seen else mine).append(path)
+            (repeated if key is not None and key in seen else unique).append(path)
             seen.add(key)
-        unlike.append(mine)
-        alike.append(again)
-    rounds = chain(chain.from_iterable(zip_longest(*unlike)), chain.from_iterable(zip_longest(*alike)))
+        unique_paths.append(unique)
+        duplicate_paths.append(repeated)
+    rounds = chain(chain.from_iterable(zip_longest(*unique_paths)), chain.from_iterable(zip_longest(*duplicate_paths)))
     return [path for path in rounds if path is not None][:count]
 
 
-def as_tree(paths: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
-    """The paths, each said to have parted from the one before it that it shares most turns with."""
+def link_as_tree(paths: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    """Return the paths, each with the preceding path that it shares most turns with as its parent."""
     placed: list[Trajectory] = []
     for path in paths:
         shared = [(_shared(path, other), -k) for k, other in enumerate(placed)]
@@ -107,8 +110,8 @@ def as_tree(paths: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
 
 def _shared(path: Trajectory, other: Trajectory) -> int:
     count = 0
-    for mine, theirs in zip(path.turns, other.turns, strict=False):
-        if mine is not theirs:
+    for turn, other_turn in zip(path.turns, other.turns, strict=False):
+        if turn is not other_turn:
             break
         count += 1
     return count

@@ -1,4 +1,4 @@
-"""What would the policy get if it tried nothing? Samples, and beside them one episode without chance."""
+"""Strategy that adds one greedy episode to the samples, as a baseline."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyBaseline:
-    """`group_size` episodes side by side, the last of them greedy: it is compared with and not learned from."""
+    """`group_size` parallel episodes, the last of them greedy: a baseline that is not trained."""
 
     group_size: int
-    """Episodes of each task, the greedy one among them."""
+    """Number of episodes per task, including the greedy one."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"greedy_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

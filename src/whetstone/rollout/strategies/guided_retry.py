@@ -1,7 +1,7 @@
-"""What can be learned from a task that is never solved? With a hint it may be; and it is trained as if there was none.
+"""Strategy that retries unsolved tasks with a hint; training uses the context without the hint.
 
-Easy to get wrong: a hint that holds the answer teaches nothing but to copy. Such a hint is refused, unless it is asked
-for by its name.
+Note:
+    A hint that contains the answer only trains copying. Such a hint is refused, unless it is selected by its name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from whetstone.trajectory import Group, OffPolicy, RemovalScope, Task, Trajector
 
 
 def the_answer(task: Task, failed: Sequence[Trajectory]) -> str:
-    """The task's private `answer`: how to come to it is what is left to say (rationalisation).
+    """Return the task's private `answer` as a hint, so that only the derivation is missing (rationalization).
 
     Raises:
-        TaskError: It has none.
+        TaskError: If the task has no answer.
 
     Source: Zelikman et al. 2022 (STaR), arXiv:2203.14465, §3.2.
     """
@@ -38,32 +38,32 @@ HINTS = {"error_feedback": error_feedback, "answer": the_answer}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuidedRetry:
-    """Independent episodes; where none succeeds, more with a hint, which training does not show.
+    """Independent episodes; if none succeeds, further ones with a hint, which the training context omits.
 
-    Their ratios compare the policy without the hint with how likely tokens were with it (`cross_view`), or begin at 1
+    Their ratios compare the policy without the hint with the token probabilities with it (`cross_view`), or start at 1
     (`recompute`).
 
     Sources: Guide 2025, arXiv:2506.13923; Agent-RLVR 2025, arXiv:2506.11425. With `hints: answer` STaR's
-    rationalisation, arXiv:2203.14465.
+    rationalization, arXiv:2203.14465.
     """
 
     group_size: int
-    """Episodes without a hint."""
+    """Number of episodes without a hint."""
     guided: int = 0
-    """Episodes with one; 0: half as many."""
+    """Number of episodes with a hint; 0: half as many."""
     hints: str = ""
-    """`error_feedback`, which tells what went wrong; `answer`, which tells the answer; or `package.module:function`,
+    """`error_feedback`, which describes the errors; `answer`, which gives the answer; or `package.module:function`,
     (task, the failed trajectories) → hint; empty: the task's private `hint`."""
     off_policy: OffPolicy = OffPolicy.CROSS_VIEW
-    """What their ratios compare with; `none` where a preference is learned."""
+    """Log-probs that their ratios are computed against; `none` for a preference objective."""
     keep_failures: bool = False
-    """Whether guided episodes that failed all the same are learned from, or only count in the statistics."""
+    """Whether guided episodes that failed are trained; otherwise they count only in the statistics."""
 
     def check(self, source: Source, first: int) -> None:
-        """Whether there are hints.
+        """Check that there are hints.
 
         Raises:
-            TaskError: A task has none, and no function gives one.
+            TaskError: If a task has no hint, and no function returns one.
         """
         if self.hints in ("", "answer"):
             self._hint(source.task(first), [])
@@ -93,7 +93,7 @@ class GuidedRetry:
             )
         answer = task.private.get("answer")
         if self.hints != "answer" and answer is not None and str(answer) and str(answer) in hint:
-            raise TaskError(f"task {task.id}: its hint holds the answer, {answer}; say how, not what")
+            raise TaskError(f"task {task.id}: its hint contains the answer, {answer}; describe the method instead")
         return hint
 
     def _weighed(self, trajectory: Trajectory) -> Trajectory:

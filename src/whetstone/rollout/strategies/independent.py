@@ -1,9 +1,10 @@
-"""The plainest strategy: n episodes of a task that know nothing of each other."""
+"""Strategy that samples n independent episodes of a task (GRPO)."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import Group, Task
@@ -11,12 +12,20 @@ from whetstone.trajectory import Group, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Independent:
-    """`group_size` episodes side by side."""
+    """`group_size` independent episodes in parallel."""
 
     group_size: int
-    """Episodes of each task."""
+    """Number of episodes per task."""
+    seat: str = ""
+    """Seat of the policy in a game with several, whose other seats are scripted; empty: the first."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Return the role that the policy plays, as a tuple of at most one name; empty if games have no roles."""
+        return (self.seat,) if self.seat else ()
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
         """See `Strategy`."""
         count = roller.samples(self.group_size)
-        return Group(task, tuple(await asyncio.gather(*(roller.sample(task, index=i) for i in range(count)))))
+        seat: dict[str, Any] = {"seat": self.seat, "table": None} if self.seat else {}
+        return Group(task, tuple(await asyncio.gather(*(roller.sample(task, index=i, **seat) for i in range(count)))))

@@ -1,10 +1,10 @@
-"""How much nearer did a turn bring the goal? Provers go on from behind each turn, and how many of them get there says.
+"""Process rewards by progress: the change of a prover's success rate over each turn.
 
-    independent episodes → behind each turn of each, `provers` continuations → how likely the best of them succeeds
-    → the change of that by the turn is its reward
+    independent episodes → after each turn of each, `provers` continuations → success probability of the best-of-K
+    → its change over the turn is the reward of the turn
 
-Easy to get wrong: a prover as strong as the policy itself adds nothing; the best of several of its tries is another
-one.
+Note:
+    A prover as strong as the policy itself adds nothing; best-of-K of the policy is a stronger one.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from whetstone.ranges import NotNegative
+from whetstone.bounded_types import NotNegative
 from whetstone.rollout.protocol import Roller
 from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prover:
-    """Independent episodes whose turns are paid by progress under a prover, the best of several tries of the policy.
+    """Independent episodes with process rewards: progress under a prover, the best-of-K of the policy.
 
-    Continuations are in the costs of the group, and in nothing else.
+    Continuations count only in the costs of the group.
 
     Source: Setlur et al. 2024 (rewarding progress), arXiv:2410.08146, §3.
     """
 
     group_size: int
-    """Episodes of each task."""
+    """Number of episodes per task."""
     provers: int = 2
-    """Continuations behind each turn."""
+    """Number of continuations after each turn."""
     best_of: int = 4
-    """Tries the prover has."""
+    """Number of tries of the prover (K)."""
     alpha: NotNegative = 1.0
-    """What progress counts for beside the outcome; the paper takes 3 to 5."""
+    """Weight of progress relative to the outcome; the paper takes 3 to 5."""
 
     def __post_init__(self) -> None:
         if self.provers < 1 or self.best_of < 1:
-            raise ValueError(f"provers and best_of are 1 or more, got {self.provers} and {self.best_of}")
+            raise ValueError(f"provers and best_of must be at least 1, got {self.provers} and {self.best_of}")
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"forks", "process_rewards"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -53,17 +53,17 @@ class Prover:
         valid = [path for path in paths if path.score is not None]
         if not valid:
             return Group(task, tuple(paths))
-        start = likely(sum(path.solved for path in valid) / len(valid), self.best_of)
-        taken, asked = size, []
+        start = best_of_k_probability(sum(path.solved for path in valid) / len(valid), self.best_of)
+        next_index, positions = size, []
         for number, path in enumerate(paths):
             if path.score is None:
                 continue
             for turns in range(1, len(path.turns)):
-                asked.append((number, turns, taken))
-                taken += self.provers
-        proved = await asyncio.gather(*(self._proved(task, roller, paths[n], turns, at) for n, turns, at in asked))
+                positions.append((number, turns, next_index))
+                next_index += self.provers
+        proved = await asyncio.gather(*(self._proved(task, roller, paths[n], turns, at) for n, turns, at in positions))
         reached: dict[tuple[int, int], float] = {
-            (n, turns): value for (n, turns, _), value in zip(asked, proved, strict=True)
+            (n, turns): value for (n, turns, _), value in zip(positions, proved, strict=True)
         }
         return Group(task, tuple(self._paid(path, number, start, reached) for number, path in enumerate(paths)))
 
@@ -72,25 +72,25 @@ class Prover:
             *(roller.fork(task, path, turns=turns, index=index + k) for k in range(self.provers))
         )
         counted = [one.solved for one in tried if one.score is not None]
-        return likely(sum(counted) / len(counted), self.best_of) if counted else 0.0
+        return best_of_k_probability(sum(counted) / len(counted), self.best_of) if counted else 0.0
 
     def _paid(self, path: Trajectory, number: int, start: float, reached: dict[tuple[int, int], float]) -> Trajectory:
         if path.score is None or path.ended is EndReason.ERROR:
             return path
         values = [start, *(reached[number, turns] for turns in range(1, len(path.turns))), float(path.solved)]
-        turns = tuple(self.alpha * gain for gain in progress(values)) if path.turns else ()
+        turns = tuple(self.alpha * gain for gain in progress_rewards(values)) if path.turns else ()
         before = path.score.turns or (0.0,) * len(path.turns)
         paid = tuple(a + b for a, b in zip(before, turns, strict=True))
         return replace(path, score=replace(path.score, turns=paid))
 
 
-def likely(share: float, tries: int) -> float:
-    """The chance that the best of so many tries succeeds, each succeeding with this chance: 1 − (1 − p)^K."""
+def best_of_k_probability(share: float, tries: int) -> float:
+    """Return the probability that the best of K tries with success probability p succeeds: 1 − (1 − p)^K."""
     return float(1 - (1 - share) ** tries)
 
 
-def progress(values: Sequence[float]) -> list[float]:
-    """[T] by how much each of T turns changed the chance, of [T + 1] chances.
+def progress_rewards(values: Sequence[float]) -> list[float]:
+    """Return [T] changes of the success probability over T turns, from [T + 1] probabilities.
 
     Source: Setlur et al. 2024, arXiv:2410.08146: A(s, a) = Q(s, a) − V(s).
     """

@@ -1,7 +1,7 @@
-"""Several seats of one game, each played by the policy: a trajectory for each role.
+"""Self-play: several roles of one game, each played by the policy, with a trajectory per role.
 
-All samples of a task are games at tables of their own. A role's trajectories are compared with each other, not with
-those of another role; those of roles that are not trained count in nothing.
+Each sample of a task is a separate game. A role's trajectories are compared with each other, not with those of another
+role; those of roles that are not trained count in no statistic.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfPlay:
-    """`group_size` games of each task, with the policy in every seat.
+    """`group_size` games of each task, with the policy in every role.
 
     Source: self-play as in SPIRAL 2025, arXiv:2506.24119: shared weights, advantages by role.
     """
 
     group_size: int
-    """Games of each task."""
+    """Number of games per task."""
     roles: Sequence[str]
-    """The seats, as the environment names them."""
+    """Roles, as the environment names them."""
     train: Sequence[str] | None = None
-    """Roles that are learned from; None: all that are not frozen."""
+    """Roles that are trained; None: all that are not frozen."""
     frozen: Mapping[str, str] | None = None
-    """Role → model folder, or a name of the recipe's `models`: who plays that seat instead, such as a checkpoint of the
-    policy's. None: nobody."""
+    """Role → model folder, or a name of the recipe's `models`, such as a checkpoint of the policy, that plays the role
+    instead. None: the policy plays all roles."""
 
     members: Mapping[str, str] | None = None
-    """Role → member of `policies` that plays the seat. None: the member with the name of the role, otherwise
-    the first member."""
+    """Role → member of `policies` that plays the role. None: the member with the name of the role, otherwise the first
+    member."""
 
     def __post_init__(self) -> None:
         for role in self.members or {}:
             if role not in self.roles or role in (self.frozen or {}):
                 free = ", ".join(each for each in self.roles if each not in (self.frozen or {}))
-                raise OptionError(f"members.{role}", f"none of the roles {free}")
+                raise OptionError(f"members.{role}", f"must be one of the roles {free}")
         if len(set(self.roles)) < 2:
-            raise OptionError("roles", f"two seats or more, got {list(self.roles)}")
+            raise OptionError("roles", f"must have at least 2 roles, got {list(self.roles)}")
         for k, role in enumerate(self.train or ()):
             if role not in self.roles:
-                raise OptionError(f"train.{k}", f"{role} is none of the roles {', '.join(self.roles)}")
+                raise OptionError(f"train.{k}", f"{role} is not one of the roles {', '.join(self.roles)}")
             if role in (self.frozen or {}):
-                raise OptionError(f"train.{k}", f"{role} is played by a frozen model, which learns nothing")
+                raise OptionError(f"train.{k}", f"{role} is played by a frozen model, which is not trained")
         for role in self.frozen or {}:
             if role not in self.roles:
-                raise OptionError(f"frozen.{role}", f"none of the roles {', '.join(self.roles)}")
+                raise OptionError(f"frozen.{role}", f"must be one of the roles {', '.join(self.roles)}")
         if len(self.frozen or {}) == len(self.roles):
-            raise OptionError("frozen", "every seat is somebody else's, so there is nothing to learn")
+            raise OptionError("frozen", "all roles are frozen, so nothing is trained")
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"roles"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:

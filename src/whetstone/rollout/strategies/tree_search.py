@@ -1,9 +1,10 @@
-"""How is a way through a task searched, call by call? From the most promising turn on, as far as a budget goes.
+"""Tree search over turns for evaluations: best-first, A* or Monte-Carlo, with a verifier and a budget.
 
-    first turns → (choose a path that is open → continue it `width` times by a turn → value each) until the budget is
-    used up → the best path that came to an end answers
+    first turns → (select an open path → continue it `width` times by a turn → value each) until the budget is
+    used up → the best finished path is the answer
 
-Easy to get wrong: a path that is not finished has no reward. What leads the search is a verifier's opinion of it.
+Note:
+    An unfinished path has no reward. The search is guided by a verifier's value of it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from whetstone.ranges import NotNegative
+from whetstone.bounded_types import NotNegative
 from whetstone.rewards import REWARDS, Reward, make_reward
 from whetstone.rollout.protocol import Roller
-from whetstone.rollout.strategies.choosing import chosen, valued
-from whetstone.rollout.strategies.frontier_tree import as_tree
+from whetstone.rollout.strategies.best_of_n import mark_selected, verifier_scores
+from whetstone.rollout.strategies.frontier_tree import link_as_tree
 from whetstone.trajectory import EndReason, Group, Task, Trajectory
 
 
@@ -36,36 +37,37 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSearch:
-    """Best-first, A* or Monte-Carlo tree search over turns, led by a verifier.
+    """Best-first, A* or Monte-Carlo tree search over turns, guided by a verifier.
 
     Sources: Koh et al. 2024, arXiv:2407.01476 (best-first over an agent's actions); Zhuang et al. 2023 (ToolChain*),
     arXiv:2310.13227 (A*); Zhou et al. 2023 (LATS), arXiv:2310.04406 (Monte-Carlo).
     """
 
     verifier: Any
-    """A reward, named as in a recipe; it must be able to judge an episode that has only begun."""
+    """A reward, named as in a recipe; it must support unfinished episodes."""
     method: Literal["best_first", "a_star", "mcts"] = "best_first"
-    """Which state is gone on from: the best; the best less `turn_cost` a turn; or by upper confidence bounds."""
+    """Selection of the next path: the best one; the best one less `turn_cost` per turn; or by upper confidence
+    bounds."""
     expansions: int = 8
-    """Paths that are continued, each `width` times."""
+    """Number of paths that are continued, each `width` times."""
     width: int = 3
-    """Continuations of a path."""
+    """Number of continuations of a path."""
     turn_cost: NotNegative = 0.1
-    """Of A*: what a turn costs, in the verifier's unit; a path's promise is its value less its cost."""
+    """Cost of a turn in A*, in the verifier's unit; it is subtracted from the value of a path."""
     exploration: NotNegative = 1.4
-    """Of Monte-Carlo search: how much a path that was seldom visited is preferred."""
+    """Exploration constant of Monte-Carlo tree search; a higher one prefers paths with few visits."""
     at_evaluation = True
     _reward: Reward = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("expansions", "width"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is 1 or more, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         object.__setattr__(self, "_reward", make_reward(self.verifier, REWARDS))
 
     @property
     def provides(self) -> frozenset[str]:
-        """What its groups carry."""
+        """Return the additional data of its groups."""
         return frozenset({"forks"})
 
     async def __call__(self, task: Task, roller: Roller, /) -> Group:
@@ -88,7 +90,7 @@ class TreeSearch:
             taken += self.width
             await self._grown(node, list(more), task)
         nodes = _below(root)
-        if not any(not _open(node, roller) for node in nodes):  # nobody came to an end: the best goes on to its own
+        if not any(not _open(node, roller) for node in nodes):  # no path has ended: continue the best one to its end
             best = max(nodes, key=lambda node: node.value)
             depth = len(best.path.turns)
             ended = await roller.fork(task, best.path, turns=depth, index=taken)
@@ -96,12 +98,12 @@ class TreeSearch:
             nodes = _below(root)
         finished = [node for node in nodes if not _open(node, roller)]
         answers = max(range(len(finished)), key=lambda k: (finished[k].path.ended.valid, finished[k].value, -k))
-        # paths that were only begun are in the costs, and no episodes
-        return Group(task, as_tree(chosen([node.path for node in finished], answers)))
+        # unfinished paths count only in the costs
+        return Group(task, link_as_tree(mark_selected([node.path for node in finished], answers)))
 
     async def _grown(self, node: _Node, paths: list[Trajectory], task: Task) -> None:
         node.expanded = True
-        for path, value in zip(paths, await valued(self._reward, paths, task), strict=True):
+        for path, value in zip(paths, await verifier_scores(self._reward, paths, task), strict=True):
             child = _Node(path, -math.inf if value is None else value, parent=node)
             node.children.append(child)
             up: _Node | None = child
@@ -111,7 +113,7 @@ class TreeSearch:
                 up = up.parent
 
     def _next(self, root: _Node, roller: Roller) -> _Node | None:
-        """The open path to continue; None where all are finished."""
+        """Return the open path to continue; None if all are finished."""
         if self.method == "mcts":
             return self._by_visits(root, roller)
         candidates = [node for node in _below(root) if not node.expanded and _open(node, roller)]
@@ -121,7 +123,7 @@ class TreeSearch:
         return max(candidates, key=lambda node: node.value - cost * len(node.path.turns))
 
     def _by_visits(self, root: _Node, roller: Roller) -> _Node | None:
-        """Down from the root, where the upper confidence bound is largest and something is open below."""
+        """Descend from the root by the largest upper confidence bound with an open path below."""
         node = root
         while node.expanded:
             alive = [child for child in node.children if _alive(child, roller)]
@@ -143,9 +145,9 @@ def _open(node: _Node, roller: Roller) -> bool:
 
 
 def _below(root: _Node) -> list[_Node]:
-    found, left = [], list(root.children)
-    while left:
-        node = left.pop(0)
-        found.append(node)
-        left += node.children
-    return found
+    nodes, remaining = [], list(root.children)
+    while remaining:
+        node = remaining.pop(0)
+        nodes.append(node)
+        remaining += node.children
+    return nodes

@@ -1,4 +1,4 @@
-"""So many of each group, with both a success and a failure where there are."""
+"""Trajectory filter that keeps a fixed number per group, with at least one success and one failure if available."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from whetstone.trajectory import Group, RemovalScope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced:
-    """Keeps `keep` of each group by chance, one success and one failure among them where there are (DART).
+    """Keeps `keep` random trajectories of each group, including one success and one failure if available (DART).
 
-    Groups no larger than that stay whole.
+    Smaller groups are unchanged.
 
     Source: DART 2025, arXiv:2509.23866, its code (`trainable_filter.py`).
     """
 
     keep: int = 8
-    """Of each group."""
+    """Number of trajectories kept per group."""
 
     def __post_init__(self) -> None:
         if self.keep < 2:
-            raise OptionError("keep", f"two or more, got {self.keep}")
+            raise OptionError("keep", f"must be at least 2, got {self.keep}")
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
         """See `TrajectoryFilter`."""
@@ -39,6 +39,8 @@ class Balanced:
         stays = [draw.choice(of_kind) for of_kind in (positive, negative) if of_kind]
         rest = [t.id for t in counted if t.id not in stays]
         stays += draw.sample(rest, self.keep - len(stays))
-        gone = {t.id for t in counted} - set(stays)
-        marked = (replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        removed = {t.id for t in counted} - set(stays)
+        marked = (
+            replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in removed else t for t in group.trajectories
+        )
         return replace(group, trajectories=tuple(marked))

@@ -1,4 +1,4 @@
-"""A few successes and a few failures of each task, so that easy tasks do not make most of the pairs."""
+"""Trajectory filter that caps successes and failures per task, so that easy tasks do not dominate the pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whetstone.trajectory import Group, RemovalScope
 class PairCaps:
     """At most `max_per_outcome` successes and as many failures of each group, the first of either (Agent-RLVR).
 
-    Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is ours.
+    Source: Agent-RLVR 2025, arXiv:2506.11425; the cap is an addition.
     """
 
     max_per_outcome: int = 2
@@ -29,6 +29,8 @@ class PairCaps:
             for solved in (True, False)
             for t in [t for t in group.counted if t.solved is solved][: self.max_per_outcome]
         }
-        gone = {t.id for t in group.counted} - stays
-        marked = (replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in gone else t for t in group.trajectories)
+        removed = {t.id for t in group.counted} - stays
+        marked = (
+            replace(t, removal=RemovalScope.BEFORE_BASELINE) if t.id in removed else t for t in group.trajectories
+        )
         return replace(group, trajectories=tuple(marked))

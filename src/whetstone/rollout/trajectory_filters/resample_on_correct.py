@@ -1,6 +1,7 @@
-"""Of twice as many episodes, the failures as they come and the successes that were cleanest.
+"""Trajectory filter of GRPO-RoC: from twice as many episodes, the first failures and the cleanest successes.
 
-Easy to get wrong: the two quotas are rounded, and must still add up. What is left over goes to the successes.
+Note:
+    The two quotas are rounded, and must still add up. The remainder goes to the successes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from whetstone.plugins import OptionError
 from whetstone.trajectory import Group, RemovalScope, Trajectory
 
 
-def quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = (2, 2)) -> tuple[int, int]:
-    """(successes, failures) to keep of a group, in its own proportion, but at least so many of either.
+def outcome_quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = (2, 2)) -> tuple[int, int]:
+    """Return (successes, failures) to keep of a group, in its proportion, but at least `least` of either.
 
     Source: rStar2-Agent 2025, arXiv:2508.20722, and its code (`down_sample/roc.py`).
     """
@@ -30,10 +31,10 @@ def quotas(positive: int, negative: int, keep: int, *, least: tuple[int, int] = 
     return some_positive, some_negative
 
 
-def penalty(trajectory: Trajectory, *, answer: str = "") -> float:
-    """How unclean a trajectory is: the share of its calls that failed, 0.5 without any, and what is amiss in its form.
+def format_penalty(trajectory: Trajectory, *, answer: str = "") -> float:
+    """Return the penalty of a trajectory: the fraction of failed calls, 0.5 without any, plus a format penalty.
 
-    Form: 1 without an answer; else further answers over turns, at most 1.
+    Format: 1 without an answer; else further answers over turns, at most 1.
 
     Args:
         answer: A pattern for an answer; empty: a last turn without a call is one.
@@ -52,15 +53,16 @@ def penalty(trajectory: Trajectory, *, answer: str = "") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResampleOnCorrect:
-    """Keeps `keep` of each group: the cleanest successes, and the first failures (GRPO-RoC). A group as large as that
-    stays whole, which is GRPO; one without a difference in rewards goes whole.
+    """Keeps `keep` of each group: the cleanest successes, and the first failures (GRPO-RoC).
+
+    A group of at most that size is unchanged, which is GRPO; one with equal rewards is removed.
 
     Source: rStar2-Agent 2025, arXiv:2508.20722, and its code.
     """
 
     group_size: int
     keep: int = 0
-    """0: half of the group."""
+    """Number of trajectories kept per group; 0: half of it."""
     min_successes: int = 2
     """Minimum number of successes that are kept, if available."""
     min_failures: int = 2
@@ -70,7 +72,7 @@ class ResampleOnCorrect:
 
     def __post_init__(self) -> None:
         if self.keep > self.group_size:
-            raise OptionError("keep", f"at most rollout.group_size ({self.group_size}), got {self.keep}")
+            raise OptionError("keep", f"must be at most rollout.group_size ({self.group_size}), got {self.keep}")
 
     def __call__(self, groups: Sequence[Group], draw: Random, /) -> Sequence[Group]:
         """See `TrajectoryFilter`."""
@@ -85,10 +87,10 @@ class ResampleOnCorrect:
             return group
         positive = [t for t in counted if t.score is not None and t.score.value > 0]
         negative = [t for t in counted if t.score is not None and t.score.value <= 0]
-        some_positive, some_negative = quotas(
+        some_positive, some_negative = outcome_quotas(
             len(positive), len(negative), keep, least=(self.min_successes, self.min_failures)
         )
-        cleanest = sorted(positive, key=lambda t: penalty(t, answer=self.answer))
+        cleanest = sorted(positive, key=lambda t: format_penalty(t, answer=self.answer))
         left = cleanest[some_positive:] + negative[some_negative:]
         return _without(group, {t.id for t in left})
 

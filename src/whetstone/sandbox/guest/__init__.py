@@ -1,1 +1,1 @@
-"""What runs on the other side: inside the sandbox, with the standard library alone and no way back."""
+"""Code that runs inside the sandbox, with only the standard library."""

@@ -1,7 +1,8 @@
-"""What a session gives up before it runs a line of foreign code: users, sizes, files, network, system calls, for good.
+"""Confinement of a session before it runs untrusted code: user, limits, files, network and system calls.
 
-Easy to get wrong: the order. Mounts need rights that a dropped user has no more, and a filter of system calls that is
-loaded first forbids what the rest needs.
+Note:
+    The order matters. Mounts need capabilities that a dropped user no longer has, and a system call filter that is
+    loaded first forbids the other steps.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whetstone.sandbox.guest import kernel
+from whetstone.sandbox.guest import syscalls
 
 
 @contextlib.contextmanager
 def _found_by_the_loader() -> Iterator[None]:
-    """`find_library` asks programs that a small image has not (ldconfig, gcc); the loader knows libraries by name."""
+    """Let `find_library` fall back to library names; small images lack the programs it calls (ldconfig, gcc)."""
     find = ctypes.util.find_library
     ctypes.util.find_library = lambda name: find(name) or {"seccomp": "libseccomp.so.2"}.get(name)
     try:
@@ -33,7 +34,7 @@ def _found_by_the_loader() -> Iterator[None]:
 try:
     with _found_by_the_loader():
         import pyseccomp
-except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the runtime has a filter of its own
+except (ImportError, RuntimeError, OSError):  # an image without libseccomp; the container runtime has its own filter
     pyseccomp = None
 
 ALLOWED = (
@@ -42,7 +43,7 @@ ALLOWED = (
     "pwrite64", "readv", "writev", "preadv", "pwritev", "preadv2", "pwritev2", "dup", "dup2", "dup3", "pipe", "pipe2",
     "fcntl", "fcntl64", "flock", "fsync", "fdatasync", "sync_file_range", "fallocate", "fadvise64", "readahead",
     "sendfile", "sendfile64", "splice", "tee", "vmsplice", "copy_file_range", "ioctl", "truncate", "ftruncate",
-    # what is there
+    # metadata
     "stat", "fstat", "lstat", "newfstatat", "fstatat64", "statx", "statfs", "fstatfs", "access", "faccessat",
     "faccessat2", "readlink", "readlinkat", "getdents", "getdents64", "getcwd", "chdir", "fchdir", "umask",
     "getxattr", "lgetxattr", "fgetxattr", "listxattr", "llistxattr", "flistxattr", "cachestat",
@@ -74,33 +75,33 @@ ALLOWED = (
     "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid", "capget", "capset", "uname", "sysinfo", "times",
     "time", "gettimeofday", "clock_gettime", "clock_getres", "getrusage", "getrlimit", "ugetrlimit", "setrlimit",
     "prlimit64", "getrandom",
-    # giving up more than was given up
+    # dropping further privileges
     "seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self",
-    # programs that talk to themselves: both ends are one's own, and nothing else can be reached
+    # communication within a program: both ends belong to it, and nothing else can be reached
     "socketpair", "sendto", "recvfrom", "sendmsg", "recvmsg", "sendmmsg", "recvmmsg", "shutdown", "getsockname",
     "getpeername", "setsockopt", "getsockopt",
 )  # fmt: skip
-"""Every other call, one that is younger than this list among them, is answered as if the kernel did not have it."""
+"""Allowed system calls. Every other call, including newer ones, fails as if the kernel did not have it."""
 _MAY_NOT = (
     "socket", "bind", "listen", "accept", "accept4", "connect", "ptrace", "process_vm_readv", "process_vm_writev",
     "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "memfd_create", "shmget", "semget", "msgget",
     "mq_open", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "bpf", "keyctl",
     "add_key", "request_key", "sync", "syncfs", "io_setup", "io_uring_setup", "personality", "sethostname",
-    "inotify_init", "inotify_init1",  # there are 128 for a user, of whom there may be more outside
+    "inotify_init", "inotify_init1",  # the limit of 128 per user includes processes outside
 )  # fmt: skip
-"""Of the others those that programs know how to be refused: with "not permitted" rather than "not there"."""
+"""Other system calls whose refusal programs handle: they fail with "not permitted" instead of "not implemented"."""
 _SOCKETS = ("socket", "bind", "listen", "accept", "accept4", "connect")
 _OF_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr")
-"""Their first argument is a process; 0 is whoever asks."""
+"""System calls whose first argument is a process; 0 is the calling process."""
 _OTHERS_FILES = ("chown", "fchown", "lchown", "fchownat")
 _DONE_WITHOUT_EFFECT = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat",
 )  # fmt: skip
 FILTERS = pyseccomp is not None
-"""Whether system calls can be filtered here."""
+"""Whether system calls can be filtered on this machine."""
 _FILE_SYSTEM_CONTROLS = (0x66, 0x58, 0x76, 0x94)
-"""The second byte of those that write on a file what is neither mode nor time (flags, versions, projects, seals), for
-which an open file is enough: that it may be read is not that it may be changed."""
+"""Second byte of `ioctl` requests that change file attributes other than mode and time (flags, versions, projects,
+seals). They need only an open file, so that read access would permit a change."""
 _SET_LEASE, _NOTIFY = 1024, 1026
 _CORE_SCHEDULING = 62
 _MOST_WAITING_SIGNALS = 1024
@@ -109,32 +110,34 @@ _NEW_NAMESPACES = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the processes of a session may use, in the kernel's units; 0 for `memory` leaves it open."""
+    """Limits of the processes of a session in the kernel's units; 0 for `memory` means no limit."""
 
     memory: int
-    """Bytes of address space a process may have beyond what it starts with."""
+    """Maximum bytes of address space of a process in addition to its initial size."""
     processes: int
-    """Processes and threads at once, of the user the session belongs to."""
+    """Maximum number of processes and threads at a time of the session's user."""
     open_files: int
     file: int
-    """Bytes of one file."""
+    """Maximum bytes of one file."""
     folder: int
-    """Bytes of all files."""
+    """Maximum bytes of all files."""
     files: int
-    """Files and folders."""
+    """Maximum number of files and folders."""
 
 
 def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]:
-    """What the kernel lets foreign code ask for; each is loaded, and a call must pass all of them.
+    """Return the system call filters of untrusted code.
+
+    All are loaded, and a call must pass all of them.
 
     Args:
-        own_files: Whether all files it could own are its own to begin with. Otherwise nobody's attributes are changed:
-            Landlock does not keep modes and times, so that a session without a user or a root of its own would change
-            the machine's. Modes and times are then kept as they are without a word, since copying a file sets both.
-        loopback: Whether it may have sockets, where its network has nothing but itself and one door.
+        own_files: Whether all files that its user owns belong to the session. Otherwise it cannot change attributes:
+            Landlock does not protect modes and times, so that a session without a separate user or root would change
+            those of the machine. Changes of modes and times are then ignored silently, since copying a file sets both.
+        loopback: Whether it may use sockets; its network then contains only the loopback interface.
 
     Raises:
-        OSError: The library for it is not there.
+        OSError: libseccomp is not installed.
     """
     if pyseccomp is None:
         raise OSError("libseccomp is not installed")
@@ -149,7 +152,7 @@ def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]
     if loopback:
         for name in _SOCKETS[1:]:
             _add(allowed, pyseccomp.ALLOW, name)
-        for family in (socket.AF_INET, socket.AF_INET6):  # a path may lead out of it, a number cannot
+        for family in (socket.AF_INET, socket.AF_INET6):  # a path may lead outside, an address cannot
             _add(allowed, pyseccomp.ALLOW, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
     for name in _OF_ONESELF:
         _add(bounded, refused, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
@@ -158,7 +161,7 @@ def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]
         _add(bounded, refused, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for flag in _NEW_NAMESPACES:
         _add(bounded, refused, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    # its flags cannot be read here; the C library then uses `clone`
+    # a filter cannot read its flags; the C library then uses `clone`
     _add(bounded, pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     for pushes_characters in (0x5412, 0x541C):  # into a terminal's input
         _add(bounded, refused, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, word, pushes_characters))
@@ -168,7 +171,7 @@ def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]
         for name in ("fcntl", "fcntl64"):
             _add(bounded, refused, name, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, word, holds_up_others))
     _add(bounded, refused, "prctl", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, word, _CORE_SCHEDULING))
-    # a pair for datagrams sends to any path or name it is told; a stream, and packets in order, to each other alone
+    # a datagram pair can send to any path or name; stream and seqpacket pairs only to each other
     for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
         _add(bounded, refused, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
     _add(bounded, refused, "socketpair", pyseccomp.Arg(0, pyseccomp.NE, socket.AF_UNIX))
@@ -181,12 +184,12 @@ def system_call_filters(*, own_files: bool, loopback: bool = False) -> list[Any]
 
 
 def _add(calls: Any, action: Any, name: str, *arguments: Any) -> None:
-    with contextlib.suppress(ValueError, OSError):  # a call this architecture or library does not know
+    with contextlib.suppress(ValueError, OSError):  # this architecture or library lacks the call
         calls.add_rule(action, name, *arguments)
 
 
-def limit(bounds: Bounds) -> None:
-    """The kernel's own limits on a process and its children."""
+def set_resource_limits(bounds: Bounds) -> None:
+    """Set the kernel's resource limits on this process and its children."""
     for what, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, bounds.file),
@@ -194,7 +197,7 @@ def limit(bounds: Bounds) -> None:
         (resource.RLIMIT_NPROC, bounds.processes),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, _MOST_WAITING_SIGNALS),  # of the whole user, who may be somebody outside, too
+        (resource.RLIMIT_SIGPENDING, _MOST_WAITING_SIGNALS),  # counts all processes of the user, also outside
         (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_AS, _address_space() + bounds.memory if bounds.memory else resource.RLIM_INFINITY),
@@ -205,7 +208,7 @@ def limit(bounds: Bounds) -> None:
             resource.setrlimit(what, (most, most))
 
 
-def confine(
+def drop_privileges(
     bounds: Bounds,
     allowed: Sequence[tuple[str, int | None]],
     *,
@@ -213,23 +216,23 @@ def confine(
     calls: Sequence[Any],
     landlock: bool,
 ) -> None:
-    """Give up everything there is to give up.
+    """Drop all privileges that untrusted code must not have.
 
     Args:
-        allowed: What Landlock leaves; see `kernel.landlock`.
-        user: The user to become; None to stay.
-        calls: Filters of system calls; see `system_call_filters`.
+        allowed: Paths that Landlock permits; see `kernel.landlock`.
+        user: User id to change to; None keeps the user.
+        calls: System call filters; see `system_call_filters`.
     """
     os.umask(0o077)
-    limit(bounds)
+    set_resource_limits(bounds)
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    kernel.gain_nothing()
+    syscalls.set_no_new_privs()
     if landlock:
-        kernel.landlock(allowed)
-    kernel.drop_capabilities()
+        syscalls.restrict_paths(allowed)
+    syscalls.drop_capabilities()
     for each in calls:
         each.load()
 

@@ -1,9 +1,10 @@
-"""The first process of a session: starts its interpreters, ends what they leave behind, and goes when told to.
+"""Supervisor: first process of a jail; starts its interpreters, kills leftover processes, ends with its connection.
 
-Being the first of its world of processes, it cannot be killed from inside, and when it ends the kernel ends all others.
+As first process of its PID namespace it cannot be killed from inside. When it ends, the kernel ends all others.
 
-Easy to get wrong: a process that forks faster than others can be listed. So leftovers are killed until none is found,
-and after a few rounds everything is, the interpreter too.
+Note:
+    A process can fork faster than others can be listed. Leftovers are therefore killed until none is found. After a few
+    rounds all processes are killed, including the interpreter.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from whetstone.sandbox.guest import emptying, interpreter, kernel, wire
+from whetstone.sandbox.guest import cleanup, interpreter, syscalls, wire
 
 NOT_STARTED = 1000
-"""What is told in place of an exit code where there was no process to be had."""
-_ROUNDS, _MOMENT_SECONDS = 50, 0.001
+"""Number sent instead of an exit code if no process could be started."""
+_ROUNDS, _PAUSE_SECONDS = 50, 0.001
 
 
-def serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
-    """Until the other side is gone.
+def serve(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
+    """Answer requests until the host closes the connection.
 
     Args:
-        folders: Those it may write to; work begins in the first.
+        folders: Writable folders; the first is the working directory.
     """
-    with contextlib.suppress(OSError):  # the other side may be gone in the middle of a word
-        _serve(host, folders, household)
-    household.end()
+    with contextlib.suppress(OSError):  # the host may close the connection at any time
+        _serve(host, folders, processes)
+    processes.end()
 
 
-def _serve(host: socket.socket, folders: Sequence[str], household: Household) -> None:
-    kernel.set_dumpable(False)  # what it started may not look into it
-    for folder in folders:  # so that a world somebody has lived in looks like a new one
-        emptying.as_new(folder)
-    at_first = _condition(folders)
+def _serve(host: socket.socket, folders: Sequence[str], processes: ProcessGroup) -> None:
+    syscalls.set_dumpable(False)  # its children may not inspect it
+    for folder in folders:  # so that a used jail equals a new one
+        cleanup.reset_folder(folder)
+    at_first = _read_condition(folders)
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -55,7 +56,7 @@ def _serve(host: socket.socket, folders: Sequence[str], household: Household) ->
         if awake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(awake, 4096)
-        for child, status in _ended():
+        for child, status in _reap_ended():
             if child == worker:
                 worker = None
                 wire.send_packet(host, {"died": os.waitstatus_to_exitcode(status)})
@@ -65,22 +66,28 @@ def _serve(host: socket.socket, folders: Sequence[str], household: Household) ->
         if message is None:
             return
         if message["do"] == "start":
-            worker = _start(host, (awake, wake), files, folders[0], message, scoped=household.scoped)
+            worker = _start(host, (awake, wake), files, folders[0], message, is_scoped=processes.is_scoped)
         elif message["do"] == "sweep":
-            swept, survived = household.sweep(worker) if worker is not None else (0, False)
+            swept, survived = processes.kill_others(worker) if worker is not None else (0, False)
             worker = worker if survived else None
             wire.send_packet(host, {"swept": swept, "survived": survived})
         elif message["do"] == "end":
-            household.end()
+            processes.end()
             worker = None
-            clean = not message["empty"] or (_emptied(folders) and _condition(folders) == at_first)
+            clean = not message["empty"] or (_reset_folders(folders) and _read_condition(folders) == at_first)
             wire.send_packet(host, {"ended": message["number"], "clean": clean})
 
 
 def _start(
-    host: socket.socket, own: tuple[int, int], files: list[int], folder: str, message: dict[str, Any], *, scoped: bool
+    host: socket.socket,
+    own: tuple[int, int],
+    files: list[int],
+    folder: str,
+    message: dict[str, Any],
+    *,
+    is_scoped: bool,
 ) -> int | None:
-    """The id of a new interpreter; None where there are too many processes."""
+    """Start an interpreter; return its process id, None if the limit of processes is reached."""
     channel, output = files
     try:
         child = os.fork()
@@ -94,10 +101,10 @@ def _start(
             host.close()
             for file in own:
                 os.close(file)
-            os.setsid()  # what is done to a group or a session of processes is done to its own
-            kernel.set_dumpable(True)
-            if scoped:
-                kernel.landlock([("/", None)])  # within what is allowed already; signals no longer reach the supervisor
+            os.setsid()  # signals to a process group or session reach only its own
+            syscalls.set_dumpable(True)
+            if is_scoped:
+                syscalls.restrict_paths([("/", None)])  # within existing rules; signals no longer reach the supervisor
             interpreter.serve(socket.socket(fileno=channel), output, folder, message)
             os._exit(0)
         except BaseException:
@@ -109,44 +116,47 @@ def _start(
     return child if child > 0 else None
 
 
-class Household:
-    """The processes of a session but this one: who they are, and how they are ended.
+class ProcessGroup:
+    """All processes of a jail except this one.
 
-    Made before this process gives up what it needs to look.
+    Created before this process drops the privileges that listing needs.
 
     Args:
-        alone: Whether there is a world of processes of its own: then all that can be seen are its.
-        scoped: Whether signals reach its own alone.
+        has_pid_namespace: Whether the jail has its own PID namespace, so that all visible processes belong to it.
+        is_scoped: Whether signals reach only its own processes.
     """
 
-    def __init__(self, *, alone: bool, scoped: bool) -> None:
-        self.alone, self.scoped = alone, scoped
-        kernel.adopt_orphans()
-        self._children = -1 if alone else os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+    def __init__(self, *, has_pid_namespace: bool, is_scoped: bool) -> None:
+        self.has_pid_namespace, self.is_scoped = has_pid_namespace, is_scoped
+        syscalls.set_child_subreaper()
+        self._children = -1 if has_pid_namespace else os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
 
-    def sweep(self, survivor: int) -> tuple[int, bool]:
-        """(how many others were ended, whether the survivor is among the living)"""
-        known: set[int] = set()
+    def kill_others(self, survivor: int) -> tuple[int, bool]:
+        """Kill all processes except the survivor.
+
+        Returns their number and whether the survivor still runs.
+        """
+        killed: set[int] = set()
         for _ in range(_ROUNDS):
-            found = [pid for pid in self._others() if pid != survivor]
-            if not found:
-                return len(known), True
-            for pid in found:
+            others = [pid for pid in self._others() if pid != survivor]
+            if not others:
+                return len(killed), True
+            for pid in others:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            known |= set(found)
-            time.sleep(_MOMENT_SECONDS)
-            _reap(len(found))
+            killed |= set(others)
+            time.sleep(_PAUSE_SECONDS)
+            _reap_others(len(others))
         self.end()
-        return len(known), False
+        return len(killed), False
 
     def end(self) -> None:
-        """Everyone."""
+        """Kill all processes."""
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if self.alone or self.scoped:
+                if self.has_pid_namespace or self.is_scoped:
                     os.kill(-1, signal.SIGKILL)
-            for pid in () if self.alone or self.scoped else self._others():
+            for pid in () if self.has_pid_namespace or self.is_scoped else self._others():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             try:
@@ -155,18 +165,18 @@ class Household:
                 return
 
     def _others(self) -> Iterator[int]:
-        if self.alone:
+        if self.has_pid_namespace:
             me = os.getpid()
             yield from (
-                int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != me and _lives(name)
+                int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != me and _is_running(name)
             )
             return
         for word in os.pread(self._children, 1 << 16, 0).split():
-            yield from family(int(word))
+            yield from list_descendants(int(word))
 
 
-def _lives(pid: str) -> bool:
-    """Whether it is more than a name that its parent has not yet struck off; a thread may outlive the first one."""
+def _is_running(pid: str) -> bool:
+    """Return whether a process has a thread that has not ended; a thread may outlive the first one."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
@@ -175,8 +185,8 @@ def _lives(pid: str) -> bool:
     return False
 
 
-def family(pid: int) -> Iterator[int]:
-    """A process and those it has started, from whichever of its threads, as far as they can be seen."""
+def list_descendants(pid: int) -> Iterator[int]:
+    """Yield a process and its visible descendants, from all of its threads."""
     left = [pid]
     while left:
         yield (parent := left.pop())
@@ -186,34 +196,35 @@ def family(pid: int) -> Iterator[int]:
                     left += map(int, file.read().split())
 
 
-def _reap(most: int) -> None:
-    """Take leave of the dead, so that they are not found again; those of others are theirs to bury, then ours."""
-    for _ in range(most):
+def _reap_others(max_count: int) -> None:
+    """Wait for ended children, so that they are not listed again; those of other parents are reaped by them first."""
+    for _ in range(max_count):
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
 
 
-def _ended() -> Iterator[tuple[int, int]]:
+def _reap_ended() -> Iterator[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
-def _emptied(folders: Sequence[str]) -> bool:
-    """Whether nothing is left in them, and on them."""
+def _reset_folders(folders: Sequence[str]) -> bool:
+    """Empty and reset folders; return whether that succeeded."""
     try:
         for folder in folders:
-            emptying.empty(folder)
-            emptying.as_new(folder)
+            cleanup.clear_folder(folder)
+            cleanup.reset_folder(folder)
     except OSError:
         return False
     return True
 
 
-def _condition(folders: Sequence[str]) -> tuple[Any, ...]:
-    """What may be done from beside to this process, which hands it on to all that it starts, and to its folders."""
+def _read_condition(folders: Sequence[str]) -> tuple[Any, ...]:
+    """Return all settings of this process and its folders that untrusted code can change from outside, for a
+    comparison."""
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     return (
         *(resource.getrlimit(getattr(resource, kind)) for kind in kinds),
@@ -221,16 +232,16 @@ def _condition(folders: Sequence[str]) -> tuple[Any, ...]:
         os.sched_getscheduler(0),
         os.sched_getparam(0).sched_priority,
         tuple(sorted(os.sched_getaffinity(0))),
-        kernel.io_priority(),
-        *(_text_of(f"/proc/self/{name}") for name in ("autogroup", "oom_score_adj", "timerslack_ns")),
+        syscalls.io_priority(),
+        *(_read_text(f"/proc/self/{name}") for name in ("autogroup", "oom_score_adj", "timerslack_ns")),
         os.umask(0o077),
         sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         *(tuple(os.listxattr(folder)) for folder in folders),
     )
 
 
-def _text_of(path: str) -> str:
-    """A file's text; empty where there is none, or it may not be read."""
+def _read_text(path: str) -> str:
+    """Return a file's text; empty if the file is missing or unreadable."""
     with contextlib.suppress(OSError), open(path) as file:
         return file.read()
     return ""

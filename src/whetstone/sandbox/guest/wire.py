@@ -1,6 +1,6 @@
-"""How both sides speak: small packets that may carry open files, and frames of any length.
+"""Wire format between host and guest: small packets that may carry open files, and frames of any length.
 
-Nothing but JSON crosses the boundary, never a pickle; and who is outside believes nothing that comes from inside.
+Only JSON crosses the boundary, never a pickle, and the host trusts nothing that it receives.
 """
 
 from __future__ import annotations
@@ -12,47 +12,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PACKET_BYTES = 65536
-_MOST_FRAME_BYTES = 1 << 30
-"""Of what one who answers may be sent at once; files of a session are among it."""
+_MAX_FRAME_BYTES = 1 << 30
+"""Maximum bytes of a frame to the guest, including files of a session."""
 LENGTH = struct.Struct("!I")
 
 
 def send_packet(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
-    """One packet of a `SOCK_SEQPACKET` socket, with open files if there are any."""
+    """Send one packet on a `SOCK_SEQPACKET` socket, with open files if there are any."""
     socket.send_fds(to, [json.dumps(message).encode()], list(files))
 
 
 def receive_packet(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """(message, files); None for the message where the other side is gone.
+    """Receive (message, files); the message is None if the connection is closed.
 
     Raises:
-        ValueError: It is no message.
+        ValueError: The packet is not a message.
     """
     data, files, _, _ = socket.recv_fds(source, PACKET_BYTES, 8)
-    return (_mapping(data) if data else None), list(files)
+    return (_parse_object(data) if data else None), list(files)
 
 
-def frame(message: Mapping[str, Any]) -> bytes:
-    """A message with its length before it, for a `SOCK_STREAM` socket."""
+def frame_message(message: Mapping[str, Any]) -> bytes:
+    """Return a message with its length prefix, for a `SOCK_STREAM` socket."""
     body = json.dumps(message).encode()
     return LENGTH.pack(len(body)) + body
 
 
 def receive_frame(source: socket.socket) -> dict[str, Any] | None:
-    """The next message; None where the other side is gone. Blocks.
+    """Receive the next message; None if the connection is closed. Blocks.
 
     Raises:
-        ValueError: It is no message.
+        ValueError: The frame is not a message.
     """
-    head = _exactly(source, LENGTH.size)
+    head = _read_exactly(source, LENGTH.size)
     size = LENGTH.unpack(head)[0] if head is not None else 0
-    if size > _MOST_FRAME_BYTES:
+    if size > _MAX_FRAME_BYTES:
         raise ValueError(f"a message of {size} bytes")
-    body = _exactly(source, size) if head is not None else None
-    return _mapping(body) if body is not None else None
+    body = _read_exactly(source, size) if head is not None else None
+    return _parse_object(body) if body is not None else None
 
 
-def _mapping(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data)
     except RecursionError:
@@ -62,7 +62,7 @@ def _mapping(data: bytes) -> dict[str, Any]:
     return message
 
 
-def _exactly(source: socket.socket, size: int) -> bytes | None:
+def _read_exactly(source: socket.socket, size: int) -> bytes | None:
     pieces = []
     while size:
         piece = source.recv(min(size, 1 << 20))

@@ -1,20 +1,18 @@
-"""Which task comes next."""
+"""Curricula: selection of the next task."""
 
-from whetstone.tasks.curricula.chosen import Chosen
-from whetstone.tasks.curricula.coverage import Coverage
-from whetstone.tasks.curricula.drawing import tag_of
-from whetstone.tasks.curricula.generated import GeneratedTasks
-from whetstone.tasks.curricula.pool import Pool
-from whetstone.tasks.curricula.stages import StagedTasks
-from whetstone.tasks.curricula.ucb import UpperBound
+from whetstone.tasks.curricula.task_subset import TaskSubset as TaskSubset
+from whetstone.tasks.curricula.coverage import Coverage as Coverage
+from whetstone.tasks.curricula.sample_task import get_tag as get_tag
+from whetstone.tasks.curricula.generated_tasks import GeneratedTasks as GeneratedTasks
+from whetstone.tasks.curricula.task_pool import Pool as Pool
+from whetstone.tasks.curricula.staged import StagedTasks as StagedTasks
+from whetstone.tasks.curricula.ucb import UpperBound as UpperBound
 
 CURRICULA = {
-    "task_subset": Chosen,
+    "task_subset": TaskSubset,
     "coverage": Coverage,
     "generated_tasks": GeneratedTasks,
     "pool": Pool,
     "stages": StagedTasks,
     "ucb": UpperBound,
 }
-
-__all__ = ["CURRICULA", "Chosen", "Coverage", "GeneratedTasks", "Pool", "StagedTasks", "UpperBound", "tag_of"]

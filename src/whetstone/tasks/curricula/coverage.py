@@ -1,6 +1,7 @@
-"""Where are fresh episodes still needed? Where stored ones, and fresh ones so far, have seen little of a task's states.
+"""A curriculum that prefers tasks whose states occur rarely in offline and sampled episodes.
 
-Easy to get wrong: a task nobody stored is not one without need. Its states are not known, so its need is the largest.
+Note:
+    A task without any episode has unknown states, and therefore the highest need.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from whetstone.plugins import OptionError
-from whetstone.tasks.curricula.pool import Pool
+from whetstone.tasks.curricula.task_pool import Pool
 from whetstone.tasks.protocol import Source
 from whetstone.trajectory import Group, Trajectory
 
@@ -22,26 +23,29 @@ if TYPE_CHECKING:
     from whetstone.rollout.protocol import StepOutcome
 
 
-def need(visits: Iterable[int]) -> float:
-    """How much a task still needs episodes: the mean over its states of 1 / √n, n visits of each; 1 without a state.
+def visit_need(visits: Iterable[int]) -> float:
+    """Compute the need of a task for episodes: the mean of 1 / √n over its states.
 
-    Source: bonuses of counts as in Wagenmaker and Pacchiano 2023, arXiv:2211.04974, which samples online only where
-    stored data leave a state uncovered; the mean over a task's states is ours.
+    n is the number of visits of a state; a task without a state has 1.
+
+    Source: count bonuses as in Wagenmaker and Pacchiano 2023, arXiv:2211.04974, which samples online only if offline
+    data leave a state uncovered; the mean over a task's states is an addition.
     """
     counts = list(visits)
     return fmean(1 / math.sqrt(count) for count in counts) if counts else 1.0
 
 
 class Coverage:
-    """Tasks of a pool, drawn by how little of them stored and fresh episodes have seen.
+    """Tasks of a pool, sampled by how little of their states offline and sampled episodes have visited.
 
-    Stored episodes are those of `reinforcement.offline_mixture`; with its `fraction: 0` they are read only for this
-    curriculum. A state is identified by the context of a turn, as in `gigpo`. By analogy: there an algorithm plans
-    which states to visit; here a task is all that can be asked for, so the states behind it stand for it.
+    Offline episodes are those of `reinforcement.offline_mixture`; with its `fraction: 0` they are read only for this
+    curriculum. A state is identified by the context of a turn, as in `gigpo`. This is an analogy: the original
+    algorithm plans which states to visit; here only tasks can be selected, so the states of their episodes represent
+    them.
 
     Args:
-        size: Tasks in the pool, the source's first.
-        strength: Draws are in proportion to need to this power; 0 draws evenly.
+        size: Number of tasks in the pool, the source's first.
+        strength: Sampling weights are the needs to this power; 0 samples uniformly.
 
     Source: Wagenmaker and Pacchiano 2023, arXiv:2211.04974.
     """
@@ -55,41 +59,41 @@ class Coverage:
             raise OptionError("strength", f"0 or more, got {strength:g}")
         self.pool, self.strength, self._read = Pool(size=size, seed=seed), strength, stored_groups
         self.visits: dict[str, Counter[str]] = {}
-        """By task, of each state; stored and fresh."""
+        """Number of visits by task and state; offline and sampled."""
         self._tasks: list[str] = []
         self._begun = False
 
     def check(self, source: Source, first: int) -> None:
-        """See `Pool`."""
+        """Check that the source has enough tasks; see `Pool`."""
         self.pool.check(source, first)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """See `Curriculum`."""
+        """Return the index of a task, sampled by need; see `Curriculum`."""
         if not self._tasks:
             self._tasks = [source.task(first + k).id for k in range(self.pool.size)]
         if not self._begun:
             self._begin()
-        weights = [need(self.visits.get(task, Counter()).values()) ** self.strength for task in self._tasks]
+        weights = [visit_need(self.visits.get(task, Counter()).values()) ** self.strength for task in self._tasks]
         (place,) = draw.choices(range(len(weights)), weights)
         return first + place
 
-    def observe(self, heard: StepOutcome, /) -> None:
-        """See `Stateful`."""
-        for group in heard.groups:
+    def observe(self, outcome: StepOutcome, /) -> None:
+        """Count the states of sampled groups; see `Stateful`."""
+        for group in outcome.groups:
             self._add(group.task.id, group.trajectories)
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the state for a checkpoint; see `Stateful`."""
         return {"begun": self._begun, "visits": {task: dict(counts) for task, counts in self.visits.items()}}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the state of a checkpoint; see `Stateful`."""
         self._begun = state["begun"]
         self.visits = {task: Counter(counts) for task, counts in state["visits"].items()}
 
     def metrics(self) -> dict[str, float]:
-        """How much the tasks of the pool need episodes, and the share of which something was seen."""
-        needs = [need(self.visits.get(task, Counter()).values()) for task in self._tasks]
+        """Return the mean need of the pool, and the fraction of visited tasks."""
+        needs = [visit_need(self.visits.get(task, Counter()).values()) for task in self._tasks]
         seen = [float(task in self.visits) for task in self._tasks]
         return {"need": fmean(needs), "seen": fmean(seen)} if needs else {}
 
@@ -103,11 +107,11 @@ class Coverage:
             return
         counts = self.visits.setdefault(task, Counter())
         for trajectory in trajectories:
-            counts.update(states_of(trajectory))
+            counts.update(state_digests(trajectory))
 
 
-def states_of(trajectory: Trajectory) -> list[str]:
-    """What each turn began from, the opening or what came back last, in a few letters each."""
+def state_digests(trajectory: Trajectory) -> list[str]:
+    """Return a digest of the observation before each turn."""
     seen = [trajectory.opening, *(turn.observation for turn in trajectory.turns[:-1])]
     texts = ("\x1f".join(message.text for message in messages) for messages in seen[: len(trajectory.turns)])
     return [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]

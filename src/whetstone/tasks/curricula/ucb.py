@@ -1,7 +1,8 @@
-"""Which kind of task teaches most now? One whose advantages are large, or that was seldom tried.
+"""A bandit curriculum over kinds of tasks: prefers kinds with large advantages, or with few samples (UCB).
 
-Easy to get wrong: advantages scaled to groups are near 1 wherever a group is mixed, so kinds differ by how many of
-their groups are not; and that of a masked trajectory counts.
+Note:
+    Advantages that are scaled per group are near 1 in every mixed group, so kinds differ by the fraction of groups that
+    are not mixed. The advantage of a masked trajectory counts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from whetstone.plugins import OptionError
-from whetstone.tasks.curricula.drawing import drawn, tag_of
+from whetstone.tasks.curricula.sample_task import get_tag, sample_task
 from whetstone.tasks.protocol import Source
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """U_j = L_j + sqrt(2 ln(N + 1) / (n_j + 1)), N = Σ n.
+    """Compute U_j = L_j + sqrt(2 ln(N + 1) / (n_j + 1)), N = Σ n.
 
     Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
@@ -32,8 +33,8 @@ def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[f
     ]
 
 
-def weights_of(bounds: Sequence[float], temperature: float) -> list[float]:
-    """softmax(U / τ).
+def softmax_weights(bounds: Sequence[float], temperature: float) -> list[float]:
+    """Compute softmax(U / τ).
 
     Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
@@ -43,20 +44,22 @@ def weights_of(bounds: Sequence[float], temperature: float) -> list[float]:
 
 
 class UpperBound:
-    """Kinds of task drawn by the upper bound of what they teach (DUMP). A temperature without end draws evenly.
+    """Kinds of tasks, sampled by the upper confidence bound of their learnability (DUMP).
+
+    An infinite temperature samples uniformly.
 
     Source: DUMP 2025, arXiv:2504.09710, and its code (`curriculum_learning.py`).
 
     Args:
-        kinds: Values of the tag; each can be drawn.
-        by: The tag.
-        temperature: τ; the published 0.1 is nearly greedy where bounds differ by 0.3.
-        window: Samples whose advantages are remembered of each kind.
+        kinds: Values of the tag; each can be sampled.
+        by: Name of the tag.
+        temperature: τ; the published 0.1 is nearly greedy if bounds differ by 0.3.
+        window: Number of samples per kind whose advantages are stored.
     """
 
     def __init__(self, *, kinds: Sequence[str], by: str = "kind", temperature: float = 0.1, window: int = 300) -> None:
         if not kinds:
-            raise OptionError("kinds", "the values of the tag, one or more")
+            raise OptionError("kinds", "set one or more values of the tag")
         if temperature <= 0:
             raise OptionError("temperature", f"above 0, got {temperature:g}")
         self.kinds, self.by, self.temperature, self.window = list(map(str, kinds)), by, temperature, window
@@ -65,49 +68,49 @@ class UpperBound:
 
     @property
     def weights(self) -> dict[str, float]:
-        """How likely each kind is; even before anything was heard."""
+        """Return the probability of each kind; uniform before the first sample."""
         if not any(self.counts.values()):
             return dict.fromkeys(self.kinds, 1 / len(self.kinds))
         learnability = [sum(sizes) / len(sizes) if sizes else 0.0 for sizes in self.sizes.values()]
         bounds = upper_bounds(learnability, list(self.counts.values()))
-        return dict(zip(self.kinds, weights_of(bounds, self.temperature), strict=True))
+        return dict(zip(self.kinds, softmax_weights(bounds, self.temperature), strict=True))
 
     def check(self, source: Source, first: int) -> None:
-        """Whether there are tasks of every kind.
+        """Check that there are tasks of every kind.
 
         Raises:
-            TaskError: Of one there are none.
+            TaskError: If there are none of one.
         """
         for kind in self.kinds:
-            drawn(source, first, Random(kind), self.by, kind)
+            sample_task(source, first, Random(kind), self.by, kind)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """See `Curriculum`."""
+        """Return the index of a task of a sampled kind; see `Curriculum`."""
         weights = self.weights
         (kind,) = draw.choices(list(weights), list(weights.values()))
-        return drawn(source, first, draw, self.by, kind)
+        return sample_task(source, first, draw, self.by, kind)
 
-    def observe(self, heard: StepOutcome, /) -> None:
-        """See `Stateful`."""
-        for group in heard.groups:
-            kind = tag_of(group.task, self.by)
+    def observe(self, outcome: StepOutcome, /) -> None:
+        """Record the advantages of sampled trajectories; see `Stateful`."""
+        for group in outcome.groups:
+            kind = get_tag(group.task, self.by)
             if kind not in self.sizes:
                 continue
             for trajectory in group.counted:
                 if trajectory.provenance.is_fresh and "started_later" not in trajectory.marks:
-                    self.sizes[kind].append(heard.advantages.get(trajectory.id, 0.0))
+                    self.sizes[kind].append(outcome.advantages.get(trajectory.id, 0.0))
                     self.counts[kind] += 1
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful`."""
+        """Return the state for a checkpoint; see `Stateful`."""
         return {"sizes": {kind: list(sizes) for kind, sizes in self.sizes.items()}, "counts": self.counts}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """See `Stateful`."""
+        """Restore the state of a checkpoint; see `Stateful`."""
         for kind in self.kinds:
             self.sizes[kind] = deque(state["sizes"].get(kind, ()), maxlen=self.window)
             self.counts[kind] = state["counts"].get(kind, 0)
 
     def metrics(self) -> dict[str, float]:
-        """How likely each kind is."""
+        """Return the probability of each kind."""
         return {f"weight_{kind}": weight for kind, weight in self.weights.items()}

@@ -1,7 +1,5 @@
-"""Databases a model may ask: in a process of their own (SQLite, DuckDB), or on a server (PostgreSQL)."""
+"""Databases for the `sql` tool: SQLite and DuckDB in a dedicated process, PostgreSQL on a server."""
 
-from whetstone.tools.database.postgresql import PostgreSQL
-from whetstone.tools.database.process import DatabaseProcess, Origin
-from whetstone.tools.database.protocol import Database, Result
-
-__all__ = ["Database", "DatabaseProcess", "Origin", "PostgreSQL", "Result"]
+from whetstone.tools.database.postgresql import PostgreSQL as PostgreSQL
+from whetstone.tools.database.process import DatabaseProcess as DatabaseProcess, Origin as Origin
+from whetstone.tools.database.protocol import Database as Database, Result as Result

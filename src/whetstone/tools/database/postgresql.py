@@ -1,8 +1,9 @@
-"""A server of PostgreSQL: an episode is a transaction that is taken back at its end.
+"""PostgreSQL client: each episode is a transaction that is rolled back at its end.
 
-The server keeps to the time itself; here nothing but threads wait for it.
+The server enforces the time limit; only threads wait for it.
 
-Easy to get wrong: the end of the transaction. A statement that could end it would leave what an episode has changed.
+Note:
+    A statement that could end the transaction would make the changes of an episode permanent, so it is rejected.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import threading
 from typing import Any
 
 from whetstone.errors import InfrastructureError, RecipeError, ToolError
-from whetstone.extras import install_command
+from whetstone.optional_dependencies import install_command
 from whetstone.tools.database.protocol import Result
-from whetstone.tools.threads import run_in_thread
+from whetstone.tools.thread_runner import run_in_thread
 
 _ENDS_A_TRANSACTION = re.compile(
     r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*(begin|start|commit|end|rollback|abort|savepoint|release|prepare)\b",
@@ -31,7 +32,7 @@ class PostgreSQL:
 
     Args:
         url: `postgresql://…`.
-        read_only: Whether nothing can be changed.
+        read_only: Whether changes are forbidden.
     """
 
     def __init__(self, url: str, *, read_only: bool) -> None:
@@ -41,11 +42,11 @@ class PostgreSQL:
         self._lock = threading.Lock()
 
     async def open(self) -> None:
-        """Connect.
+        """Connect to the server.
 
         Raises:
             RecipeError: The library is not installed.
-            InfrastructureError: The server does not answer.
+            InfrastructureError: The server does not respond.
         """
         await run_in_thread(self._connect)
 
@@ -53,8 +54,8 @@ class PostgreSQL:
         """See `Database`.
 
         Raises:
-            ToolError: It is wrong, or took too long.
-            InfrastructureError: The server is gone.
+            ToolError: The query is invalid, or exceeded its time limit.
+            InfrastructureError: The connection is lost.
         """
         return await run_in_thread(self._rows, query=query, most=most, seconds=seconds)  # type: ignore[no-any-return]
 
@@ -64,19 +65,19 @@ class PostgreSQL:
             "SELECT table_name, column_name, data_type FROM information_schema.columns "
             "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY table_name, ordinal_position"
         )
-        found: dict[str, list[tuple[str, str]]] = {}
+        columns_by_table: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in (await self.rows(query, most=_MOST_COLUMNS, seconds=seconds)).rows:
-            found.setdefault(table, []).append((column, kind))
+            columns_by_table.setdefault(table, []).append((column, kind))
         return {
             table: (
                 f"CREATE TABLE {table} ({', '.join(f'{column} {kind}' for column, kind in columns)})",
                 ", ".join(column for column, _ in columns),
             )
-            for table, columns in found.items()
+            for table, columns in columns_by_table.items()
         }
 
     async def close(self) -> None:
-        """See `Database`. What runs is cancelled; a server that does not answer is left to itself."""
+        """See `Database`. A running query is canceled; a server that does not respond is abandoned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOST_SECONDS_TO_CLOSE):
                 await run_in_thread(self._close)
@@ -98,7 +99,7 @@ class PostgreSQL:
             raise ToolError("transactions are not yours to begin or end here")
         with self._lock, self._connection.cursor() as cursor:
             try:
-                # the extended protocol takes one statement alone, so none can end the transaction behind another
+                # the extended protocol takes a single statement, so a second one cannot end the transaction
                 cursor.execute("SAVEPOINT before")
                 cursor.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
                 cursor.execute(query, prepare=True)

@@ -1,10 +1,11 @@
-"""A file of SQLite or DuckDB, open in a process of its own, that ends when a query takes too long or too much.
+"""SQLite or DuckDB file, opened in a dedicated process that is killed if a query exceeds its time or memory.
 
-What an episode may change is a copy in a folder of its own, and so is what a task's statements make: when the process
-has to be ended, the next one goes on with the file, and what was committed is there.
+If an episode may change the database, it gets a copy in a temporary folder, as does a database made by the statements
+of a task. After a kill, the next process opens the same file, so committed changes are kept.
 
-Easy to get wrong: whose fault an end is. Under a query it is the query's, and the model is told; an end that no query
-had a part in is made good without a word.
+Note:
+    If the process ends during a query, the query is at fault and the model receives an error. If it ends between
+    queries, it is restarted without a message.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from whetstone.errors import DatabaseError, InfrastructureError, ToolError
+from whetstone.tools.database.database_server import ResultTooLargeError, Worker, get_fork_server
 from whetstone.tools.database.protocol import Result
-from whetstone.tools.database.server import ResultTooLargeError, Worker, server_of
-from whetstone.tools.threads import run_in_thread
+from whetstone.tools.thread_runner import run_in_thread
 
 _MEBIBYTE = 1 << 20
 _GRACE_SECONDS = 1.0
-"""How long one that was interrupted may take to say so."""
+"""Time that an interrupted process has to report the interrupt, in seconds."""
 _MAKING_SECONDS, _OPENING_SECONDS, _COPYING_SECONDS = 10.0, 30.0, 600.0
 _START_SECONDS = 30.0
-"""Until a process that has just been asked for is there; the first one waits for its server's imports."""
+"""Time limit for the start of a process, in seconds; the first one waits for the imports of the fork server."""
 _MOST_RESULT_BYTES = 64 * _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a database is at the beginning."""
+    """Initial state of a database."""
 
     kind: Literal["sqlite", "duckdb"]
     path: str = ""
-    """Its file; empty where there are statements."""
+    """Path of the file; empty if the database is made by statements."""
     statements: str | None = None
-    """What makes it (SQLite)."""
+    """SQL statements that create the database (SQLite)."""
     read_only: bool = True
-    """Whether nothing can be changed. Otherwise a copy can be, and the file stays as it is."""
+    """Whether changes are forbidden. Otherwise changes apply to a copy, and the file stays as it is."""
 
 
 class DatabaseProcess:
     """See `Database`.
 
     Args:
-        origin: What it is at the beginning.
-        memory_mb: MiB a query may take, and the file may grow by.
+        origin: Initial state of the database.
+        memory_mb: Memory limit of a query, and maximum growth of the file, in MiB.
     """
 
     def __init__(self, origin: Origin, *, memory_mb: int = 512) -> None:
@@ -61,11 +62,11 @@ class DatabaseProcess:
         self._closed = False
 
     async def open(self) -> None:
-        """Begin with what it is at the beginning.
+        """Start the process with the initial state of the database.
 
         Raises:
-            DatabaseError: It cannot be had; the message says why.
-            InfrastructureError: There is no process for it.
+            DatabaseError: The database cannot be created or opened; the message has the reason.
+            InfrastructureError: No process can be started.
         """
         try:
             await self._begin()
@@ -77,21 +78,21 @@ class DatabaseProcess:
         """See `Database`.
 
         Args:
-            query: One statement.
-            most: Rows wanted.
-            seconds: How long it may take.
-            cell_characters: Of a value's text, and bytes are told as how many they are; 0: all of it, and bytes.
+            query: A single SQL statement.
+            most: Maximum number of rows.
+            seconds: Time limit.
+            cell_characters: Maximum length of a cell's text; bytes are replaced by their number. 0: no limit.
 
         Raises:
-            ToolError: It is wrong, or took too long or too much.
-            InfrastructureError: There is no process for it.
+            ToolError: The query is invalid, or exceeded its time or memory.
+            InfrastructureError: No process can be started.
         """
         message = {"do": "rows", "query": query, "most": most, "cell": cell_characters, "seconds": seconds}
-        heard = await self._asked(message, seconds)
+        frames = await self._request(message, seconds)
         try:
-            columns = [_text(name) for name in heard[0]["columns"]]
+            columns = [_text(name) for name in frames[0]["columns"]]
             rows: list[list[Any]] = []
-            for one in heard[1:]:
+            for one in frames[1:]:
                 rows += [[_value(cell) for cell in row] for row in one["rows"]]
                 await asyncio.sleep(0)  # others have their turn in between
             if len(rows) > most or any(len(row) != len(columns) for row in rows):
@@ -104,25 +105,25 @@ class DatabaseProcess:
         """See `Database`.
 
         Raises:
-            ToolError: It took too long or too much.
-            InfrastructureError: There is no process for it.
+            ToolError: The query exceeded its time or memory.
+            InfrastructureError: No process can be started.
         """
-        heard = await self._asked({"do": "tables", "seconds": seconds}, seconds)
+        frames = await self._request({"do": "tables", "seconds": seconds}, seconds)
         try:
-            return {_text(name): (_text(sql), _text(columns)) for name, sql, columns in heard[0]["tables"]}
+            return {_text(name): (_text(sql), _text(columns)) for name, sql, columns in frames[0]["tables"]}
         except (LookupError, TypeError, ValueError):
             raise self._brought_down() from None
 
     async def close(self) -> None:
-        """See `Database`. Whatever still runs is killed."""
+        """See `Database`. A running query is killed."""
         self._closed = True
         if self._worker is not None:
             self._worker.kill()
-        async with self._lock:  # who waits for an answer hears of the end first
+        async with self._lock:  # a waiting request receives the end of the process first
             await self._leave()
 
     async def _leave(self) -> None:
-        """Without a process, and without a folder."""
+        """Wait for the process to end and delete the folder."""
         worker, self._worker = self._worker, None
         folder, self._folder = self._folder, None
         if worker is not None:
@@ -145,17 +146,19 @@ class DatabaseProcess:
             await self._start(self._own_file, _COPYING_SECONDS, source=self._path)
 
     async def _start(self, path: str, seconds: float, *, source: str = "", statements: str | None = None) -> None:
-        """Have a process with this file open.
+        """Start a process that has this file open.
 
         Raises:
-            DatabaseError: It cannot be.
-            InfrastructureError: There is none.
+            DatabaseError: The file cannot be opened.
+            InfrastructureError: No process can be started.
         """
         if self._worker is not None:
             await self._worker.ended()
             self._worker = None
         if self._closed:
-            raise InfrastructureError("the database was asked when its episode was over")
+            raise InfrastructureError(
+                "a tool queried the database after the end of its episode; await all queries within the call"
+            )
         memory = self.memory_mb * _MEBIBYTE
         message = {
             "kind": self.origin.kind,
@@ -165,10 +168,10 @@ class DatabaseProcess:
             "statements": statements,
             "read_only": self.origin.read_only,
             "memory": memory,
-            "file": _bytes_of(source or path) + memory,
+            "file": _read_bytes(source or path) + memory,
             "seconds": seconds,
         }
-        self._worker = server_of(self.origin.kind).start()
+        self._worker = get_fork_server(self.origin.kind).start()
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await self._worker.ask({"do": "begin"}, most_bytes=_MEBIBYTE)
@@ -176,28 +179,33 @@ class DatabaseProcess:
             raise InfrastructureError("a process for a database does not start") from None
         try:
             async with asyncio.timeout(seconds + _GRACE_SECONDS):
-                heard = await self._worker.ask(message, most_bytes=_MEBIBYTE)
+                frames = await self._worker.ask(message, most_bytes=_MEBIBYTE)
         except TimeoutError:
             raise DatabaseError(f"it took longer than {seconds:g} s") from None
         except (EOFError, ResultTooLargeError):
-            raise DatabaseError("the process that opens it came to an end") from None
-        end = heard[-1]
+            raise DatabaseError("the process that opens the database ended") from None
+        end = frames[-1]
         if end["end"] != "ok":
             self._worker.kill()
-            said = {"time": f"it took longer than {seconds:g} s", "memory": f"it took more than {self.memory_mb} MiB"}
-            raise DatabaseError(said.get(str(end["end"]), str(end.get("said"))))
+            reasons = {
+                "time": f"it took longer than {seconds:g} s",
+                "memory": f"it took more than {self.memory_mb} MiB",
+            }
+            raise DatabaseError(reasons.get(str(end["end"]), str(end.get("said"))))
 
-    async def _asked(self, message: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-        """All that was answered but how it ended."""
+    async def _request(self, message: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+        """Send a request and return all frames of the response except the status."""
         async with self._lock:
             if self._closed:
-                raise InfrastructureError("the database was asked when its episode was over")
+                raise InfrastructureError(
+                    "a tool queried the database after the end of its episode; await all queries within the call"
+                )
             if self._worker is None or not self._worker.alive:
-                await self._again()
+                await self._restart()
             assert self._worker is not None
             try:
                 async with asyncio.timeout(seconds + _GRACE_SECONDS):
-                    heard = await self._worker.ask(message, most_bytes=_MOST_RESULT_BYTES)
+                    frames = await self._worker.ask(message, most_bytes=_MOST_RESULT_BYTES)
             except TimeoutError:
                 raise ToolError(f"the query ran longer than {seconds:g} s and was ended{self._what_is_left}") from None
             except ResultTooLargeError:
@@ -206,24 +214,24 @@ class DatabaseProcess:
             except EOFError:
                 raise self._brought_down() from None
             left = ""
-            if not heard[-1].get("stays"):  # it goes by itself, and might be asked once more before it has gone
+            if not frames[-1].get("stays"):  # it goes by itself, and might be asked once more before it has gone
                 self._worker.kill()
                 left = self._what_is_left
-        end = heard.pop()
+        end = frames.pop()
         if end["end"] == "ok":
-            return heard
+            return frames
         if end["end"] == "time":
             raise ToolError(f"the query ran longer than {seconds:g} s and was ended{left}")
         if end["end"] == "memory":
             raise ToolError(f"the query took more memory than {self.memory_mb} MiB and was ended{left}")
         raise ToolError(str(end.get("said")))
 
-    async def _again(self) -> None:
-        """Have a process for what there is, after one that has ended.
+    async def _restart(self) -> None:
+        """Restart the process, with the current file if possible, after the last one ended.
 
         Raises:
-            ToolError: It had to begin anew, and what was changed is lost.
-            InfrastructureError: There is none.
+            ToolError: The database was reset to its initial state, and all changes are lost.
+            InfrastructureError: The database cannot be opened again.
         """
         try:
             await self._start(self._path if self._folder is None else self._own_file, _OPENING_SECONDS)
@@ -253,18 +261,18 @@ class DatabaseProcess:
 
     @property
     def _what_is_left(self) -> str:
-        """For a model, of an end that kept nothing but the file."""
+        """Note for the model that only committed changes were kept; empty if the database is read-only."""
         return "" if self.origin.read_only else "; what was not committed, and temporary tables, are gone"
 
     def _brought_down(self) -> ToolError:
-        """Of an end without a word, or one that said what none would say."""
+        """Return the error for a process that ended without a status, or sent an invalid one."""
         if self._worker is not None:
             self._worker.kill()
         reasons = f"by more memory than {self.memory_mb} MiB, more time than it had, or a fault"
         return ToolError(f"the query brought the database down, {reasons}; it was ended{self._what_is_left}")
 
 
-def _bytes_of(path: str) -> int:
+def _read_bytes(path: str) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 

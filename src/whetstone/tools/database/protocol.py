@@ -1,4 +1,4 @@
-"""The seam to a database: what it is asked, and what it answers."""
+"""Interface of databases: queries and their results."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a statement gave."""
+    """Result of a SQL statement."""
 
     columns: Sequence[str]
-    """Their names; none where the statement gives no rows."""
+    """Names of the columns; empty if the statement returns no rows."""
     rows: Sequence[Sequence[Any]]
-    """Up to as many as were asked for."""
+    """Rows, at most as many as requested."""
 
 
 class Database(Protocol):
-    """A database that is open; nothing it does blocks the event loop."""
+    """An open database; no method blocks the event loop."""
 
     async def rows(self, query: str, *, most: int, seconds: float) -> Result:
-        """Up to `most` rows; raises ToolError for what is wrong with the query, or what it asks too much of."""
+        """Return up to `most` rows; raise ToolError if the query is invalid or exceeds its limits."""
         ...
 
     async def tables(self, *, seconds: float) -> dict[str, tuple[str, str]]:
-        """Each table by name: the statement that makes it, and its columns with commas between."""
+        """Return, by table name: the `CREATE` statement, and the columns separated by commas."""
         ...
 
     async def close(self) -> None:
-        """Let go of it, whatever still runs."""
+        """Close the database, even if a query is still running."""
         ...

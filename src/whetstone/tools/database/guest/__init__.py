@@ -1,1 +1,2 @@
-"""What runs in a database's process; it needs nothing but Python, and what speaks to the kernel in `sandbox.guest`."""
+"""Code of the database process. It imports only the standard library and the system-call wrappers of
+`sandbox.guest`."""

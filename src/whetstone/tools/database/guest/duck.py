@@ -1,4 +1,4 @@
-"""DuckDB, kept to one file: it reads no other, writes no other, and loads no code."""
+"""DuckDB engine, restricted to one file: it reads and writes no other file, and loads no code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DuckDB:
         self._usable = True
 
     def make(self, path: str, statements: str, until: float) -> None:
-        """See `Engine`. A task's statements are those of SQLite."""
+        """See `Engine`. Not supported: the statements of a task are for SQLite."""
         raise NotImplementedError
 
     def copy(self, source: str, path: str) -> None:
@@ -59,14 +59,14 @@ class DuckDB:
 
     def tables(self) -> list[tuple[str, str]]:
         """See `Engine`."""
-        found = self._connection.execute(
+        cursor = self._connection.execute(
             "SELECT table_name, sql FROM duckdb_tables() UNION ALL "
             "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1"
         )
-        return list(found.fetchall())
+        return list(cursor.fetchall())
 
     @contextlib.contextmanager
-    def until(self, moment: float) -> Iterator[None]:
+    def interrupt_at(self, moment: float) -> Iterator[None]:
         """See `Engine`."""
         timer = threading.Timer(max(moment - time.monotonic(), 0), self._connection.interrupt)
         timer.daemon = True
@@ -76,6 +76,6 @@ class DuckDB:
         finally:
             timer.cancel()
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """See `Engine`."""
         return self._usable

@@ -1,4 +1,4 @@
-"""The seam between a database's process and the library that reads its file."""
+"""Interface between a database process and the library that reads its file."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Any, Protocol
 
 
 class Cursor(Protocol):
-    """What a statement is giving."""
+    """Result of a statement, row by row."""
 
     @property
     def description(self) -> Sequence[Sequence[Any]] | None:
-        """A column each, its name first."""
+        """One item per column, with the name first."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row; None after the last."""
+        """Return the next row; None after the last."""
         ...
 
 
 class Engine(Protocol):
-    """A library, with one file open at most."""
+    """A database library with at most one open file."""
 
     opens_nothing_beside: bool
-    """Whether a file that is only read needs no other, and may be all there is before it is opened."""
+    """Whether a read-only file needs no second file, so that all other files can be blocked before it is opened."""
     gives_memory_back: bool
-    """Whether a process in which a query took too much can be asked again."""
+    """Whether a process can run further queries after one exceeded its memory."""
 
     def make(self, path: str, statements: str, until: float) -> None:
-        """Make a file by statements that can reach nothing else, and are interrupted at a moment."""
+        """Create a file with SQL statements that can access nothing else and are interrupted at time `until`."""
         ...
 
     def copy(self, source: str, path: str) -> None:
-        """Make a file with what another holds."""
+        """Create a file with the contents of another."""
         ...
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
-        """Open a file, and all it needs beside it, so that the rest of the machine may be closed.
+        """Open a file and everything it needs, so that access to all other files can be blocked afterwards.
 
         Args:
-            path: Where it is.
-            read_only: Whether nothing can be changed.
-            memory: Bytes there are for it.
-            file: Bytes it may grow to.
+            path: Path of the file.
+            read_only: Whether changes are forbidden.
+            memory: Memory limit, in bytes.
+            file: Maximum size of the file, in bytes.
         """
         ...
 
@@ -52,13 +52,13 @@ class Engine(Protocol):
         ...
 
     def tables(self) -> list[tuple[str, str]]:
-        """(name, the statement that makes it), of tables and views."""
+        """Return (name, `CREATE` statement) of each table and view."""
         ...
 
-    def until(self, moment: float) -> AbstractContextManager[None]:
-        """Interrupt what runs in the block at this moment, where it can be; in seconds of the monotonic clock."""
+    def interrupt_at(self, moment: float) -> AbstractContextManager[None]:
+        """Interrupt the statement in the block at a time, if possible; in seconds of the monotonic clock."""
         ...
 
-    def usable(self) -> bool:
-        """Whether it can go on after an error."""
+    def is_usable(self) -> bool:
+        """Return whether the connection can run further queries after an error."""
         ...

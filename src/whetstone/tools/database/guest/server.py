@@ -1,9 +1,10 @@
-"""The fork server of databases: a Python that has imported the library, and becomes a database's process in a moment.
+"""Fork server for database processes: a Python process with the library imported, which forks in milliseconds.
 
-It never runs a query. Who asks for a process may ask for its end, too: the parent alone can end a process by its number
-and be sure whose number it is.
+It never runs a query. It also kills processes on request, because only the parent can be sure that a process ID still
+belongs to its child.
 
-Easy to get wrong: a thread. Only the one that forks lives on in the child, so connections are opened there alone.
+Note:
+    Only the thread that forks survives in the child, so connections are opened only there.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from whetstone.tools.database.guest import worker
 
 
 def main() -> None:
-    """Serve until the other side is gone; then all processes go, too."""
+    """Serve requests until the client closes the connection; then kill all child processes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module(sys.argv[2])
-    time.tzset()  # the file that says the time zone is closed to what follows
+    time.tzset()  # reads the time zone file, which is blocked later
     calls = confine.system_call_filters(own_files=False) if confine.FILTERS else []
     gc.collect()
-    gc.freeze()  # what is here now is shared by all; a collector that touches it would copy it
+    gc.freeze()  # memory is shared with all children; a collection would copy it
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -69,7 +70,7 @@ def _start(
     try:
         child = os.fork()
     except OSError:
-        child = -1  # the socket closes below, which says it all
+        child = -1  # the socket is closed below, which reports the failure
     if child == 0:
         try:
             signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""SQLite, kept to one file: no other is attached, written, or read by a function."""
+"""SQLite engine, restricted to one file: no other file is attached, written, or read by a function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whetstone.tools.database.guest.engine import Cursor
 _MOST_VALUE_BYTES = 16 << 20
 _STEPS_BETWEEN_LOOKS = 10_000
 _OF_A_DUMP = ("foreign_keys", "defer_foreign_keys", "user_version", "application_id", "encoding", "synchronous")
-"""Settings that dumps begin with, and that change nothing but the database that is made."""
+"""Pragmas at the start of dumps, which affect only the database that is created."""
 _REFUSED_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
 
 
@@ -28,35 +28,35 @@ class SQLite:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The one that is open."""
+        """The open connection."""
         assert self._connection is not None
         return self._connection
 
     def make(self, path: str, statements: str, until: float) -> None:
         """See `Engine`."""
-        self._connection = self._connected(path, "rwc")
+        self._connection = self._connect(path, "rwc")
         self._guard(_allowed_in_making)
-        with self.until(until):
+        with self.interrupt_at(until):
             self._connection.executescript(statements)
         self._connection.close()
 
     def copy(self, source: str, path: str) -> None:
-        """See `Engine`. By its own means, so that what another process is just writing is there or not, as a whole."""
+        """See `Engine`. Uses the backup API, so that a concurrent write is copied completely or not at all."""
         with (
-            contextlib.closing(self._connected(source, "ro")) as there,
-            contextlib.closing(self._connected(path, "rwc")) as here,
+            contextlib.closing(self._connect(source, "ro")) as original,
+            contextlib.closing(self._connect(path, "rwc")) as copy,
         ):
-            there.backup(here)
+            original.backup(copy)
 
     def open(self, path: str, *, read_only: bool, memory: int, file: int) -> None:
         """See `Engine`."""
-        self._connection = self._connected(path, "ro" if read_only else "rw")
+        self._connection = self._connect(path, "ro" if read_only else "rw")
         if read_only:
             self._connection.execute("PRAGMA query_only = ON")
-        self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens what lies beside it
+        self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the WAL files
         (page,) = self._connection.execute("PRAGMA page_size").fetchone()
         self._connection.execute(f"PRAGMA max_page_count = {max(1, file // page)}")  # a clearer word than the kernel's
-        self._guard(_allowed)
+        self._guard(_authorize)
 
     def execute(self, query: str) -> Cursor:
         """See `Engine`."""
@@ -64,13 +64,13 @@ class SQLite:
 
     def tables(self) -> list[tuple[str, str]]:
         """See `Engine`."""
-        found = self.connection.execute(
+        cursor = self.connection.execute(
             "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
         )
-        return [(name, sql) for name, sql in found if sql]
+        return [(name, sql) for name, sql in cursor if sql]
 
     @contextlib.contextmanager
-    def until(self, moment: float) -> Iterator[None]:
+    def interrupt_at(self, moment: float) -> Iterator[None]:
         """See `Engine`."""
         connection = self.connection
         connection.set_progress_handler(lambda: time.monotonic() > moment, _STEPS_BETWEEN_LOOKS)
@@ -79,15 +79,15 @@ class SQLite:
         finally:
             connection.set_progress_handler(None, 0)
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """See `Engine`."""
         return True
 
     @staticmethod
-    def _connected(path: str, mode: str) -> sqlite3.Connection:
+    def _connect(path: str, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True)
         connection.isolation_level = None
-        connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted counts as memory, and never lies on the disk
+        connection.execute("PRAGMA temp_store = MEMORY")  # sorting uses memory, which is limited, and not the disk
         # a process that ends in the middle leaves a whole file; only of the machine's end that is not so
         connection.execute("PRAGMA synchronous = OFF")
         return connection
@@ -98,7 +98,7 @@ class SQLite:
         self.connection.set_authorizer(allowed)
 
 
-def _allowed(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
     if action == sqlite3.SQLITE_ATTACH or (action == sqlite3.SQLITE_PRAGMA and second is not None):
         return sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_FUNCTION and second in _REFUSED_FUNCTIONS:
@@ -109,4 +109,4 @@ def _allowed(action: int, first: str | None, second: str | None, database: str |
 def _allowed_in_making(action: int, first: str | None, *rest: str | None) -> int:
     if action == sqlite3.SQLITE_PRAGMA and str(first).lower() in _OF_A_DUMP:
         return sqlite3.SQLITE_OK
-    return _allowed(action, first, *rest)
+    return _authorize(action, first, *rest)

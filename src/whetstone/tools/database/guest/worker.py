@@ -1,10 +1,11 @@
-"""A database's process: it opens one file, gives up all else, and answers until the other side is gone.
+"""Database process: opens one file, gives up all other access, and answers queries until the client disconnects.
 
-Within its limits the kernel keeps it: memory, the time it may compute for a query, the size of a file, no core file.
-Where the kernel has them, Landlock leaves it the database's own folder, and a list of system calls what it needs.
+The kernel enforces limits on memory, on CPU time per query and on file size, and forbids core files. If the kernel has
+Landlock and seccomp, file access is limited to the folder of the database, and system calls to a list.
 
-Easy to get wrong: an interrupt is a request. One long step of the library never looks for it, so who asks ends the
-process when the time is over, and only what can be interrupted keeps a transaction that is open.
+Note:
+    An interrupt is only a request: a long step of the library does not check for it. The client therefore kills the
+    process after the deadline, and an open transaction is kept only if the query can be interrupted.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from whetstone.sandbox.guest import kernel, wire
+from whetstone.sandbox.guest import syscalls, wire
 from whetstone.tools.database.guest.duck import DuckDB
 from whetstone.tools.database.guest.engine import Engine
 from whetstone.tools.database.guest.sqlite import SQLite
 
 MOST_FRAME_BYTES = 32 << 20
-"""Of one answer; a result with more comes in several."""
+"""Maximum size of a frame, in bytes; a larger result is sent in several frames."""
 _FRAME_BYTES = 1 << 18
 _MOST_ROW_BYTES = MOST_FRAME_BYTES - 2 * _FRAME_BYTES
 _MOST_SAID = 2000
@@ -38,24 +39,27 @@ _OF_THE_MACHINE = (
     "/etc/localtime", "/usr/share/zoneinfo", "/proc/self/cgroup", "/proc/stat", "/proc/meminfo", "/sys/fs/cgroup",
     "/sys/devices/system/cpu",
 )  # fmt: skip
-"""What DuckDB asks when it begins; without an answer it ends the process."""
+"""Files that DuckDB reads when it starts; if they are blocked, it aborts the process."""
 
 
 class RowTooLargeError(Exception):
-    """A row does not fit into an answer."""
+    """A row does not fit into a frame."""
 
 
 def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
-    """Until the other side is gone.
+    """Answer queries until the client disconnects.
 
     Args:
-        server: The parent's number.
+        host: Socket to the client.
+        server: Process ID of the parent.
         calls: Filters of system calls; see `confine.system_call_filters`.
     """
     _on_its_own(server)
     if wire.receive_frame(host) is None:
         return
-    host.sendall(wire.frame(_ended("ok")))  # from here on its time counts, and not that of the server's imports
+    host.sendall(
+        wire.frame_message(_status_frame("ok"))
+    )  # from here on its time counts, and not that of the server's imports
     wanted = wire.receive_frame(host)
     if wanted is None:
         return
@@ -65,24 +69,24 @@ def serve(host: socket.socket, server: int, calls: Sequence[Any]) -> None:
     try:
         _compute_no_longer_than(wanted["seconds"])
         _open(engine, wanted, until, calls)
-        end = _ended("ok")
+        end = _status_frame("ok")
     except Exception as error:
-        end = _failed(error, until, wanted["path"])
-    host.sendall(wire.frame(end))
+        end = _error_frame(error, until, wanted["path"])
+    host.sendall(wire.frame_message(end))
     while end["stays"]:
-        asked = wire.receive_frame(host)
-        if asked is None:
+        request = wire.receive_frame(host)
+        if request is None:
             return
-        until = time.monotonic() + asked["seconds"]
+        until = time.monotonic() + request["seconds"]
         try:
-            _compute_no_longer_than(asked["seconds"])
-            with engine.until(until):
-                _answer(engine, asked, host, wanted["path"])
-            end = _ended("ok")
-        except Exception as error:  # whatever a library raises is of the query, and is said to who asked it
-            end = _failed(error, until, wanted["path"])
-            end["stays"] = engine.usable() and (end["end"] != "memory" or engine.gives_memory_back)
-        host.sendall(wire.frame(end))
+            _compute_no_longer_than(request["seconds"])
+            with engine.interrupt_at(until):
+                _answer(engine, request, host, wanted["path"])
+            end = _status_frame("ok")
+        except Exception as error:  # any exception of the library is an error of the query, reported to the client
+            end = _error_frame(error, until, wanted["path"])
+            end["stays"] = engine.is_usable() and (end["end"] != "memory" or engine.gives_memory_back)
+        host.sendall(wire.frame_message(end))
 
 
 def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[Any]) -> None:
@@ -92,7 +96,7 @@ def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[
     if own:
         _close_the_rest([(own, None)], calls)
     elif engine.opens_nothing_beside:
-        _close_the_rest([(path, kernel.READ), (f"{path}.wal", kernel.READ)], calls)
+        _close_the_rest([(path, syscalls.READ), (f"{path}.wal", syscalls.READ)], calls)
     if wanted["statements"] is not None:
         engine.make(path, wanted["statements"], until)
     engine.open(path, read_only=wanted["read_only"], memory=wanted["memory"], file=wanted["file"])
@@ -100,25 +104,27 @@ def _open(engine: Engine, wanted: dict[str, Any], until: float, calls: Sequence[
         _close_the_rest([], calls)
 
 
-def _answer(engine: Engine, asked: dict[str, Any], host: socket.socket, path: str) -> None:
-    """All of the answer but how it ended."""
-    if asked["do"] == "tables":
-        found = engine.tables()[:_MOST_TABLES]
+def _answer(engine: Engine, request: dict[str, Any], host: socket.socket, path: str) -> None:
+    """Run a request and send all frames of its response except the last, which is the status."""
+    if request["do"] == "tables":
+        tables = engine.tables()[:_MOST_TABLES]
         host.sendall(
-            wire.frame({"tables": [[name, sql[:_MOST_STATEMENT], _columns(engine, name)] for name, sql in found]})
+            wire.frame_message(
+                {"tables": [[name, sql[:_MOST_STATEMENT], _columns(engine, name)] for name, sql in tables]}
+            )
         )
         return
-    cursor = engine.execute(asked["query"])
-    # DuckDB has no cursor for a query that says nothing
+    cursor = engine.execute(request["query"])
+    # DuckDB has no cursor for an empty query
     columns = [str(column[0]) for column in cursor.description or ()] if cursor is not None else []
-    host.sendall(wire.frame({"columns": columns}))
+    host.sendall(wire.frame_message({"columns": columns}))
     if columns:
-        for rows in _pieces(iter(cursor.fetchone, None), asked["most"], asked["cell"], path):
+        for rows in _pieces(iter(cursor.fetchone, None), request["most"], request["cell"], path):
             host.sendall(rows)
 
 
 def _columns(engine: Engine, table: str) -> str:
-    """The names of its columns; why they are not known, of a view that cannot be read."""
+    """Return the column names of a table; for a view that cannot be read, the error."""
     quoted = table.replace('"', '""')
     try:
         description = engine.execute(f'SELECT * FROM "{quoted}" LIMIT 0').description or ()
@@ -128,7 +134,7 @@ def _columns(engine: Engine, table: str) -> str:
 
 
 def _pieces(rows: Iterable[Sequence[Any]], most: int, cell: int, path: str) -> Iterable[bytes]:
-    """Frames of up to `most` rows, none larger than a frame may be."""
+    """Yield frames with up to `most` rows in total, none above the maximum size of a frame."""
     gathered: list[str] = []
     size = 0
     for row in itertools.islice(rows, most):
@@ -162,38 +168,38 @@ def _plain(value: Any, cell: int, path: str) -> Any:
     return text[:cell] if cell else text
 
 
-def _ended(how: str, said: str = "") -> dict[str, Any]:
-    """How it ended, and whether the process stays for what is asked next."""
-    return {"end": how, "said": said[:_MOST_SAID], "stays": how == "ok"}
+def _status_frame(how: str, message: str = "") -> dict[str, Any]:
+    """Return the status frame: the outcome, its message, and whether the process accepts another request."""
+    return {"end": how, "said": message[:_MOST_SAID], "stays": how == "ok"}
 
 
-def _failed(error: Exception, until: float, path: str) -> dict[str, Any]:
+def _error_frame(error: Exception, until: float, path: str) -> dict[str, Any]:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":
-        return _ended("memory")
+        return _status_frame("memory")
     text = str(error).replace(path, os.path.basename(path)) or type(error).__name__
-    return _ended("time") if time.monotonic() > until else _ended("error", text)
+    return _status_frame("time") if time.monotonic() > until else _status_frame("error", text)
 
 
 def _on_its_own(server: int) -> None:
-    """Leave the server's session and its terminal; go when it goes."""
+    """Detach from the server's session and terminal; exit when the server exits."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(null, file)
     os.close(null)
     if sys.platform == "linux":
-        kernel.end_with_parent()
+        syscalls.set_parent_death_signal()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")  # where the machine itself has too little memory, this one goes first
+            score.write("1000")  # if the machine is out of memory, the kernel kills this process first
     if os.getppid() != server:
         os._exit(0)
 
 
 def _limit(memory: int, file: int) -> None:
-    """What the kernel keeps it to, in bytes, beyond what it has now."""
+    """Set resource limits, in bytes: memory beyond its present use, and file size."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
-        held = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
-        memory += held << 10
+        present_kib = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
+        memory += present_kib << 10
     # RLIMIT_AS would count what threads and allocators reserve and never touch
     for what, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, file)):
         hard = resource.getrlimit(what)[1]
@@ -202,7 +208,7 @@ def _limit(memory: int, file: int) -> None:
 
 
 def _compute_no_longer_than(seconds: float) -> None:
-    """From now on; the kernel ends it where nobody else does."""
+    """Limit the CPU time from now on; the kernel kills the process if the interrupt fails."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = math.ceil(used.ru_utime + used.ru_stime + seconds) + _SECONDS_TO_ANSWER
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -210,11 +216,11 @@ def _compute_no_longer_than(seconds: float) -> None:
 
 
 def _close_the_rest(allowed: list[tuple[str, int | None]], calls: Sequence[Any]) -> None:
-    """No file but these, no network, no program; as far as this kernel can."""
+    """Block all other files, the network and program execution, as far as the kernel supports it."""
     if sys.platform != "linux":
         return
-    kernel.gain_nothing()
-    if kernel.landlock_version():
-        kernel.landlock([*allowed, *((path, kernel.READ) for path in _OF_THE_MACHINE)])
+    syscalls.set_no_new_privs()
+    if syscalls.landlock_version():
+        syscalls.restrict_paths([*allowed, *((path, syscalls.READ) for path in _OF_THE_MACHINE)])
     for each in calls:
         each.load()

@@ -1,0 +1,1 @@
+"""Benches of published claims: contenders on the same tasks and budget, measures, and effects over seeds."""

@@ -1,1 +1,0 @@
-"""What `benchmarks/fuzz.py` throws at Whetstone: one file a target."""

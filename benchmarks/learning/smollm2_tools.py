@@ -1,0 +1,250 @@
+"""Measure what reinforcement gains on a pretrained model, against its start and against more supervised training.
+
+Each seed trains the recipe `smollm2-tools`: a supervised stage on demonstrations of a cautious expert, then
+reinforcement. The control continues the supervised stage on fresh demonstrations for as many seconds, with the learning
+rate that is best on validation tasks, and ends with its best checkpoint on them. All are judged once on the same test
+tasks.
+
+Resuming:
+    `FOLDER/SEED/` has one run per unit; a stopped unit continues and a finished one is not repeated. `--budget` ends
+    the program before the next unit. Learning rates of the control are compared on the first seed only.
+
+Example:
+    python -m benchmarks smollm2_tools --folder flagship --seeds 0,1 --budget 2400
+    python -m benchmarks smollm2_tools --folder flagship --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from circumstances import circumstances
+from episode_files import successes_by_task
+from whetstone.assembly import assemble
+from whetstone.evaluation.significance import t_interval
+from whetstone.recipe import Resolved, load_recipe
+from whetstone.record import load_checkpoint
+from whetstone.record.checkpoint import checkpoint_path, checkpoints_in
+from whetstone.reporting import Progress
+from whetstone.training import Agent, EvaluationRecord, evaluate_agent, train
+
+ROOT = Path(__file__).parents[2]
+RECIPE = "smollm2-tools"
+TEST_TASKS, VALIDATION_TASKS = 200, 100
+"""Held-out tasks: the first are test tasks, those after them select checkpoint and learning rate of the control."""
+PASS_TASKS, PASS_SAMPLES = 100, 8
+RESULTS = ROOT / "benchmarks" / "results" / "smollm2_tools.json"
+CONTROL_RATES = (1.0e-4, 3.0e-4, 1.0e-3)
+_CONTROL_CHECKPOINTS = 4
+_CONTROL_SEED = 1000
+"""Added to the seed of the control, so that its demonstrations are of tasks that the supervised stage has not seen."""
+
+
+def recipe_of(seed: int, changes: Sequence[str]) -> Resolved:
+    """Load the recipe; the run's own evaluations are short, because `judge` repeats them on more tasks."""
+    return load_recipe(RECIPE).with_changes({"seed": seed, "evaluation.episodes": 12}).with_overrides(list(changes))
+
+
+def evaluate(resolved: Resolved, checkpoint: Path, into: Path, changes: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Evaluate a checkpoint, or continue its evaluation, and return the success of each episode by task."""
+    policy, _, position = load_checkpoint(checkpoint)
+    agent = Agent(resolved.with_changes(dict(changes)), policy, position.memory)
+    evaluate_agent(agent, seed=None, record=EvaluationRecord(into), progress=Progress(quiet=True))
+    return successes_by_task(into / "trajectories.jsonl")
+
+
+def judge(resolved: Resolved, run_dir: Path, step: int) -> tuple[float, float]:
+    """Return greedy success of a checkpoint on test tasks and on validation tasks."""
+    count = TEST_TASKS + VALIDATION_TASKS
+    into = run_dir / f"greedy-{step}"
+    solved = evaluate(resolved, checkpoint_path(run_dir, step), into, {"evaluation.episodes": count})
+    tasks = [task.id for task in assemble(resolved).source.held_out(count)]
+    each = [fmean(solved[task]) if task in solved else 0.0 for task in tasks]
+    return fmean(each[:TEST_TASKS]), fmean(each[TEST_TASKS:])
+
+
+def sampled(resolved: Resolved, run_dir: Path, step: int) -> dict[str, float]:
+    """Return success at temperature 1 and the fraction of tasks solved by at least one of the samples."""
+    changes = {
+        "evaluation.episodes": PASS_TASKS,
+        "evaluation.samples": PASS_SAMPLES,
+        "evaluation.temperature": 1.0,
+    }
+    solved = evaluate(resolved, checkpoint_path(run_dir, step), run_dir / f"sampled-{step}", changes)
+    return {
+        "sampled": fmean(fmean(each) for each in solved.values()),
+        "pass": fmean(float(any(each)) for each in solved.values()),
+    }
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    """Return the steps of a run's checkpoints."""
+    return [int(path.name.removeprefix("step-")) for path in checkpoints_in(run_dir)]
+
+
+def rows_of(run_dir: Path, stage: str) -> list[dict[str, Any]]:
+    """Return the rows of a stage in `metrics.jsonl`."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+    return [row for row in rows if row["stage"] == stage]
+
+
+def run_reinforcement(folder: Path, seed: int, changes: Sequence[str]) -> dict[str, Any]:
+    """Train the recipe and judge its start, its last checkpoint and the one that validation tasks select."""
+    run_dir, resolved = folder / "reinforcement", recipe_of(seed, changes)
+    resume = (run_dir / "recipe.yaml").is_file()
+    run = train(resolved, run_dir, resume=resume, progress=Progress(quiet=True))
+    supervised, reinforcement = rows_of(run_dir, "supervised"), rows_of(run_dir, "reinforcement")
+    start = len(supervised)
+    curve = {step: judge(resolved, run_dir, step) for step in steps_of(run_dir) if step >= start}
+    last = max(curve)
+    selected = max(curve, key=lambda step: curve[step][1])
+    first, final = sampled(resolved, run_dir, start), sampled(resolved, run_dir, last)
+    return {
+        "start": curve[start][0],
+        "last": curve[last][0],
+        "kept": curve[selected][0],
+        "curve": [[step - start, *pair] for step, pair in sorted(curve.items())],
+        "sampled_start": first["sampled"],
+        "sampled_last": final["sampled"],
+        "pass8_start": first["pass"],
+        "pass8_last": final["pass"],
+        "entropy_start": reinforcement[0]["policy/entropy"],
+        "entropy_last": reinforcement[-1]["policy/entropy"],
+        "success_of_steps": [row["episode/success"] for row in reinforcement],
+        "seconds": run.seconds["reinforcement"],
+        "supervised_seconds": run.seconds["supervised"],
+        "supervised_steps": start,
+        "start_step": start,
+    }
+
+
+def run_control(folder: Path, seed: int, rate: float, unit: Mapping[str, Any], changes: Sequence[str]) -> Any:
+    """Continue the supervised stage with fresh demonstrations for as long as reinforcement took."""
+    run_dir = folder / f"control-{rate:g}"
+    steps = max(1, round(unit["seconds"] / (unit["supervised_seconds"] / unit["supervised_steps"])))
+    resolved = recipe_of(seed + _CONTROL_SEED, changes).with_changes(
+        {
+            "start_from": str(checkpoint_path(folder / "reinforcement", unit["start_step"])),
+            **dict.fromkeys(("reinforcement", "advantage", "objective", "rollout.group_size")),
+            "supervised.steps": steps,
+            "supervised.learning_rate": rate,
+            "supervised.checkpoint_interval_steps": math.ceil(steps / _CONTROL_CHECKPOINTS),
+            "supervised.keep_last": _CONTROL_CHECKPOINTS + 1,
+        }
+    )
+    run = train(resolved, run_dir, resume=(run_dir / "recipe.yaml").is_file(), progress=Progress(quiet=True))
+    curve = {step: judge(resolved, run_dir, step) for step in steps_of(run_dir) if step}
+    best = max(curve, key=lambda step: curve[step][1])
+    return {
+        "rate": rate,
+        "steps": steps,
+        "seconds": sum(run.seconds.values()),
+        "validation": curve[best][1],
+        "control": curve[best][0],
+        "curve": [[step, *pair] for step, pair in sorted(curve.items())],
+    }
+
+
+def finished(path: Path, make: Any) -> Any:
+    """Return the stored result of a unit, or run it and store its result."""
+    if not path.is_file():
+        result = make()
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    return json.loads(path.read_text())
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean and Student's 95 % interval over seeds; the interval of one seed is NaN."""
+    low, high, _ = t_interval(differences)
+    return fmean(differences), low, high
+
+
+def run_seed(folder: Path, seed: int, rates: Sequence[float], deadline: float, changes: Sequence[str]) -> Any:
+    """Run the missing units of a seed before the deadline; return its result, or None if units are missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results: list[Any] = []
+    units: list[tuple[str, Any]] = [("reinforcement", lambda: run_reinforcement(folder, seed, changes))]
+    units += [
+        (f"control-{rate:g}", lambda rate=rate: run_control(folder, seed, rate, results[0], changes)) for rate in rates
+    ]
+    for name, make in units:
+        path = folder / f"{name}.json"
+        if not path.is_file() and time.monotonic() > deadline:
+            return None
+        results.append(finished(path, make))
+        print(
+            f"seed {seed} {name}: {json.dumps({k: v for k, v in results[-1].items() if 'curve' not in k})}", flush=True
+        )
+    control = max(results[1:], key=lambda each: each["validation"])
+    return {"seed": seed, **results[0], "control": control["control"], "control_rate": control["rate"]}
+
+
+def page(seeds: Sequence[Mapping[str, Any]], processor: str) -> str:
+    """Format the results as a Markdown page."""
+    gain = interval([each["last"] - each["start"] for each in seeds])
+    over = interval([each["last"] - each["control"] for each in seeds])
+    lines = [
+        "# A pretrained model learns by reinforcement on two cores",
+        "",
+        f"`whetstone train {RECIPE}`: SmolLM2-135M with LoRA calls a calculator over several turns. The expert of the "
+        "demonstrations repeats most calls to check them, and runs out of turns in tasks of three operations. "
+        "Reinforcement starts after a short supervised stage. The control continues the supervised stage with fresh "
+        "demonstrations for as many seconds; validation tasks select its learning rate and checkpoint.",
+        "",
+        f"Greedy success on {TEST_TASKS} test tasks, {len(seeds)} seeds: **reinforcement over its start "
+        f"{100 * gain[0]:+.1f} points (95 % interval {100 * gain[1]:+.1f} to {100 * gain[2]:+.1f}), over the control "
+        f"{100 * over[0]:+.1f} ({100 * over[1]:+.1f} to {100 * over[2]:+.1f}).** pass@{PASS_SAMPLES} and success at "
+        f"temperature 1 are of {PASS_TASKS} test tasks.",
+        "",
+        f"Made by `python -m benchmarks smollm2_tools --write` on {processor}.",
+        "",
+        f"| seed | start | control | last | kept | temperature 1 | pass@{PASS_SAMPLES} | entropy at the start, nats "
+        "| minutes of reinforcement |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for each in seeds:
+        lines.append(
+            f"| {each['seed']} | {100 * each['start']:.1f} % | {100 * each['control']:.1f} % "
+            f"| {100 * each['last']:.1f} % | {100 * each['kept']:.1f} % "
+            f"| {100 * each['sampled_start']:.1f} → {100 * each['sampled_last']:.1f} % "
+            f"| {100 * each['pass8_start']:.0f} → {100 * each['pass8_last']:.0f} % "
+            f"| {each['entropy_start']:.2f} | {each['seconds'] / 60:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run the missing units and print the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="recipe keys that differ")
+    parser.add_argument("--folder", type=Path, default=Path("flagship"), help="directory of runs and results")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in CONTROL_RATES), help="of the control")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no new unit starts")
+    parser.add_argument("--write", action="store_true", help="store the result and its page in benchmarks/results")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    began, deadline = time.perf_counter(), time.monotonic() + arguments.budget
+    rates = [float(rate) for rate in arguments.rates.split(",")]
+    seeds = []
+    for seed in [int(seed) for seed in arguments.seeds.split(",")]:
+        result = run_seed(arguments.folder / str(seed), seed, rates, deadline, arguments.changes)
+        if result is not None:
+            seeds.append(result)
+            rates = [result["control_rate"]]  # compared on the first seed only
+    report = {"name": "smollm2_tools", "seeds": seeds, **circumstances(began)}
+    if arguments.write and seeds:
+        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(seeds, report["machine"]["processor"]))
+    print(json.dumps(report) if arguments.json else page(seeds, report["machine"]["processor"]) if seeds else "")
+
+
+if __name__ == "__main__":
+    main()

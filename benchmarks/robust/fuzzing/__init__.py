@@ -1,0 +1,1 @@
+"""Targets of `benchmarks/robust/fuzz.py`, one file per target."""

@@ -1,0 +1,27 @@
+"""Output of a benchmark with many runs: a page with a table, and its figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add `--json` and `--write FOLDER` to a parser and return it."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", type=Path, help="folder for the table and its figures")
+    return parser
+
+
+def publish(
+    result: dict[str, Any], format_page: Callable[[dict[str, Any]], str], arguments: argparse.Namespace
+) -> None:
+    """Print a result and optionally write it."""
+    if arguments.write is not None:
+        arguments.write.mkdir(parents=True, exist_ok=True)
+        (arguments.write / f"{result['name']}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (arguments.write / f"{result['name']}.md").write_text(format_page(result))
+    print(json.dumps(result) if arguments.json else format_page(result))

@@ -1,0 +1,174 @@
+"""Page of rewards: reward functions, judges, the audit for reward hacking, and evaluation."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from docstring_parser import parse
+
+from whetstone.evaluation.audit import PLAYERS
+from whetstone.evaluation.audit.probe_policies import UNFINISHED, truncate_last_turn
+from whetstone.rewards import REWARDS
+from whetstone.rewards.judges import JUDGES
+from whetstone.rewards.term import Fade, Term
+from whetstone.rollout import SEARCHES
+
+EVERY: Mapping[str, Any] = REWARDS
+TOP = """# Rewards and evaluation
+
+*Generated from the docstrings by `make docs`; edit them there.*
+
+A reward is a function of a recorded episode and its task. It returns a value, named components, whether the task was
+solved, and optionally a number per turn. A recipe names it, with options; a reward can combine others:
+
+```yaml
+reward: {name: otc, outcome: {name: symbolic, seconds: 2}, smooth: 6}
+```
+
+A custom reward is a function `mine(trajectory, task)`, plain or async, that the recipe names as `package.module:mine`:
+
+| | |
+| --- | --- |
+| `trajectory.final_text` | the text of the last action |
+| `trajectory.final` | result of the environment: its verdict, or the answer of an [agent](../guide/agents.md) |
+| `trajectory.turns`, `trajectory.calls` | turns with messages, agents and rewards; tool calls with outcome and time |
+| `task.private` | columns of the task that the policy does not see, such as `answer` |
+| returns | `Score(value, success=…)`, or a number: 1 or more is a success, less is not |
+| keyword-only parameters | options of the reward; one of type `Reward` or `Judge` is named in the recipe too |
+
+A class can have state, and can compare the episodes of a complete group (`compared`).
+
+**A failure in a reward is never a number.** After an exception, a value that is not finite, an unavailable or
+unparsable judge, or a crashed sandbox, the episode is excluded from all statistics. It ends with `error` or
+`infrastructure` and is counted in the metrics; too many of them stop the run (`reinforcement.max_failures`).
+
+## Sums of terms
+
+```yaml
+reward:
+  name: composed
+  terms:
+    correct: exact_number
+    brief: {name: few_calls, weight: 0.2, times: correct}           # a factor: 0 for a wrong answer
+    ran: {name: executed_calls, weight: 0.1, gate: correct, high: 3}  # gated and bounded
+    format: {name: well_formed, weight: 0.5, fade: {to: 0, over: 100}}
+```
+
+The value is Σ weight · gate · factor · bounded(term). Each term is logged by its name, and its contribution as
+`NAME.paid`. Use `gate` or `times` for efficiency and process terms; added to the outcome, they reward giving up.
+
+"""
+
+DOCTOR = """## Can it be fooled?
+
+`whetstone rewards audit RECIPE` tests for reward hacking: an expert and impostors play the recipe's tasks, and no
+impostor should be rewarded like the expert. Whether a task was completed is determined without the reward, by the
+verdict of the environment or the answer of the expert. A verdict of success does not count for players without a move
+(`nothing`, `garbage`, `nonsense`), and counts for players that stop immediately (`one move`, `stops`) only as often as
+luck explains. The exit code is 1 if the reward can be fooled, or if it is the same for every episode; the output then
+lists the inputs of the reward.
+
+| player | |
+| --- | --- |
+"""
+
+CHECKS = """
+The checks: a good episode has a higher reward than every bad one; nonsense and an immediate stop never win; giving up
+is not rewarded more than an honest failure; without the task's private data, the verdict or the judge, the reward is
+not a number; components keep their names; scores are reproducible; a change of one percent in a weight changes no
+ranking. All built-in recipes pass.
+
+`whetstone rewards train-model RECIPE --model FOLDER` trains a reward model (`reward_model`) on the same episodes.
+
+"""
+
+JUDGED = """## Judges
+
+A judge receives a question about untrusted material and returns one JSON object with a given schema. The material is in
+fields whose delimiters contain its hash, so that it cannot close them; reasoning is removed. Responses are cached by
+request (`cache:`, one file for any number of runs), parsed strictly, and requested again if they are not JSON. Without
+a response there is no score. `judge.meter` counts requests, tokens and cost. Request, response and reason of a built-in
+judge are stored with the score (`score.judgements`). `whetstone view` and `whetstone show RUN --trajectory ID` show
+them.
+
+"""
+
+SEARCHED = """## Evaluation
+
+`whetstone evaluate RUN_OR_RECIPE` plays held-out tasks with fixed seeds: success with a 95 % interval over tasks
+(several episodes of one task are correlated), pass@k and pass^k, maj@k, the mean reward, components, turns, calls,
+solved episodes per call, tokens, cost, failures, calibration of stated confidence, each tag of the tasks.
+`--policy` takes a run, a model's folder or an OpenAI-compatible address; `--output-dir FOLDER` stores every episode
+and resumes from them; `--lm-eval FILE` writes results as lm-evaluation-harness does. Infrastructure failures are
+counted separately; above 2 % the command exits with 1. `evaluation.interval_steps: 10` evaluates
+during training, on a copy of the weights.
+
+`whetstone compare demo with=null,gspo` or `whetstone compare demo advantage=gpg,gigpo --budget sampled_tokens=1e6`
+trains each over several seeds on the same tasks with the same budget (`episodes`, `sampled_tokens`, `tool_calls`,
+`seconds`), and reports the differences in a table and on one page: paired by task and seed, p-values with Holm's
+correction, effect sizes. Runs are stored under a name derived from all settings that affect them; adding a
+contender runs only that contender.
+
+Test-time search, several attempts and one answer, with `evaluation.strategy:`
+
+"""
+
+
+def rewards_page() -> str:
+    """Return the whole page."""
+    lines = [TOP]
+    lines += ["| option of a term | default | |\n| --- | --- | --- |\n", *_fields(Term), *_fields(Fade, "fade."), "\n"]
+    lines.append(DOCTOR)
+    for name, make in PLAYERS.items():
+        player = make(0)
+        about = inspect.getdoc(player if inspect.isfunction(player) else type(player)) or ""
+        lines.append(f"| {name} | {' '.join(about.split())} |\n")
+    lines.append(f"| {UNFINISHED} | {' '.join((inspect.getdoc(truncate_last_turn) or '').split())} |\n")
+    lines += [CHECKS, JUDGED]
+    lines += [_entry(name, part) for name, part in JUDGES.items()]
+    lines.append("## Every reward\n\n")
+    lines += [_entry(name, part) for name, part in sorted(EVERY.items())]
+    lines.append(SEARCHED)
+    lines += [_entry(name, part) for name, part in SEARCHES.items()]
+    return "".join(lines).rstrip() + "\n"
+
+
+def _fields(part: type, prefix: str = "") -> list[str]:
+    """Return the options of a term with their descriptions."""
+    source = inspect.getsource(part)
+    fields = re.findall(r'^    (\w+): [^\n]*?(?:= (.+?))?\n(?:    """(.*?)""")?', source, re.MULTILINE | re.DOTALL)
+    rows = []
+    for name, default, about in fields:
+        if name != "reward":
+            text = " ".join(about.split()) if about else ""
+            rows.append(f"| `{prefix}{name}` | {f'`{default}`' if default else 'needed'} | {text} |\n")
+    return rows
+
+
+def _entry(name: str, part: Callable[..., Any]) -> str:
+    text = inspect.getdoc(part) or ""
+    body = re.split(r"\n(?:Args|Raises|Sources?):", text)[0].rstrip()
+    source = re.search(r"\nSources?:(.*?)(?=\n\n|\Z)", text, re.DOTALL)
+    descriptions: Mapping[str, str] = {p.arg_name: " ".join((p.description or "").split()) for p in parse(text).params}
+    options = {p.name: p for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    lines = [f"### `{name}`\n\n{body}\n\n"]
+    if options:
+        lines.append("| option | default | |\n| --- | --- | --- |\n")
+        for key, option in options.items():
+            lines.append(
+                f"| `{key}` | {_default(option)} | {descriptions.get(key, '').replace('|', chr(92) + '|')} |\n"
+            )
+        lines.append("\n")
+    if source is not None:
+        lines.append(f"*Source:* {' '.join(source.group(1).split())}\n\n")
+    return "".join(lines)
+
+
+def _default(option: inspect.Parameter) -> str:
+    if option.default is option.empty:
+        return "needed"
+    value = getattr(option.default, "__name__", option.default)
+    return f"`{value}`" if value != "" else '`""`'

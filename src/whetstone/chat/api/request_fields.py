@@ -1,0 +1,358 @@
+"""Parsing and validation of request fields, common to all API formats; errors are one line with the field's name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.chat.api.requests import RefusedError
+
+_MOST_ANSWERS = 128
+_MOST_STOPS = 16
+_LONGEST_STOP = 1000
+"""Maximum length in characters; every prefix of a stop string is compared with the end of an answer."""
+_DEEPEST = 64
+"""Maximum nesting of objects and lists, which are processed recursively."""
+_DIGITS = re.compile("[0-9]{1,19}")
+_DISCARDED_BYTES = 64 << 20
+_LONG = 1 << 13
+"""Number of characters that take up to 25 ms to parse and tokenize (measured)."""
+_T = TypeVar("_T")
+
+
+def whole_number(value: Any, where: str, *, most: int = 2**63 - 1) -> int:
+    """Return a whole number, given as a number of JSON or as ASCII digits.
+
+    Args:
+        value: Without a sign, a space, an underscore or digits of another script.
+        where: Name of the field, for the message.
+        most: Largest number that is allowed.
+
+    Raises:
+        RefusedError: It is not a whole number from 0 to `most`.
+    """
+    if isinstance(value, str):
+        number = int(value) if _DIGITS.fullmatch(value) else -1
+    else:
+        number = value if isinstance(value, int) and not isinstance(value, bool) else -1
+    if not 0 <= number <= most:
+        allowed = f"a whole number from 0 to {most} in ASCII digits"
+        raise RefusedError(f"{where}: {allowed}, got {truncate_value(value)}", param=where)
+    return number
+
+
+def parse_seconds(value: str, where: str) -> float:
+    """Return a number of seconds, given as ASCII digits with an optional decimal point.
+
+    Raises:
+        RefusedError: It is not one.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+        raise RefusedError(f"{where}: a number of seconds, got {truncate_value(value)}", param=where)
+    return float(value)
+
+
+async def receive_body(pieces: AsyncIterable[bytes], *, length: str, max_bytes: int, seconds: float) -> bytes:
+    """Read the body of a request within limits.
+
+    A body that is too large is read to its end, and discarded, if it has at most 64 MiB: a client that is still sending
+    reads no response.
+
+    Args:
+        pieces: The body.
+        length: Header `Content-Length`; empty if there is none.
+        max_bytes: Maximum size.
+        seconds: Maximum time until the body is complete.
+
+    Raises:
+        RefusedError: It is too large (413), or not complete in time (408).
+    """
+    refused = RefusedError(f"a request may have at most {max_bytes} bytes", status=413, code="request_too_large")
+    limit = max(max_bytes, _DISCARDED_BYTES)
+    if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+        raise refused
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in pieces:
+                size += len(piece)
+                if size > limit:
+                    break
+                if size <= max_bytes:
+                    parts.append(piece)
+                else:
+                    parts.clear()
+    except TimeoutError:
+        raise RefusedError(f"the request body was not complete after {seconds:g} s", status=408) from None
+    if size > max_bytes:
+        raise refused
+    return b"".join(parts)
+
+
+async def run_by_size(size: int, work: Callable[[], _T]) -> _T:
+    """Call `work` in a thread if its input is long, so that other requests are served meanwhile.
+
+    Args:
+        size: Number of characters or bytes of the input.
+        work: Takes up to 3 µs per character.
+    """
+    return await asyncio.to_thread(work) if size > _LONG else work()
+
+
+def read_body(written: bytes) -> Mapping[str, Any]:
+    """Parse the JSON object in the body of a request.
+
+    Raises:
+        RefusedError: If it is invalid, or contains a non-finite number or an unpaired surrogate, which cannot be
+            encoded.
+    """
+
+    try:
+        body = strict_json(written)
+        _refuse_depth(body)
+        if b"\\u" in written:
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise RefusedError("We could not parse the JSON body of your request.") from None
+    return require_object(body, "the body of a request")
+
+
+def _refuse_depth(body: Any) -> None:
+    level = [body]
+    for _ in range(_DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        if not inner:
+            return
+        level = [value for values in inner for value in values]
+    raise RefusedError(f"the body of a request: more than {_DEEPEST} objects and lists within one another")
+
+
+def strict_json(written: str | bytes) -> Any:
+    """Parse JSON whose numbers are all finite.
+
+    Raises:
+        ValueError: If it is invalid.
+        RecursionError: If it is nested too deeply.
+    """
+
+    def read(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise ValueError(f"{number} is not a JSON number")
+        return value
+
+    return json.loads(written, parse_constant=read, parse_float=read)
+
+
+def refuse_unknown(body: Mapping[str, Any], known: Collection[str], why: Mapping[str, str]) -> None:
+    """Check that every field is supported; null counts as absent.
+
+    Args:
+        body: Request.
+        known: Supported fields.
+        why: Reason for the rejection of some fields; others are reported as unknown.
+
+    Raises:
+        RefusedError: If one is not.
+    """
+    for name in sorted(set(body) - set(known)):
+        if body[name] is not None:
+            raise RefusedError(f"{name}: {why.get(name, 'not known here')}", param=name, code="unsupported_parameter")
+
+
+def parse_list(value: Any, name: str) -> list[Any]:
+    """Return a list; an empty one for null."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RefusedError(f"{name}: a list, got {truncate_value(value)}", param=name)
+    return value
+
+
+def require_object(value: Any, where: str) -> Mapping[str, Any]:
+    """Return an object."""
+    if not isinstance(value, Mapping):
+        raise RefusedError(f"{where}: an object, got {truncate_value(value)}", param=where)
+    return value
+
+
+def parse_text(value: Any, where: str) -> str:
+    """Return a string."""
+    if not isinstance(value, str):
+        raise RefusedError(f"{where}: a text, got {truncate_value(value)}", param=where)
+    return value
+
+
+def parse_bool(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """Return a boolean."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise RefusedError(f"{name}: true or false, got {truncate_value(value)}", param=name)
+    return default if value is None else value
+
+
+def check_unique_tools(tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Return the tools after a check that their names are unique."""
+    names: set[str] = set()
+    for number, spec in enumerate(tools):
+        if spec.name in names:
+            raise RefusedError(f'tools[{number}]: duplicate tool "{spec.name}"', param=f"tools[{number}]")
+        names.add(spec.name)
+    return tuple(tools)
+
+
+def build_tool(where: str, name: Any, description: Any, parameters: Any) -> ToolSpec:
+    """Create a tool; without a schema it has no parameters."""
+    if parameters is not None:
+        require_object(parameters, f"{where}: its schema")
+    text = "" if description is None else parse_text(description, f"{where}.description")
+    if name == "":
+        raise RefusedError(f"{where}.name: empty; a tool has a name", param=f"{where}.name")
+    return ToolSpec(parse_text(name, f"{where}.name"), text, parameters or {"type": "object", "properties": {}})
+
+
+def check_message_order(messages: Sequence[Message], places: Sequence[str]) -> tuple[Message, ...]:
+    """Check that messages are in an order to which a model can respond.
+
+    Args:
+        messages: Messages of a request.
+        places: Field of each message in the request.
+
+    Raises:
+        RefusedError: If there are none, the last is of the assistant, a result has no call before it, or a call no
+            result.
+    """
+    if not messages:
+        raise RefusedError("messages: at least one message is required", param="messages")
+    if messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        raise RefusedError(
+            "messages: the last one is of the assistant; prefilled answers are not supported", param=places[-1]
+        )
+    called: set[str | None] = set()
+    waiting: dict[str, str] = {}
+    for message, place in zip(messages, places, strict=True):
+        if message.role == "tool":
+            if message.tool_call_id not in called:
+                raise RefusedError(
+                    f"{place}: a result without a preceding call ({truncate_value(message.tool_call_id)})",
+                    param=place,
+                )
+            waiting.pop(str(message.tool_call_id), None)
+            continue
+        _refuse_waiting(waiting)
+        waiting = {call.id: place for call in message.tool_calls}
+        called |= set(waiting)
+    _refuse_waiting(waiting)
+    return tuple(messages)
+
+
+def _refuse_waiting(waiting: Mapping[str, str]) -> None:
+    for id, place in waiting.items():
+        raise RefusedError(f"{place}: the call {truncate_value(id)} has no result after it", param=place)
+
+
+def parse_stops(value: Any, name: str = "stop") -> tuple[str, ...]:
+    """Return the stop strings."""
+    stops = [value] if isinstance(value, str) else parse_list(value, name)
+    if len(stops) > _MOST_STOPS or not all(isinstance(stop, str) and 0 < len(stop) <= _LONGEST_STOP for stop in stops):
+        allowed = f"a text of 1 to {_LONGEST_STOP} characters, or up to {_MOST_STOPS} of them"
+        raise RefusedError(f"{name}: {allowed}", param=name)
+    return tuple(stops)
+
+
+def parse_int(body: Mapping[str, Any], *names: str, least: int = 1, most: int | None = None) -> int | None:
+    """Return the first of these fields that is present, an integer."""
+    for name in names:
+        value = body.get(name)
+        if value is not None:
+            fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            if not fits or (most is not None and value > most):
+                range = f"{least} or more" if most is None else f"from {least} to {most}"
+                raise RefusedError(f"{name}: {range}, got {truncate_value(value)}", param=name)
+            return int(value)
+    return None
+
+
+def parse_float(body: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    """Return a number within a range."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RefusedError(f"{name}: from {low:g} to {high:g}, got {truncate_value(value)}", param=name)
+    return float(value)
+
+
+def parse_finite(value: Any, where: str) -> float:
+    """Return a finite number.
+
+    Raises:
+        RefusedError: If it is not one, or an integer that is too large.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+        return float(value)
+    raise RefusedError(f"{where}: expected a number, got {truncate_value(value)}", param=where)
+
+
+def parse_temperature(body: Mapping[str, Any], high: float = 2) -> float:
+    """Return the temperature.
+
+    Values too small to divide by become 0, which takes the most likely token.
+    """
+    value = parse_float(body, "temperature", 1.0, 0, high)
+    return value if value >= 1e-4 else 0.0
+
+
+def parse_top_p(body: Mapping[str, Any]) -> float:
+    """Return top-p; 0 becomes the smallest value, which takes the most likely token."""
+    return max(parse_float(body, "top_p", 1.0, 0, 1), 1e-9)
+
+
+def parse_sampling_seed(value: Any) -> int | None:
+    """Return a seed, of any sign."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
+        raise RefusedError("seed: a whole number of 64 bits", param="seed")
+    return value % 2**63
+
+
+def parse_answer_count(body: Mapping[str, Any]) -> int:
+    """Return the number of answers."""
+    return parse_int(body, "n", most=_MOST_ANSWERS) or 1
+
+
+def parse_logit_bias(entries: Any) -> dict[int, float]:
+    """Return token id → number added to its logit; -100 becomes −inf."""
+    if not entries:
+        return {}
+    try:
+        biases = {
+            whole_number(token, "logit_bias"): parse_finite(value, "logit_bias") for token, value in entries.items()
+        }
+    except AttributeError:
+        raise RefusedError("logit_bias: an object of token ids and numbers", param="logit_bias") from None
+    if not all(abs(value) <= 100 for value in biases.values()):
+        raise RefusedError("logit_bias: from -100 to 100", param="logit_bias")
+    return {token: -math.inf if value <= -100 else value for token, value in biases.items()}
+
+
+def refuse_penalties(body: Mapping[str, Any]) -> None:
+    """Reject penalties, which depend on the tokens sampled before."""
+    for name in ("frequency_penalty", "presence_penalty"):
+        if parse_float(body, name, 0.0, -2, 2):
+            raise RefusedError(f"{name}: sampled tokens would have no log-probs to train on", param=name)
+
+
+def truncate_value(value: Any) -> str:
+    """Truncate a value for a message."""
+    try:
+        return str(value)[:40]
+    except ValueError:  # a number of thousands of digits
+        return "a number too long to write"

@@ -1,0 +1,497 @@
+"""Incremental tokenization of a conversation: sampled tokens are kept, never re-tokenized.
+
+    ids of turn t+1  =  ids of turn t  +  sampled ids  +  ids of the new messages as the template renders them
+
+The sampled ids are the record. The text that the template adds after them is found by rendering the conversation with
+placeholders for the model's turns, so any template works unchanged, whatever its call syntax. The placeholders also
+detect changes of the history. If one is missing (earlier thoughts are dropped), or the text between them differs from
+the context (the system message has moved), the template has rewritten the history. Then everything is rendered again in
+a new segment.
+
+Note:
+    encode(decode(ids)) often differs from ids. A tool result that contains `<|im_end|>` must not end the turn, so such
+    look-alikes of special tokens in untrusted text are broken up first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system, with_text
+from whetstone.chat.placeholders import choose_placeholder, is_rendered, list_placeholders, with_placeholders
+from whetstone.chat.prompt_cache import PromptCache
+from whetstone.chat.protocol import ToolCallFormat
+from whetstone.chat.rendering import Variable, template_renderer, to_text, tokenizer_name, uses_clock, write_as_text
+from whetstone.chat.template_probe import HistoryRewritten, Prober, TurnParts, in_parts, probe_template
+from whetstone.chat.thoughts import read_after_thought
+from whetstone.chat.turn_ends import Vocabulary, end_pattern, find_turn_ends
+from whetstone.errors import PolicyError
+from whetstone.tokens import TokenSequence
+
+Spoken = tuple[dict[str, Any] | TurnParts, ...]
+"""A conversation: untrusted messages as the template receives them, and turns of the model."""
+
+_HALF = re.compile("[\ud800-\udfff]")
+_PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
+_ANSWERS = re.compile(r"call_\d+_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Context of the model, and its new part."""
+
+    tokens: TokenSequence
+    """[T] tokens of the full context, from which the model continues."""
+    new: TokenSequence
+    """[T'] tokens after the last sampled one; all of `tokens` if `opens_segment`."""
+    opens_segment: bool
+    spoken: Spoken
+    """The same context as messages and turns of the model."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Available tools."""
+    rendered: tuple[str, ...] = ()
+    """Texts of the segment that the template wrote: up to the model's first turn in it, then between its turns."""
+    opened: int = 0
+    """Number of messages of `spoken` that are in the first of `rendered`."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """[T] ids of `tokens`."""
+        return self.tokens.ids
+
+
+class Chat:
+    """Conversion between messages and tokens, by one tokenizer's template and one tool-call format.
+
+    Args:
+        tokenizer: Tokenizer with a template.
+        format: Tool-call format.
+        variables: Additional template variables by name, such as `enable_thinking`.
+
+    Raises:
+        PolicyError: If the tokenizer has no template, or one that cannot be used: it fails, exceeds the limits of time
+            or memory, drops user messages, has no generation prompt, or never closes the model's turn; or if it never
+            reads one of the variables.
+    """
+
+    def __init__(self, tokenizer: Any, format: ToolCallFormat, variables: Mapping[str, Variable] | None = None) -> None:
+        self.tokenizer, self.format, self.variables = tokenizer, format, dict(variables or {})
+        self.rewritten = ""
+        """Why the template first required a new segment in the middle of an episode; empty if it never did."""
+        self._named = tokenizer_name(tokenizer)
+        self._show = template_renderer(tokenizer, self.variables)
+        self._prompts = PromptCache[Context](remembers=not uses_clock(tokenizer))
+        added = tokenizer.added_tokens_decoder
+        self._token_text = {i: str(token.content) for i, token in added.items()}
+        self.look_alikes = tuple(sorted({*self._token_text.values(), *format.markers}, key=len, reverse=True))
+        """Texts of special tokens and markers, the longest first; they are broken up in untrusted messages."""
+        # added tokens can also be ordinary words: those are text
+        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._look_alike = re.compile("|".join(map(re.escape, self.look_alikes)))
+        self._check()
+        self.dialect = probe_template(Prober(self._show), format, set(self._token_text.values()))
+        """Properties of the template."""
+        self.knows_system = self._accepts_system()
+        """Whether the template shows system messages."""
+        vocabulary = Vocabulary(self.encode, self._token_text, self._special_ids, tokenizer.eos_token_id)
+        ends = find_turn_ends(self._named, self.dialect, self._render, Prober(self._show), vocabulary)
+        self._ends = ends
+        self.stop_ids = ends.stop_ids
+        """A turn ends when the model samples one of these tokens."""
+        self._stops = tuple(dict.fromkeys(self._text_of(i) for i in sorted(self.stop_ids)))
+        self._text_end = end_pattern(ends.text_end)
+
+    @property
+    def frame_signs(self) -> tuple[str, ...]:
+        """Tags that the template writes around text and thoughts of a turn, which are no part of either."""
+        signs = (self.dialect.said_sign, self._ends.text_end, *self.dialect.thought_signs)
+        return tuple(dict.fromkeys(sign.strip() for sign in signs if sign.strip()))
+
+    def __reduce__(self) -> tuple[type[Chat], tuple[Any, ToolCallFormat, dict[str, Variable]]]:
+        """Pickle the arguments: another process compiles the template itself."""
+        return Chat, (self.tokenizer, self.format, self.variables)
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
+        """Return the initial context of an episode: tools, initial messages and the generation prompt."""
+        begins, offered = tuple(messages), tuple(tools)
+        return self._prompts.get_or_create(begins, offered, lambda: self._opened(begins, offered))
+
+    def _opened(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Context:
+        declared = tuple(self._declared(tools))
+        spoken = self._to_whom_it_knows(self._foreign(messages, None, declared))
+        if not self.dialect.shows_tools:
+            spoken = self._with_tools(spoken, self.format.describe(declared))
+        return self._afresh(spoken, declared)
+
+    def extend(
+        self, context: Context, sampled: Sequence[int], messages: Sequence[Message], *, max_calls: int | None = None
+    ) -> Context:
+        """Return the context after the sampled tokens and the messages that follow them; `max_calls`: see `read`."""
+        speech = self._speech(self._text(sampled), context, max_calls)
+        after = (*context.spoken, speech, *self._foreign(messages, speech, context.tools))
+        ended = sampled[-1] if sampled and sampled[-1] in self.stop_ids else None
+        try:
+            written = self._continued(context, after, ended)
+        except HistoryRewritten as why:
+            self.rewritten = self.rewritten or str(why)
+            return self._afresh(after, context.tools)
+        new, segments = TokenSequence(self.encode(written)), (*context.rendered, written)
+        tokens = context.tokens + TokenSequence(sampled) + new
+        return replace(context, tokens=tokens, new=new, opens_segment=False, spoken=after, rendered=segments)
+
+    def read(
+        self, sampled: Sequence[int], tools: Sequence[ToolSpec], *, turn: int, max_calls: int | None = None
+    ) -> Message:
+        """Parse the sampled tokens of a turn; call ids are unique within the episode.
+
+        Calls after the first `max_calls` are left out. With 0, text that looks like a call is text.
+        """
+        thought, _, message = self._taken_apart(self._text(sampled), tools, max_calls)
+        calls = tuple(replace(call, id=f"call_{turn}_{i}") for i, call in enumerate(message.tool_calls))
+        text = thought + message.text
+        return replace(message, content=(Text(text),) if text else (), tool_calls=calls)
+
+    def write(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Return the tokens that a model would have sampled for a message, end of turn included."""
+        text, end = self.write_turn(message, tools)
+        return (*self.encode(text), end)
+
+    def write_turn(self, message: Message, tools: Sequence[ToolSpec]) -> tuple[str, int]:
+        """Return a message as the text of a turn, and the token that ends the turn and is not part of that text."""
+        text = self._written(message, tools)
+        end = self._ends.call if message.tool_calls else self._ends.answer
+        sign = self._text_of(end)  # a marker of the format can be the end of the turn
+        return (text.removesuffix(sign) if sign in self.format.markers else text), end
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokenize a text without special tokens; an unpaired surrogate, which no tokenizer reads, becomes `�`."""
+        return tuple(self.tokenizer.encode(_HALF.sub("\ufffd", text), add_special_tokens=False))
+
+    def _check(self) -> None:
+        """Check that the template renders a conversation.
+
+        Raises:
+            PolicyError: If it fails, or omits a necessary part.
+        """
+        prober = Prober(self._show)
+
+        def show(messages: Sequence[Mapping[str, Any]], is_prompted: bool) -> str:
+            return self._show(in_parts(messages) if prober.parts else messages, prober.no_tools, is_prompted)
+
+        question = ({"role": "user", "content": _PROBE},)
+        answered = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
+        opened, unopened, rendered = show(question, True), show(question, False), show(answered, False)
+        if _PROBE not in opened:
+            raise PolicyError(f"{self._named}: its chat template does not render user messages")
+        before, _, _ = rendered.partition(_PROBE)
+        header = before.removeprefix(show(answered[:1], True))
+        if opened == unopened and header != before and header.strip():
+            raise PolicyError(
+                f"{self._named}: its chat template has no generation prompt (add_generation_prompt changes nothing): "
+                f"the model would answer without {header.strip()!r} before its answer"
+            )
+
+    def _afresh(self, spoken: Spoken, tools: tuple[ToolSpec, ...]) -> Context:
+        """Render the full context; look-alikes of special tokens in the model's turns are broken up."""
+        cleared = tuple(self._cleared(m, tools) if isinstance(m, TurnParts) else m for m in spoken)
+        written = self._render(cleared, tools, True)
+        tokens = TokenSequence(self.encode(written))
+        return Context(tokens, tokens, True, spoken, tools, (written,), len(spoken))
+
+    def _continued(self, context: Context, after: Spoken, ended: int | None) -> str:
+        """Return the text that the template writes after the last turn of the model.
+
+        Raises:
+            Rewritten: If the template changes the context.
+        """
+        mark = choose_placeholder([m.text if isinstance(m, TurnParts) else m for m in after])
+        turns = [m for m in after[context.opened :] if isinstance(m, TurnParts)]
+        by_turn = {id(turn): with_placeholders(turn, f"{mark}{number}x") for number, turn in enumerate(turns)}
+        old = tuple(self._cleared(m, context.tools) if isinstance(m, TurnParts) else m for m in after[: context.opened])
+        rendered = self._render((*old, *(by_turn.get(id(m), m) for m in after[context.opened :])), context.tools, True)
+        if not rendered.startswith(context.rendered[0]):
+            raise HistoryRewritten("it renders the initial messages differently")
+        place, closing_thought = len(context.rendered[0]), self.dialect.thought_signs[1]
+        for number, turn in enumerate(turns):
+            spots = {rendered.find(text, place): len(text) for text in list_placeholders(by_turn[id(turn)])}
+            begins = min(spots)
+            if begins < 0:
+                raise HistoryRewritten("it drops the text or thought of an earlier turn")
+            ends = max(at + length for at, length in spots.items())
+            if (closing_thought in turn.text) != (closing_thought in rendered[place:ends]):
+                raise HistoryRewritten("it adds or removes the end of a thought")
+            place = ends
+            if number < len(turns) - 1:
+                begins = rendered.find(context.rendered[number + 1], place)
+                if begins < 0:
+                    raise HistoryRewritten("it renders the text between two turns differently")
+                place = begins + len(context.rendered[number + 1])
+        after_turn = rendered[place:]
+        stop = min((at for text in self._stops if (at := after_turn.find(text)) >= 0), default=-1)
+        answers = after[next(i for i in range(len(after), 0, -1) if isinstance(after[i - 1], TurnParts)) :]
+        if stop < 0 or not all(
+            is_rendered(str(m["content"]), after_turn[stop:]) for m in answers if isinstance(m, dict)
+        ):
+            raise HistoryRewritten("it renders a result in another place")
+        if ended is None:
+            return after_turn[stop:]
+        end_text = self._text_of(ended)
+        if not after_turn.startswith(end_text, stop):
+            raise HistoryRewritten("it ends a turn differently than the model did")
+        return after_turn[stop + len(end_text) :]
+
+    def _text(self, sampled: Sequence[int]) -> str:
+        """Decode the model's tokens, without the one that ended the turn."""
+        ended = bool(sampled) and sampled[-1] in self.stop_ids and self._text_of(sampled[-1]) not in self.format.markers
+        return str(self.tokenizer.decode(sampled[:-1] if ended else sampled, skip_special_tokens=False))
+
+    def _text_of(self, token: int) -> str:
+        return self._token_text.get(token) or str(self.tokenizer.decode([token], skip_special_tokens=False))
+
+    def _taken_apart(self, text: str, tools: Sequence[ToolSpec], limit: int | None = None) -> tuple[str, str, Message]:
+        """Return (the thought with its tags, the thought, the message with text and calls)."""
+        opening, closing = self.dialect.thought_signs
+        if self._ends.thought_end_separates_calls and not text.lstrip().startswith(opening.lstrip()):
+            closing = ""  # the tag that ends a thought also separates calls, and this turn has no thought
+
+        def read_rest(rest: str) -> Message:
+            return self.format.read(rest, tools)
+
+        raw, message = read_after_thought(text, closing, read_rest, opening=opening)
+        signed = raw
+        if signed.lstrip().startswith(closing) and signed.count(closing) > 1:
+            signed = signed.lstrip().removeprefix(closing)  # an empty thought before it
+        before, sign, after = signed.partition(opening)
+        if sign and before.strip() in self._token_text.values():
+            signed = sign + after  # a token of the template before the thought
+        if signed and self.dialect.said_sign.strip():
+            signed = signed.lstrip().removeprefix(self.dialect.said_sign.strip()).lstrip()
+        if limit == 0 and (message.tool_calls or message.malformed):
+            sign = next((stop for stop in self._stops if text.endswith(stop)), "")
+            message = Message("assistant", (Text(text[len(raw) :].removesuffix(sign)),))
+        message = replace(message, tool_calls=message.tool_calls[:limit])
+        thought = signed.removesuffix(closing).strip().removeprefix(closing).strip().removeprefix(opening).strip()
+        message = with_text(message, self._without_frame(message.text))
+        if signed and opening != "<think>":  # readers of messages expect one notation of thoughts
+            signed = f"<think>\n{thought}\n</think>\n\n"
+        return signed, thought, message
+
+    def _without_frame(self, text: str) -> str:
+        """Remove the frame that the template writes around the text of a turn."""
+        opening = self.dialect.said_sign.strip()
+        if opening and text.lstrip().startswith(opening):
+            text = text.lstrip().removeprefix(opening)
+        end = self._text_end.search(text) if self._ends.text_end else None
+        return text if end is None else text[: end.start()]
+
+    def _speech(self, text: str, context: Context, max_calls: int | None = None) -> TurnParts:
+        """Parse a turn into the parts that the template receives."""
+        _, thought, message = self._taken_apart(text, context.tools, max_calls)
+        closing = self.dialect.thought_signs[1]
+        content = message.text.strip() if closing in text else message.text
+        before = sum(len(m.calls) for m in context.spoken if isinstance(m, TurnParts))
+        if message.malformed or not self.dialect.writes_calls:
+            return TurnParts(text, thought, text.rpartition(closing)[2].strip() if closing in text else text)
+        calls = tuple(
+            replace(call, id=self.dialect.id_of(call, before + index)) for index, call in enumerate(message.tool_calls)
+        )
+        if closing not in text and self._begins_thought(context.rendered[-1]):
+            return TurnParts(text, content.strip(), "", calls)  # truncated within its thought, or a call within it
+        return TurnParts(text, thought, content, calls)
+
+    def _cleared(self, speech: TurnParts, tools: Sequence[ToolSpec]) -> TurnParts:
+        """Break up all look-alikes of special tokens, except those that are part of a call."""
+        thought, content = self._break_special(speech.thought), self._break_special(speech.content)
+        if not self.dialect.writes_calls:
+            message = self.format.read(speech.content, tools)
+            if message.tool_calls and not message.malformed:
+                parts = (Text(self._break_special(message.text)),) if message.text else ()
+                calls = tuple(map(self._cleared_call, message.tool_calls))
+                with suppress(ValueError):  # a call the format cannot write once it is cleared stays text
+                    content = self.format.write(replace(message, content=parts, tool_calls=calls), tools)
+        return replace(speech, thought=thought, content=content, calls=tuple(map(self._cleared_call, speech.calls)))
+
+    def _cleared_call(self, call: ToolCall) -> ToolCall:
+        try:
+            arguments = json.dumps(self._safe_in(json.loads(call.arguments)))
+        except (ValueError, RecursionError):
+            arguments = self._break_special(call.arguments)
+        return replace(call, name=self._break_special(call.name), arguments=arguments)
+
+    def _written(self, message: Message, tools: Sequence[ToolSpec]) -> str:
+        """Write a message as the template does if the format reads that back; else as the format does."""
+        signed, closed, content = message.text.rpartition("</think>")
+        thought, content = signed.strip().removeprefix("<think>").strip(), content.strip() if closed else content
+        question: dict[str, Any] = {"role": "user", "content": "x"}
+        opened = self._render((question,), tools, True)
+        if self.dialect.shows_tools or self.dialect.writes_calls:
+            unnamed = [replace(call, id="") for call in message.tool_calls]
+            calls = tuple(replace(call, id=self.dialect.id_of(call, index)) for index, call in enumerate(unnamed))
+            following: dict[str, Any] = question
+            if calls:
+                following = {"role": "tool", "tool_call_id": calls[-1].id, "name": calls[-1].name, "content": "x"}
+            # as it is in the history; the template may add text to the last turn only
+            for next_messages in ((following,), ()):
+                text = self._turn(opened, (question, TurnParts("", thought, content, calls), *next_messages), tools)
+                _, back, read = self._taken_apart(text, tools)
+                same = _same_calls(read.tool_calls, message.tool_calls) and not read.malformed
+                if text and same and (back, read.text.strip()) == (thought, content.strip()):
+                    return text
+        opening = self.dialect.thought_signs[0]
+        written = self.format.write(replace(message, content=(Text(content),) if content else ()), tools)
+        if not message.tool_calls:
+            written = self.dialect.said_sign + written + self._ends.text_end
+        begun = self._begins_thought(opened)
+        before, behind_it = self.dialect.thought_frame
+        if not closed:
+            return f"{behind_it}{written}" if begun else written
+        if (begun, opening) == (False, "<think>"):
+            return f"{signed}{closed}\n\n{written}" if content != message.text else written
+        return f"{'' if begun else before}{thought}{behind_it}{written}"
+
+    def _turn(self, opened: str, spoken: Spoken, tools: Sequence[ToolSpec]) -> str:
+        """Return the text of the model's turn in the template up to its end; empty if it cannot be separated."""
+        try:
+            rendered = self._render(spoken, tools, False)
+        except PolicyError:
+            return ""
+        if not rendered.startswith(opened):
+            return ""
+        text = rendered[len(opened) :]
+        stops = [(at, sign) for sign in self._stops if (at := text.find(sign)) >= 0]
+        if not stops:  # some templates end the last turn of all without a token
+            return "" if spoken[2:] else text.rstrip()
+        at, sign = min(stops)
+        return text[: at + len(sign)] if sign in self.format.markers else text[:at]
+
+    def _begins_thought(self, prompt: str) -> bool:
+        """Return whether the generation prompt starts a thought."""
+        opening = self.dialect.thought_signs[0]
+        return bool(opening) and prompt.rstrip().endswith(opening)
+
+    def _to_whom_it_knows(self, spoken: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        """Merge the system message into the user's if the template does not support system messages."""
+        if self.knows_system or len(spoken) < 2 or [m["role"] for m in spoken[:2]] != ["system", "user"]:
+            return spoken
+        return ({**spoken[1], "content": f"{spoken[0]['content']}\n\n{spoken[1]['content']}"}, *spoken[2:])
+
+    def _render(self, spoken: Spoken, tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
+        """Render the conversation.
+
+        Raises:
+            PolicyError: If the template fails, or rejects the conversation.
+        """
+        messages = [self.dialect.convert_turn(m) if isinstance(m, TurnParts) else m for m in spoken]
+        passed_tools: Any = (
+            [tool.to_openai() for tool in tools] if self.dialect.shows_tools and tools else self.dialect.no_tools
+        )
+        return self._show(in_parts(messages) if self.dialect.parts else messages, passed_tools, generation_prompt)
+
+    def _foreign(
+        self, messages: Sequence[Message], speech: TurnParts | None, tools: Sequence[ToolSpec]
+    ) -> tuple[dict[str, Any], ...]:
+        """Convert untrusted messages for the template, with look-alikes of special tokens broken up.
+
+        Args:
+            messages: Untrusted messages.
+            speech: Turn of the model before them; None if they are the first.
+            tools: Available tools.
+        """
+        safe = [replace(message, content=(Text(self._safe(to_text(message))),)) for message in messages]
+        if not self.dialect.writes_calls:  # earlier calls are text of the model
+            safe = [
+                replace(m, content=(Text(write_as_text(self.format, m, tools)),)) if m.tool_calls else m for m in safe
+            ]
+        if not self.dialect.shows_answers:
+            return tuple({"role": m.role, "content": m.text} for m in self.format.results(safe))
+        converted: list[dict[str, Any]] = []
+        called = list(speech.calls) if speech is not None else []
+        for number, message in enumerate(safe):
+            if message.role == "assistant":
+                parts = TurnParts("", "", message.text, message.tool_calls)
+                called = [replace(c, id=self.dialect.id_of(c, i)) for i, c in enumerate(message.tool_calls)]
+                converted.append(self.dialect.convert_turn(replace(parts, calls=tuple(called))))
+                continue
+            if message.role != "tool":
+                converted.append({"role": message.role, "content": message.text})
+                continue
+            match = _ANSWERS.fullmatch(message.tool_call_id or "")
+            index = int(match[1]) if match is not None else number
+            if index < len(called):
+                call = called[index]
+                converted.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": message.text})
+            elif not self.dialect.writes_calls:
+                converted.append({"role": "tool", "content": message.text})
+            elif converted:  # a result without a call: a malformed call is no call for the template either
+                converted[-1] = {**converted[-1], "content": f"{converted[-1]['content']}\n{message.text}"}
+            else:
+                converted.append({"role": "user", "content": message.text})
+        return tuple(converted)
+
+    def _declared(self, tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+        """Break up look-alikes in tools: their names, texts and schemas are untrusted, as messages are."""
+        if not self._breaks("\n".join(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools)):
+            return tools
+        return [
+            ToolSpec(self._safe(tool.name), self._safe(tool.description), self._safe_in(tool.parameters))
+            for tool in tools
+        ]
+
+    def _safe_in(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._safe(value)
+        if isinstance(value, Mapping):
+            return {self._safe(str(key)): self._safe_in(inner) for key, inner in value.items()}
+        return [self._safe_in(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def _breaks(self, text: str) -> bool:
+        """Return whether a text contains look-alikes of special tokens, or is tokenized into one."""
+        return bool(self._look_alike.search(text)) or not self._special_ids.isdisjoint(self.encode(text))
+
+    def _safe(self, text: str) -> str:
+        """Break up all look-alikes of special tokens in a text, for any normalization of the tokenizer.
+
+        Raises:
+            PolicyError: If the tokenizer reads a special token in every variant.
+        """
+        # some tokenizers normalize letters: full-width characters, or they drop a zero-width space
+        folded = unicodedata.normalize("NFKC", text)
+        spaced = self._look_alike.sub(lambda match: " ".join(match.group()), folded)
+        for candidate in (self._break_special(text), self._break_special(folded), spaced):
+            if self._special_ids.isdisjoint(self.encode(candidate)):
+                return candidate
+        raise PolicyError("untrusted text contains special tokens of the tokenizer")
+
+    def _break_special(self, text: str) -> str:
+        """Insert a zero-width space after the first character of look-alikes: visually equal, tokenized differently."""
+        return self._look_alike.sub(lambda match: match.group()[0] + "\u200b" + match.group()[1:], text)
+
+    def _with_tools(self, spoken: tuple[dict[str, Any], ...], description: str) -> tuple[dict[str, Any], ...]:
+        if not description:
+            return spoken
+        if spoken and spoken[0]["role"] == "system":
+            return ({**spoken[0], "content": f"{spoken[0]['content']}\n\n{description}"}, *spoken[1:])
+        if self.knows_system:
+            return ({"role": "system", "content": system(description).text}, *spoken)
+        return ({**spoken[0], "content": f"{description}\n\n{spoken[0]['content']}"}, *spoken[1:])
+
+    def _accepts_system(self) -> bool:
+        """Return whether the template renders system messages; some templates (Gemma) reject or drop them."""
+        try:
+            rendered = self._render(({"role": "system", "content": _PROBE}, {"role": "user", "content": "x"}), (), True)
+        except PolicyError:  # the only possible cause is a rejected system message
+            return False
+        return _PROBE in rendered
+
+
+def _same_calls(read: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> bool:
+    try:
+        return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in wanted]
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,1 @@
+"""Traces: conversations in the exports of observability tools, as training data, and episodes as spans."""

@@ -1,0 +1,266 @@
+"""Import of conversations from trace files as training data, with a report of which can be trained and why not.
+
+Every record of a file is counted once: as a trained conversation, as a conversation that is refused for a reason, as
+part of a longer call, or as a record of another kind. Files are read twice if their records are model calls: once for
+the digests of messages, once for the conversations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whetstone.chat import ToolSpec
+from whetstone.data.conversations import Conversation, read_conversation
+from whetstone.data.row_readers import Row
+from whetstone.data.sensitive import collect_texts, count_sensitive, mask_sensitive, redact_sensitive, redact_texts
+from whetstone.data.traces.call_index import CallIndex, chain_digests
+from whetstone.data.traces.check_conversation import check_messages
+from whetstone.data.traces.message_shapes import MessageShapes, read_tools
+from whetstone.data.traces.records import ImportProblem, Record, RefusalReason, TraceError
+from whetstone.data.traces.text_calls import has_text_calls, read_text_calls
+from whetstone.data.traces.trace_formats import TraceFormat
+from whetstone.errors import DataError
+
+MAX_PLACES = 5
+"""Maximum number of places that the report lists per reason."""
+_PERSONAL = ("e-mail address", "phone number")
+_EMPTY_ANSWER = "empty answer"
+
+
+@dataclass(slots=True)
+class ImportOptions:
+    """Settings of an import."""
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """Declarations of tools for records without; None: such records have no tools."""
+    secrets: str = "refuse"
+    """`refuse` excludes conversations with secrets, `redact` replaces secrets and personal data, `keep` keeps them."""
+    check: Callable[[Conversation], ImportProblem | None] | None = None
+    """Check of a conversation under the model and chat template of a recipe."""
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """Number of records by outcome, with the first places of each reason."""
+
+    records: int = 0
+    merged: int = 0
+    """Number of model calls whose messages are part of a longer call."""
+    other: Counter[str] = field(default_factory=Counter)
+    """Kind of records without a conversation → number."""
+    trainable: int = 0
+    refused: Counter[RefusalReason] = field(default_factory=Counter)
+    places: dict[RefusalReason, list[str]] = field(default_factory=dict)
+    """Reason → first places, each with its detail."""
+    sensitive: Counter[str] = field(default_factory=Counter)
+    """Number of secrets and personal data by kind, in the conversations that are searched."""
+    unread: Counter[str] = field(default_factory=Counter)
+    """Column or key that nothing reads → number of conversations."""
+    text_calls: int = 0
+    """Number of conversations whose calls are read from text."""
+    repeated_turns: int = 0
+    """Number of turns that are context only, because an earlier conversation of the same trace trains them."""
+
+    @property
+    def num_conversations(self) -> int:
+        """Return the number of conversations, trainable or not."""
+        return self.trainable + self.refused.total()
+
+    def count_refusal(self, where: str, problem: ImportProblem) -> None:
+        """Count a conversation that cannot be trained."""
+        self.refused[problem.reason] += 1
+        places = self.places.setdefault(problem.reason, [])
+        if len(places) < MAX_PLACES:
+            places.append(mask_sensitive(f"{where}  {problem.detail}".rstrip()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        names = ("records", "merged", "trainable", "text_calls", "repeated_turns")
+        refused = {
+            str(reason): {"count": count, "first": self.places[reason]} for reason, count in self.refused.most_common()
+        }
+        counts = {name: dict(getattr(self, name)) for name in ("other", "sensitive", "unread")}
+        return {name: getattr(self, name) for name in names} | {"refused": refused} | counts
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Outcome of one conversation."""
+
+    where: str
+    problem: ImportProblem | None = None
+    line: bytes | None = None
+    """Row of the data file as JSON; None if the conversation cannot be trained."""
+
+
+class ConversationImporter:
+    """Imports the conversations of trace files.
+
+    Args:
+        options: Settings of the import.
+    """
+
+    def __init__(self, options: ImportOptions) -> None:
+        self.report = ImportReport()
+        self._options = options
+        self._seen: dict[bytes, str] = {}
+
+    def read(self, files: Sequence[tuple[Path, TraceFormat]]) -> Iterator[Imported]:
+        """Yield the outcome of each conversation, in the order of the files.
+
+        Args:
+            files: Files with their formats. Calls of one conversation can be in different files.
+
+        Raises:
+            DataError: A file cannot be read at all.
+        """
+        index = CallIndex()
+        number = 0
+        for path, trace_format in files:
+            if trace_format.has_calls:
+                for record in trace_format.read(path):
+                    if not record.other:
+                        index.add(number, record)
+                    number += 1
+        chosen = index.select_records()
+        number = 0
+        trained: dict[str, set[bytes]] = {}
+        for path, trace_format in files:
+            for record in trace_format.read(path):
+                self.report.records += 1
+                number += trace_format.has_calls
+                if record.other:
+                    self.report.other[record.other] += 1
+                elif trace_format.has_calls and index.is_replaced(number - 1):
+                    self.report.other["summary of a trace"] += 1
+                elif trace_format.has_calls and number - 1 not in chosen:
+                    self.report.merged += 1
+                else:
+                    messages = index.restore_thoughts(record.messages) if trace_format.has_calls else record.messages
+                    if trace_format.has_calls and record.group and not record.problem:
+                        messages = self._exclude_repeated(messages, trained.setdefault(record.group, set()))
+                    yield self._import_record(record, messages)
+
+    def _exclude_repeated(self, messages: Sequence[Mapping[str, Any]], trained: set[bytes]) -> list[dict[str, Any]]:
+        """Return messages in which turns that an earlier conversation of the trace trains are context."""
+        digests = list(chain_digests(messages))
+        marked = [
+            {**message, "weight": 0} if message["role"] == "assistant" and digest in trained else dict(message)
+            for message, digest in zip(messages, digests, strict=True)
+        ]
+        self.report.repeated_turns += sum(message.get("weight") == 0 for message in marked)
+        trained.update(digests)
+        return marked
+
+    def _import_record(self, record: Record, messages: Sequence[Mapping[str, Any]]) -> Imported:
+        self.report.unread.update(list(record.unread))
+        try:
+            line = self._convert(record, messages)
+        except TraceError as error:
+            self.report.count_refusal(record.where, error.problem)
+            return Imported(record.where, error.problem)
+        self.report.trainable += 1
+        return Imported(record.where, line=line)
+
+    def _convert(self, record: Record, messages: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the row of a conversation as JSON.
+
+        Raises:
+            TraceError: The conversation cannot be trained.
+        """
+        tools, problem = record.tools, record.problem
+        if problem is None and has_text_calls(messages):
+            shapes = MessageShapes()
+            messages = read_text_calls(messages, shapes)
+            tools, problem = tools or read_tools(shapes.tools), shapes.problem
+            self.report.text_calls += problem is None
+        declared = tools if tools is not None else self._options.tools
+        problem = problem or check_messages(messages, declared or ())
+        if problem is not None:
+            raise TraceError(problem.reason, problem.detail)
+        columns = {"messages": messages, **({"tools": declared} if declared else {}), **(record.marks or {})}
+        self._check_sensitive(columns)
+        try:
+            conversation = read_conversation(Row(record.where, columns))
+        except DataError as error:
+            raise TraceError(RefusalReason.INVALID, str(error).removeprefix(f"{record.where}  ")) from None
+        if not conversation.learned(lambda *_: True):
+            raise TraceError(RefusalReason.NOT_TRAINED, ", ".join(conversation.count_exclusions(lambda *_: True)))
+        self._check_duplicate(record.where, conversation, messages)
+        if self._options.check is not None and (problem := self._options.check(conversation)) is not None:
+            raise TraceError(problem.reason, problem.detail)
+        row = conversation_row(conversation)
+        if self._options.secrets == "redact":
+            row = redact_texts(row, redact_sensitive)
+        try:
+            return json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise TraceError(RefusalReason.INVALID, "not valid Unicode: it contains half of a surrogate pair") from None
+
+    def _check_sensitive(self, columns: Mapping[str, Any]) -> None:
+        sensitive = count_sensitive(list(collect_texts(columns)))
+        self.report.sensitive += sensitive
+        secrets = [kind for kind in sensitive if kind not in _PERSONAL]
+        if secrets and self._options.secrets == "refuse":
+            raise TraceError(RefusalReason.SECRET, ", ".join(secrets))
+
+    def _check_duplicate(self, where: str, conversation: Conversation, messages: Sequence[Mapping[str, Any]]) -> None:
+        *_, digest = chain_digests([*messages, {"role": "tools", "content": repr(conversation.tools)}])
+        before = self._seen.setdefault(digest, where)
+        if before != where:
+            raise TraceError(RefusalReason.DUPLICATE, f"of {before}")
+
+
+def conversation_row(conversation: Conversation) -> dict[str, Any]:
+    """Return a conversation as a row in the OpenAI format; turns that are not trained have the weight 0."""
+    messages = []
+    for message, exclusion in zip(conversation.messages, conversation.exclusions, strict=True):
+        is_excluded = exclusion not in ("", _EMPTY_ANSWER)
+        messages.append({**message.to_openai(), **({"weight": 0} if is_excluded else {})})
+    tools = [spec.to_openai() for spec in conversation.tools]
+    return {"messages": messages, **({"tools": tools} if tools else {})}
+
+
+def describe_report(report: ImportReport) -> list[str]:
+    """Return the lines of a report without the reasons."""
+    lines = [
+        f"{report.num_conversations} conversations: {report.trainable} can be trained, {report.refused.total()} cannot"
+    ]
+    if report.merged or report.other:
+        kinds = [f"{report.merged} calls that a longer call repeats"] if report.merged else []
+        kinds += [f"{count} × {kind}" for kind, count in report.other.most_common()]
+        lines.append(f"{report.records} records; without a conversation: {', '.join(kinds)}")
+    if report.text_calls:
+        lines.append(
+            f"calls are read from the text of {report.text_calls} conversations, and tool instructions are removed"
+        )
+    if report.repeated_turns:
+        lines.append(
+            f"{report.repeated_turns} turns are context, because another conversation of their trace trains them"
+        )
+    sensitive = ", ".join(f"{count} {kind}" for kind, count in sorted(report.sensitive.items()))
+    lines.append(f"secrets and personal data: {sensitive or '0'}")
+    if report.unread:
+        unread = ", ".join(f"{name} ({count})" for name, count in report.unread.most_common(10))
+        lines.append(f"keys without effect: {unread}")
+    return lines
+
+
+def load_tools(path: Path) -> list[dict[str, Any]]:
+    """Return the declarations of tools in a JSON file.
+
+    Raises:
+        DataError: The file cannot be read, or has no declarations.
+    """
+    try:
+        tools = read_tools(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, TraceError) as error:
+        raise DataError(f"{path}: {error}") from None
+    if tools is None or not all(ToolSpec.from_openai(tool).parameters for tool in tools):
+        raise DataError(f"{path}: a JSON list of declarations of tools is expected")
+    return tools

@@ -1,0 +1,165 @@
+"""Chores in a folder: move, rename, count, edit and tidy up, with a shell. The final state of the folder is judged.
+
+Note:
+    A chore is done if the required files changed *and nothing else did*. Other entries can be empty, hidden, binary,
+    links, or nested too deep to be listed; a folder that cannot be listed counts as wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from random import Random
+from typing import Any
+
+from whetstone.environments.built_in.graded_workspace import WorkspaceVerdict
+from whetstone.environments.built_in.scripted_tasks import Scripted, script_call, script_text
+from whetstone.sandbox import Ending
+from whetstone.trajectory import Task
+
+_WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "lotus")
+
+
+class FolderCheck(WorkspaceVerdict):
+    """Compares the folder of `shell`, `python` or `files` with the task's `expected` at the end; has no tools.
+
+    List it after the tool whose folder it reads.
+    """
+
+    async def verdict(self) -> Mapping[str, Any]:
+        """Return whether the folder has exactly the expected files.
+
+        Other files, links or folders are failures. A line break at the end of a file is optional.
+        """
+        session, task = self.session_and_task
+        expected: Mapping[str, str] = task.private["expected"]
+        listing = await session.folder("listing", path=".")
+        entries = _read(listing.value) if listing.ending is Ending.OK else None
+        if entries is None:
+            return {"success": False, "score": 0.0, "right_files": 0, "strange_files": 0}
+        right = 0
+        for path, text in expected.items():
+            if entries.get(path) == "file":
+                outcome = await session.read(path)
+                content = (outcome.data or b"").decode(errors="replace")
+                right += outcome.ending is Ending.OK and content.removesuffix("\n") == text.removesuffix("\n")
+        allowed = dict.fromkeys(expected, "file") | {
+            str(folder): "folder" for path in expected for folder in PurePosixPath(path).parents[:-1]
+        }
+        strange = [path for path, kind in entries.items() if allowed.get(path) != kind]
+        done = right == len(expected) and not strange
+        return {"success": done, "score": float(done), "right_files": right, "strange_files": len(strange)}
+
+
+def _read(listing: str | None) -> dict[str, str] | None:
+    """Parse the listing of the guest; None if it is invalid or was cut."""
+    try:
+        read = json.loads(listing or "")
+    except ValueError:
+        return None
+    return read if isinstance(read, dict) else None
+
+
+class ChoresTasks(Scripted):
+    """Level 1: one file; level 2: all files of a kind; level 3: two chores in a row.
+
+    Args:
+        seed: See `Generated`.
+        levels: See `Generated`.
+    """
+
+    name = "chores"
+
+    def make(self, draw: Random, level: int) -> Task:
+        """Generate a task; see `Generated`."""
+        names = draw.sample(_WORDS, 6)
+        files = {
+            f"{name}.{draw.choice(('txt', 'log', 'md'))}": "".join(
+                f"{draw.choice(_WORDS)} {draw.randint(1, 99)}\n" for _ in range(draw.randint(1, 5))
+            )
+            for name in names
+        }
+        files.setdefault("notes.txt", "remember the milk\n")
+        files.setdefault("old.log", "started\nstopped\n")
+        kinds = (_ONE, _ALL, _ONE + _ALL)[level - 1]
+        expected = dict(files)
+        sentences: list[str] = []
+        commands: list[str] = []
+        while len(sentences) < (2 if level == 3 else 1):
+            after = dict(expected)
+            sentence, command = draw.choice(kinds)(draw, after)
+            if after == expected:
+                continue  # an agent that does nothing would succeed
+            expected = after
+            sentences.append(sentence)
+            commands.append(command)
+        private = {
+            "files": files,
+            "expected": expected,
+            "script": [*(script_call("shell", command=command) for command in commands), script_text("done")],
+        }
+        return Task(
+            "", " Then ".join(sentences), private, {"kind": f"{len(sentences)} chore{'s' * (len(sentences) > 1)}"}
+        )
+
+
+def _top_level_files(files: Mapping[str, str]) -> list[str]:
+    """Return the files that are in no folder."""
+    return sorted(path for path in files if "/" not in path)
+
+
+def _rename(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    old = draw.choice(_top_level_files(files))
+    new = f"{draw.choice(_WORDS)}-{draw.randint(10, 99)}.txt"
+    files[new] = files.pop(old)
+    return f"Rename {old} to {new}.", f"mv {old} {new}"
+
+
+def _copy(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path = draw.choice(_top_level_files(files))
+    files[f"backup/{path}"] = files[path]
+    return f"Copy {path} into a new folder backup.", f"mkdir -p backup && cp {path} backup/"
+
+
+def _append(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path, word = draw.choice(_top_level_files(files)), draw.choice(_WORDS)
+    files[path] += f"{word}\n"
+    return f"Append a line {word} to {path}.", f"echo {word} >> {path}"
+
+
+def _sort(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    path = draw.choice(_top_level_files(files))
+    files[path] = "".join(sorted(files[path].splitlines(keepends=True)))
+    return f"Sort the lines of {path} by their bytes.", f"LC_ALL=C sort -o {path} {path}"
+
+
+def _gather(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    kind = draw.choice(("txt", "log"))
+    for path in [path for path in _top_level_files(files) if path.endswith(f".{kind}")]:
+        files[f"{kind}s/{path}"] = files.pop(path)
+    return f"Move every .{kind} file into a new folder {kind}s.", f"mkdir -p {kind}s && mv *.{kind} {kind}s/"
+
+
+def _remove(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    kind = draw.choice(("log", "md"))
+    for path in [path for path in _top_level_files(files) if path.endswith(f".{kind}")]:
+        del files[path]
+    return f"Delete every .{kind} file of this folder.", f"rm -f *.{kind}"
+
+
+def _count(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    lines = sum(len(files[path].splitlines()) for path in _top_level_files(files) if path.endswith(".txt"))
+    files["total"] = f"{lines}\n"
+    return "Write into a file total how many lines the .txt files have together.", "cat *.txt | wc -l > total"
+
+
+def _replace(draw: Random, files: dict[str, str]) -> tuple[str, str]:
+    old, new = draw.sample(_WORDS, 2)
+    for path in [path for path in _top_level_files(files) if path.endswith(".txt")]:
+        files[path] = files[path].replace(old, new.upper())
+    return f"Replace {old} by {new.upper()} in every .txt file.", f"sed -i s/{old}/{new.upper()}/g *.txt"
+
+
+_ONE = (_rename, _copy, _append, _sort)
+_ALL = (_count, _replace, _remove, _gather)

@@ -1,0 +1,115 @@
+"""The opaque knapsack: items of unknown weight and value that tools reveal within a budget; pack the best set.
+
+Source: "Agents Learn Their Runtime" describes the game; its tools, sizes and texts are original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from random import Random
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments.built_in.scripted_tasks import as_message, script_call
+from whetstone.errors import ToolError, ToolStop
+from whetstone.tasks.generated import Generated
+from whetstone.tools.protocol import Episode
+from whetstone.trajectory import Task
+
+
+class Knapsack:
+    """Three tools: `rules`, `inspect`, `pack`. Each inspection costs 1 of the budget."""
+
+    effects = "read"
+
+    def __init__(self) -> None:
+        self.items: list[list[int]] = []
+        self.capacity = self.most = self.budget = 0
+        self.seen: dict[int, list[int]] = {}
+        self.packed: list[int] | None = None
+
+    def open(self, episode: Episode) -> None:
+        """Load the task; no item is known."""
+        private = episode.task.private
+        self.items, self.capacity, self.most = private["items"], private["capacity"], private["most"]
+        self.budget, self.seen, self.packed = private["budget"], {}, None
+
+    def rules(self) -> str:
+        """How heavy the knapsack may be, and how many things it holds."""
+        return f"capacity {self.capacity}, at most {self.most} things"
+
+    def inspect(self, item: int) -> str:
+        """Look at a thing; costs 1 of the budget.
+
+        Args:
+            item: Its number, from 1.
+        """
+        if not 1 <= item <= len(self.items):
+            raise ToolError(f"there are things 1 to {len(self.items)}")
+        if self.budget == 0:
+            raise ToolError("the budget is used up")
+        self.budget -= 1
+        weight, value = self.seen[item] = self.items[item - 1]
+        return f"weight {weight}, value {value}, budget {self.budget}"
+
+    def pack(self, items: list[int]) -> str:
+        """Pack these things and be done.
+
+        Args:
+            items: Their numbers.
+        """
+        self.packed = items
+        raise ToolStop("packed")
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Return the packed value as a fraction of the optimum."""
+        best = total_value(self.items, best_set(self.items, self.capacity, self.most))
+        chosen = self.packed or []
+        weight = sum(self.items[k - 1][0] for k in chosen if 1 <= k <= len(self.items))
+        fair = len(set(chosen)) == len(chosen) <= self.most and all(1 <= k <= len(self.items) for k in chosen)
+        score = total_value(self.items, chosen) / best if fair and weight <= self.capacity else 0.0
+        return {"success": score >= 1 - 1e-9, "score": score, "looked": len(self.seen)}
+
+
+class KnapsackTasks(Generated):
+    """Four, six and eight items; the budget equals the number of items.
+
+    Args:
+        seed: See `Generated`.
+        levels: See `Generated`.
+    """
+
+    name = "knapsack"
+
+    def make(self, draw: Random, level: int) -> Task:
+        """Generate a task; see `Generated`."""
+        count = 2 + 2 * level
+        items = [[draw.randint(1, 9), draw.randint(1, 9)] for _ in range(count)]
+        capacity = max(min(weight for weight, _ in items), sum(weight for weight, _ in items) // 2)
+        private = {"items": items, "capacity": capacity, "most": count // 2 + 1, "budget": count}
+        prompt = f"There are {count} things. Pack the most value; you may look {count} times."
+        return Task("", prompt, private, {"kind": f"{count} things"})
+
+    def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        """Return the expert's step: read the rules, inspect every item, pack the best set."""
+        taken, private = sum(message.role == "assistant" for message in conversation), task.private
+        if taken == 0:
+            return as_message(script_call("rules"))
+        if taken <= len(private["items"]):
+            return as_message(script_call("inspect", item=taken))
+        chosen = best_set(private["items"], private["capacity"], private["most"])
+        return as_message(script_call("pack", items=list(chosen)))
+
+
+def total_value(items: Sequence[Sequence[int]], chosen: Sequence[int]) -> int:
+    """Return the value of items by their numbers."""
+    return sum(items[k - 1][1] for k in chosen if 1 <= k <= len(items))
+
+
+def best_set(items: Sequence[Sequence[int]], capacity: int, most: int) -> tuple[int, ...]:
+    """Return the set with the highest value; the first if there are several."""
+    numbers = range(1, len(items) + 1)
+    sets = (chosen for size in range(1, most + 1) for chosen in combinations(numbers, size))
+    fitting = (chosen for chosen in sets if sum(items[k - 1][0] for k in chosen) <= capacity)
+    return max(fitting, key=lambda chosen: total_value(items, chosen), default=())

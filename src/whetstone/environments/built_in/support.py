@@ -1,0 +1,277 @@
+"""Customer service with a user who has tools: the fault can be in the user's phone or in the account.
+
+The agent sees the account and can change it; the user sees the phone and can change it when instructed. Neither can do
+the actions of the other (dual control). A task combines some of four faults of the phone and three of the account.
+
+The user is a script. It states its number when asked, follows instructions in any words that name the setting and the
+change, reports the state of the phone, and is satisfied only when the connection works. A change of a setting that was
+not broken violates the policy, whatever the result. A repeated correct instruction changes nothing.
+
+Note:
+    "do not turn the vpn off" is not an instruction to do so, nor is a question whether it is off.
+
+Source: the idea is that of tau2-bench's telecom domain, arXiv:2506.07982; faults, tools and texts are original.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from whetstone.environments.built_in.scripted_tasks import Scripted, script_call, script_text
+from whetstone.environments.protocol import Reply
+from whetstone.errors import ToolError
+from whetstone.tools.protocol import Episode
+from whetstone.trajectory import Task
+
+PHONE = {"airplane": "airplane mode on", "data": "mobile data off", "sim": "sim not seated", "vpn": "vpn on"}
+"""Fault → text on the phone."""
+TOLD = {
+    "airplane": "Turn airplane mode off.",
+    "data": "Turn mobile data on.",
+    "sim": "Put the sim card in again.",
+    "vpn": "Turn the vpn off.",
+}
+"""Fault → instruction with which the user repairs it; other words for the same work too."""
+_NAMED = {
+    "airplane": re.compile(r"\b(?:air|aero)plane|\bflight mode"),
+    "data": re.compile(r"\b(?:data|internet)\b"),
+    "sim": re.compile(r"\bsim\b"),
+    "vpn": re.compile(r"\bvpn\b"),
+}
+"""Fault → pattern of the name of its setting."""
+_ORDER = re.compile(
+    r"\b(?:turn|switch|set|put|make|take|pull|push|(?:de)?activate|(?:en|dis)able|disconnect|connect|re-?insert|insert"
+    r"|re-?seat|remove|eject)\b"
+)
+_ON = re.compile(r"\b(?:on|activate|enable|connect)\b")
+_OFF = re.compile(r"\b(?:off|deactivate|disable|disconnect)\b")
+_OUT = re.compile(r"\b(?:out|remove|eject)\b")
+_IN = re.compile(r"\b(?:in|into|again|back|re-?insert|insert|re-?seat)\b")
+_NOT = re.compile(r"\b(?:not|never|without|nor)\b|n['’]t\b")
+_NO_ORDER = re.compile(
+    r"(?:is|are|was|has|have|did|does|do you|what|which|why|where|how|who)\b|(?:i|we)\b(?!.*\byou\b)"
+)
+"""Start of a question, or of a statement about the speaker; neither is an instruction."""
+_CLAUSE = re.compile(r"[.!;:\n]|(?<=\?)|,|\b(?:and|then|but|also|or)\b")
+_TRIES = re.compile(r"\b(?:try|test|check|works?|working|online|reload|refresh|restart|reboot)\b")
+_SHOWS = re.compile(r"\b(?:shows?|see|display|screen|settings?|status|icons?)\b")
+ACCOUNT = {"suspended": "resume_line", "empty": "refill_data", "roaming": "allow_roaming"}
+"""Fault → tool that repairs it."""
+_STATES = {"suspended": ("active", "suspended"), "empty": ("5 gb", "0 gb"), "roaming": ("allowed", "blocked")}
+_NAMES = ("Ann Lee", "Ben Cho", "Cleo Ray", "Dan Fox", "Eva Sun", "Finn Oak")
+
+
+class _Line:
+    """State that both sides share."""
+
+    def __init__(self, task: Task) -> None:
+        private = task.private
+        self.number: str = private["number"]
+        self.person: str = private["person"]
+        self.faults: set[str] = set(private["faults"])
+        self.at_first = frozenset(self.faults)
+        self.collateral = 0
+        self.looked_up = False
+        self.content = False
+
+    def mend(self, fault: str) -> None:
+        """Remove a fault; a change of a setting that was not broken is counted."""
+        self.faults.discard(fault)
+        self.collateral += fault not in self.at_first
+
+    def break_down(self, fault: str) -> None:
+        """Add a fault and count it as an unnecessary change."""
+        self.faults.add(fault)
+        self.collateral += 1
+
+
+def _line(episode: Episode) -> _Line:
+    if "support" not in episode.shared:
+        episode.shared["support"] = _Line(episode.task)
+    line: _Line = episode.shared["support"]
+    return line
+
+
+class SupportDesk:
+    """The agent's tools: `find_account`, `resume_line`, `refill_data`, `allow_roaming`."""
+
+    effects = "read"
+
+    def __init__(self) -> None:
+        self._line: _Line | None = None
+
+    def open(self, episode: Episode) -> None:
+        """Get the shared state of the episode."""
+        self._line = _line(episode)
+
+    def find_account(self, number: str) -> str:
+        """Look up an account by its number.
+
+        Args:
+            number: The phone number.
+        """
+        line = self._find_line(number)
+        line.looked_up = True
+        texts = {fault: states[fault in line.faults] for fault, states in _STATES.items()}
+        return f"{line.person}, line {texts['suspended']}, data {texts['empty']}, roaming {texts['roaming']}"
+
+    def resume_line(self, number: str) -> str:
+        """Resume a suspended line.
+
+        Args:
+            number: The phone number.
+        """
+        return self._repair("suspended", number)
+
+    def refill_data(self, number: str) -> str:
+        """Give a line whose data is used up new data.
+
+        Args:
+            number: The phone number.
+        """
+        return self._repair("empty", number)
+
+    def allow_roaming(self, number: str) -> str:
+        """Allow a line for which it is blocked to roam.
+
+        Args:
+            number: The phone number.
+        """
+        return self._repair("roaming", number)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Return whether the connection works, the user is satisfied, and no more changed."""
+        assert self._line is not None
+        line = self._line
+        works = not line.faults
+        return {
+            "success": works and line.content and line.collateral == 0,
+            "works": works,
+            "user_content": line.content,
+            "collateral": line.collateral,
+        }
+
+    def _find_line(self, number: str) -> _Line:
+        assert self._line is not None
+        if number != self._line.number:
+            raise ToolError(f"there is no account {number}"[:60])
+        return self._line
+
+    def _repair(self, fault: str, number: str) -> str:
+        line = self._find_line(number)
+        if not line.looked_up:
+            raise ToolError("look up the account first")
+        line.mend(fault)
+        return "done"
+
+
+class SupportUser:
+    """The user: a script with a phone.
+
+    Args:
+        patience: Maximum number of replies of the user.
+    """
+
+    def __init__(self, *, patience: int = 14) -> None:
+        self.patience = patience
+        self._line: _Line | None = None
+        self.greeting = ""
+        self.answered = 0
+
+    def open(self, episode: Episode) -> Reply:
+        """Return the user's description of the problem."""
+        self._line, self.answered = _line(episode), 0
+        return Reply(episode.task.private["greeting"])
+
+    def answer(self, text: str) -> Reply:
+        """Follow the instructions of a message and report the result."""
+        assert self._line is not None
+        line, lowered = self._line, text.lower()
+        self.answered += 1
+        if self.answered > self.patience:
+            return Reply("I give up.", ended=True)
+        instructions = parse_instructions(lowered)
+        for fault, right in instructions.items():
+            line.mend(fault) if right else line.break_down(fault)
+        tries = _TRIES.search(lowered)
+        if not line.faults and (instructions or tries):
+            line.content = True
+            return Reply("It works now, thank you.", ended=True)
+        if instructions:
+            return Reply("Done, but it does not work yet.")
+        if re.search(r"\bnumber\b", lowered):
+            return Reply(f"My number is {line.number}.")
+        if _SHOWS.search(lowered):
+            displays = [words for fault, words in PHONE.items() if fault in line.faults]
+            return Reply(f"It shows {', '.join(displays)}." if displays else "It shows nothing special.")
+        return Reply("It still does not work." if tries else "I do not understand.")
+
+    def close(self) -> None:
+        """Do nothing; there are no resources."""
+
+
+def parse_instructions(text: str) -> dict[str, bool]:
+    """Parse the instructions about the phone in a lowercase text.
+
+    Returns:
+        Fault → whether its change is the right one.
+
+    >>> parse_instructions("switch off airplane mode, and don't turn the vpn off. take the sim out and put it back in")
+    {'airplane': True, 'sim': True}
+    """
+    instructions: dict[str, bool] = {}
+    for sentence in re.split(r"(?<=[.!?;\n])", text):
+        ordered, meant = False, ""  # the verb and the object of an instruction apply to the following clauses
+        for clause in map(str.strip, _CLAUSE.split(sentence)):
+            is_instruction = _NOT.search(clause) is None and _NO_ORDER.match(clause) is None
+            ordered = is_instruction and (ordered or _ORDER.search(clause) is not None)
+            named = [fault for fault, name in _NAMED.items() if name.search(clause)]
+            about = named or ([meant] if meant and re.search(r"\bit\b", clause) else [])
+            for fault in about if ordered else ():
+                right = _right(fault, clause)
+                instructions |= {} if right is None else {fault: right}
+            meant = named[-1] if named else meant
+    return instructions
+
+
+def _right(fault: str, clause: str) -> bool | None:
+    """Return whether an instruction changes a setting to the right value.
+
+    None if it names no value.
+    """
+    if fault == "sim":
+        return True if _IN.search(clause) else False if _OUT.search(clause) else None
+    on, off = _ON.search(clause) is not None, _OFF.search(clause) is not None
+    return None if on is off else off if fault in ("airplane", "vpn") else on
+
+
+class SupportTasks(Scripted):
+    """One, two and three simultaneous faults.
+
+    Args:
+        seed: See `Generated`.
+        levels: See `Generated`.
+    """
+
+    name = "support"
+
+    def make(self, draw: Random, level: int) -> Task:
+        """Generate a task; see `Generated`."""
+        faults = draw.sample([*PHONE, *ACCOUNT], level)
+        number = "".join(str(draw.randint(0, 9)) for _ in range(6))
+        script = [script_text("What is your number?"), script_call("find_account", number=number)]
+        script += [script_call(tool, number=number) for fault, tool in ACCOUNT.items() if fault in faults]
+        script.append(script_text("What does your phone show?"))
+        instructions = [script_text(words) for fault, words in TOLD.items() if fault in faults]
+        private = {
+            "number": number,
+            "person": draw.choice(_NAMES),
+            "faults": faults,
+            "greeting": draw.choice(("My phone has no internet.", "I am offline.", "Nothing loads on my phone.")),
+            "script": [*script, *(instructions or [script_text("Please try again.")])],
+        }
+        sides = ("phone" if set(faults) & set(PHONE) else "", "account" if set(faults) & set(ACCOUNT) else "")
+        return Task("", "", private, {"kind": " and ".join(filter(None, sides))})

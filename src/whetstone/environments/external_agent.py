@@ -1,0 +1,385 @@
+"""External agent as an environment: the agent runs its own loop and calls the policy through an HTTP API.
+
+    reset   the agent starts, with the OPENAI_BASE_URL of this episode (or Anthropic's); its first request is the
+            first observation
+    step    the action answers the pending request; the next request is the observation, the agent's exit the end
+
+The conversation is an ordinary episode: it can be sampled, trained, forked and compared. The agent needs no changes for
+Whetstone. The recipe sets the sampling parameters (temperature, seed), not the client.
+
+Note:
+    An agent with sub-agents sends requests of several conversations in turn. Each request extends the longest
+    conversation that is its prefix, so every conversation keeps its sampled tokens. A rewritten history starts a
+    new conversation. An agent that hangs, crashes or never calls the model must not block the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import shlex
+import signal
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.chat.api.request_fields import parse_finite
+from whetstone.chat.api.requests import (
+    CompletionRequest,
+    CompletionResponse,
+    RefusedError,
+    comparison_key,
+    split_thinking,
+)
+from whetstone.environments.agent_server import MODEL, AgentServer
+from whetstone.environments.dependencies import require_package
+from whetstone.environments.hosting.workers import fixed_hash_variables
+from whetstone.environments.protocol import Observation, StepResult
+from whetstone.errors import EpisodeError, InfrastructureError, RecipeError, TaskError
+from whetstone.plugins import find_part
+from whetstone.sandbox import Limits, sandboxed_process
+from whetstone.strict_json import to_plain_values
+from whetstone.tools.side_effects import Effect, declared_effect
+from whetstone.tools.thread_runner import call_user_function
+from whetstone.trajectory import EndReason, Task
+from whetstone.user_code import describe_exception
+
+_MAX_OUTPUT_BYTES = 1 << 16
+"""Maximum bytes of a command's output that are stored, from its end."""
+_LINGERING_SECONDS = 1.0
+"""Seconds to wait for the output of a killed process."""
+_STARTING_SECONDS = 1.0
+"""Seconds after its start until an agent no longer counts as starting."""
+_KEY = "none"
+_LIMITS = Limits(memory_mb=2048, processes=128)
+
+
+class Agent:
+    """One run of an agent. Ends: terminated when the agent exits; by the deadline of the episode.
+
+    Args:
+        command: Command to run, with `{task}` for the task's prompt and `{id}` for its id; or
+        function: `package.module:name`, called with those of `task`, `id`, `base_url`, `anthropic_base_url`, `api_key`
+            and `model` that it has parameters for; async, or plain in a separate thread.
+        folder: Working directory of a command; empty: the current directory.
+        variables: Environment variables of a command, in addition to `OPENAI_BASE_URL`, `OPENAI_API_KEY` and
+            `OPENAI_MODEL`, and the same of `ANTHROPIC`.
+        crash: What happens if the agent fails. `outcome`: the episode ends and the reward scores it; `error`: the
+            episode has no score.
+        sandbox: Run a command like untrusted code, in namespaces: it reads this Python, the system's programs, `folder`
+            and `readable`, writes only to its home, and reaches only its model.
+        readable: Other folders that it can read there, such as the environment in which its program is installed.
+        limits: Resource limits there; the episode limits time and output. 2 GiB per process by default.
+
+    Raises:
+        RecipeError: If neither or both of `command` and `function` are given, if the function does not exist, or if a
+            function is to be sandboxed.
+    """
+
+    needs = (require_package("starlette", "serve"), require_package("uvicorn", "serve"))
+
+    def __init__(
+        self,
+        *,
+        command: str | Sequence[str] = (),
+        function: str | Callable[..., Any] = "",
+        folder: str = "",
+        variables: Mapping[str, str] | None = None,
+        crash: str = "outcome",
+        sandbox: bool = False,
+        readable: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        if bool(command) == bool(function):
+            raise RecipeError("environment agent: set either command or function")
+        if crash not in ("outcome", "error"):
+            raise RecipeError(f'environment agent: crash is "outcome" or "error", got "{crash}"')
+        if sandbox and not command:
+            raise RecipeError("environment agent: a function runs in this process; only a command can be in a sandbox")
+        if not sandbox and (readable or limits):
+            raise RecipeError("environment agent: readable and limits require `sandbox: true`")
+        self._command = shlex.split(command) if isinstance(command, str) else list(command)
+        self._function = find_part("agent", function, {}) if isinstance(function, str) and function else function
+        self._folder, self._variables, self._crash = folder, dict(variables or {}), crash
+        self._sandbox, self._readable, self._limits = sandbox, tuple(readable), limits or _LIMITS
+        self._id = uuid.uuid4().hex
+        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._pending: _Request | None = None
+        self._conversations: list[_Conversation] = []
+        self._current = 0
+        """Index of the conversation whose request is pending."""
+        self._running: asyncio.Task[None] | None = None
+        self._server: AgentServer | None = None
+        self.final: dict[str, Any] = {}
+        """Result so far: return value or output, exit status, posted reward, error."""
+
+    @property
+    def effects(self) -> Effect | None:
+        """Return the effect that the function declares; unknown for a command."""
+        return declared_effect(self._function)
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        """See `Environment`.
+
+        Raises:
+            EpisodeError: If the agent ended without a request.
+        """
+        self._server = await AgentServer.for_loop()
+        self._server.agents[self._id] = self
+        url = f"{self._server.url}/episodes/{self._id}/v1"
+        first = asyncio.ensure_future(self._requests.get())
+        try:
+            async with self._server.starting:
+                self._running = asyncio.ensure_future(self._run(task, url))
+                self._running.add_done_callback(lambda _: self._requests.put_nowait(None))
+                await asyncio.wait({first}, timeout=_STARTING_SECONDS)
+            self._pending = await first
+        finally:
+            first.cancel()
+        if self._pending is None:
+            self._raise_internal_error()
+            raise EpisodeError(f"the agent ended without a request to its model: {self._ending()}")
+        return self._observe(self._pending)
+
+    async def step(self, action: Message) -> StepResult:
+        """See `Environment`.
+
+        Raises:
+            EpisodeError: If the agent crashed and `crash` is `error`.
+        """
+        assert self._pending is not None
+        thought, message = split_thinking(action)
+        self._pending.answer.set_result(
+            CompletionResponse(message, thought, finish="tool_calls" if message.tool_calls else "stop")
+        )
+        self._conversations[self._current].known.append(comparison_key(message))
+        self._pending = await self._requests.get()
+        if self._pending is None:
+            self._raise_internal_error()
+            if self._crash == "error" and self.final.get("failed"):
+                raise EpisodeError(f"the agent ended with an error: {self._ending()}")
+            return StepResult(Observation(()), reason=EndReason.TERMINATED, terminated=True)
+        return StepResult(self._observe(self._pending))
+
+    def _observe(self, request: _Request) -> Observation:
+        """Return the new messages of a request.
+
+        The request extends the longest conversation that is its prefix, or starts a new one.
+        """
+        content = request.content
+        keys = [comparison_key(message) for message in content.messages]
+        extended = [
+            (len(each.known), number)
+            for number, each in enumerate(self._conversations)
+            if each.tools == content.tools
+            and each.agent == request.agent
+            and keys[: len(each.known)] == each.known
+            and len(keys) > len(each.known)
+            and all(message.role != "assistant" for message in content.messages[len(each.known) :])
+        ]
+        length, number = max(extended, default=(0, len(self._conversations)))
+        if not extended:
+            self._conversations.append(_Conversation(content.tools, request.agent))
+        self._conversations[number].known = keys
+        self._current = number
+        return Observation(content.messages[length:], content.tools, conversation=number, agent=request.agent)
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Return the agent's result: `answer`, `exit` status, and the posted reward.
+
+        `answer` is the return value or the last line of output. If the agent crashed and no reward was posted, the
+        episode is not a success.
+        """
+        fell = {"success": False, "score": 0.0} if self.final.get("failed") else {}
+        return {**fell, **self.final}
+
+    async def close(self) -> None:
+        """See `Environment`."""
+        if self._server is not None:
+            self._server.agents.pop(self._id, None)
+            self._server.responses.forget(self._id)
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._running
+        while self._pending is not None or not self._requests.empty():
+            if self._pending is not None and not self._pending.answer.done():
+                self._pending.answer.set_exception(RefusedError("the episode is over", status=409, code="episode_over"))
+                self._pending.answer.exception()
+            self._pending = None if self._requests.empty() else self._requests.get_nowait()
+
+    async def ask(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
+        """Return the policy's answer to a request.
+
+        Args:
+            agent: Name of the agent that sends it.
+        """
+        request = _Request(content, agent)
+        self._requests.put_nowait(request)
+        return await request.answer
+
+    def record_reward(self, body: Mapping[str, Any]) -> None:
+        """Record a posted reward of the episode.
+
+        Raises:
+            RefusedError: If the reward is not a number, or if there are other fields.
+        """
+        if unknown := sorted(set(body) - {"reward", "success"}):
+            raise RefusedError(
+                f"{unknown[0]}: unknown field; in training the fields are reward and success", param=unknown[0]
+            )
+        reward = parse_finite(body.get("reward"), "reward")
+        self.final |= {"score": reward, "success": bool(body.get("success", reward >= 1))}
+
+    async def _run(self, task: Task, url: str) -> None:
+        if self._command:
+            await self._run_command(task)
+            return
+        available = {
+            "task": task.prompt,
+            "id": task.id,
+            "messages": [message.to_openai() for message in task.opening],
+            "base_url": url,
+            "anthropic_base_url": url.removesuffix("/v1"),  # its client adds that itself
+            "api_key": _KEY,
+            "model": MODEL,
+        }
+        function: Any = self._function
+        taken = inspect.signature(function).parameters
+        every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+        arguments = available if every else {name: value for name, value in available.items() if name in taken}
+        try:
+            self.final |= _parse_result(await call_user_function(function, **arguments))
+        except (InfrastructureError, TaskError):
+            raise
+        except Exception as error:  # any other exception of the agent is a result of the episode
+            self.final |= {"failed": describe_exception(error)[:500]}
+
+    async def _run_command(self, task: Task) -> None:
+        argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
+        assert self._server is not None
+        async with contextlib.AsyncExitStack() as stack:
+            if self._sandbox:
+                base = f"http://127.0.0.1:{sandboxed_process.PORT}/episodes/{self._id}"
+                inside = await sandboxed_process.start(
+                    argv,
+                    folder=self._folder,
+                    variables={**_client_variables(base), **self._variables},
+                    limits=self._limits,
+                    also_readable=self._readable,
+                )
+                process = inside.process
+                stack.push_async_callback(_end, process)
+                stack.callback((await self._server.serve_socket(inside.door)).close)
+                inside.begin()
+            else:
+                variables = {
+                    **fixed_hash_variables(),
+                    **_client_variables(f"{self._server.url}/episodes/{self._id}"),
+                    **self._variables,
+                }
+                process = await _start(argv, self._folder, variables)
+                stack.push_async_callback(_end, process)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            printed, complained = await asyncio.gather(_tail(process.stdout), _tail(process.stderr))
+            code = await process.wait()
+        last = printed.strip().rpartition("\n")[2]
+        self.final = {"answer": last, "exit": code} | self.final
+        if code:
+            self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
+
+    def _ending(self) -> str:
+        return str(self.final.get("failed", "itself"))
+
+    def _raise_internal_error(self) -> None:
+        """Raise the error of this process, if any, that ended the agent.
+
+        The episode has no score then.
+        """
+        error = None if self._running is None or self._running.cancelled() else self._running.exception()
+        if error is not None:
+            raise error
+
+
+class _Request:
+    """A pending request of an agent."""
+
+    def __init__(self, content: CompletionRequest, agent: str) -> None:
+        self.content, self.agent = content, agent
+        self.answer: asyncio.Future[CompletionResponse] = asyncio.get_running_loop().create_future()
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A conversation of an agent with its model."""
+
+    tools: tuple[ToolSpec, ...]
+    agent: str
+    known: list[list[object]] = field(default_factory=list)
+    """Messages of the conversation, as comparison keys."""
+
+
+def _parse_result(returned: Any) -> dict[str, Any]:
+    """Return the result of an episode from the return value of a function: a mapping, a score or an answer."""
+    if isinstance(returned, Mapping):
+        return dict(to_plain_values(dict(returned)))
+    if isinstance(returned, bool | int | float):
+        return {"score": float(returned), "success": returned >= 1}
+    return {} if returned is None else {"answer": str(returned)[-_MAX_OUTPUT_BYTES:]}
+
+
+def _client_variables(base: str) -> dict[str, str]:
+    """Return the environment variables of both clients for an address.
+
+    Anthropic's client adds /v1 itself.
+    """
+    openai = {"BASE_URL": f"{base}/v1", "API_BASE": f"{base}/v1", "API_KEY": _KEY, "MODEL": MODEL}
+    anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": MODEL}
+    by_client = {"OPENAI": openai, "ANTHROPIC": anthropic}
+    return {f"{client}_{name}": value for client, values in by_client.items() for name, value in values.items()}
+
+
+async def _start(argv: Sequence[str], folder: str, variables: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Start a command with its output in pipes, in a process group that `_end` can stop.
+
+    Raises:
+        RecipeError: If the program cannot be executed.
+    """
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=folder or None,
+            env=variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RecipeError(f"environment agent: {argv[0]}: {error.strerror or error}") from None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process group and wait for it.
+
+    Otherwise it would outlive the event loop that started it.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    with contextlib.suppress(TimeoutError):  # a process that left the group may hold its output open
+        async with asyncio.timeout(_LINGERING_SECONDS):
+            await process.communicate()
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Return the end of a stream."""
+    tail = b""
+    while more := await stream.read(_MAX_OUTPUT_BYTES):
+        tail = (tail + more)[-_MAX_OUTPUT_BYTES:]
+    return tail.decode(errors="replace")

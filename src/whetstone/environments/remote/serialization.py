@@ -1,0 +1,145 @@
+"""Serialization of tasks, messages and results for environment servers, protocol version 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from whetstone.chat import Message, ToolSpec
+from whetstone.environments.protocol import Observation, SeatRequest, StepResult
+from whetstone.json_lines import to_writable
+from whetstone.trajectory import Author, CallRecord, EndReason, Task
+
+PROTOCOL = 1
+
+_Kind = TypeVar("_Kind")
+_NAMES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    bool: "true or false",
+}
+
+
+def task_to_wire(task: Task) -> dict[str, Any]:
+    """Return a task as JSON, with its private data for the verdict."""
+    row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
+    return row | (
+        {"messages": [to_writable(message.to_openai()) for message in task.messages]} if task.messages else {}
+    )
+
+
+def task_from_wire(row: Mapping[str, Any]) -> Task:
+    """Parse the output of `task_to_wire`.
+
+    Raises:
+        ValueError: If it is not valid.
+    """
+    private, tags = (parse_field(row, name, dict, {}) for name in ("private", "tags"))
+    words = {name: parse_field(tags, name, str) for name in tags}
+    messages = tuple(map(Message.from_openai, parse_field(row, "messages", list, [])))
+    return Task(parse_field(row, "id", str), parse_field(row, "prompt", str, ""), private, words, messages)
+
+
+def observation_to_wire(observation: Observation) -> dict[str, Any]:
+    """Return an observation as JSON."""
+    return {
+        "messages": [to_writable(message.to_openai()) for message in observation.messages],
+        "tools": [spec.to_openai() for spec in observation.tools],
+        "declared": dict(observation.declared),
+        "author": str(observation.author),
+    }
+
+
+def observation_from_wire(row: Mapping[str, Any]) -> Observation:
+    """Parse the output of `observation_to_wire`.
+
+    Raises:
+        ValueError: If it is not valid.
+    """
+    declared = parse_field(row, "declared", dict, {})
+    return Observation(
+        tuple(map(Message.from_openai, parse_field(row, "messages", list))),
+        tuple(map(_spec, parse_field(row, "tools", list, []))),
+        tuple((name, parse_field(declared, name, str)) for name in declared),
+        Author(parse_field(row, "author", str, Author.ENVIRONMENT)),
+    )
+
+
+def result_to_wire(result: StepResult) -> dict[str, Any]:
+    """Return the result of an action as JSON."""
+    return {
+        "observation": observation_to_wire(result.observation),
+        "reward": result.reward,
+        "terminated": result.terminated,
+        "truncated": result.truncated,
+        "reason": result.reason,
+        "calls": [to_writable(asdict(call)) for call in result.calls],
+    }
+
+
+def result_from_wire(row: Mapping[str, Any]) -> StepResult:
+    """Parse the output of `result_to_wire`.
+
+    Raises:
+        ValueError: If it is not valid.
+    """
+    observation = observation_from_wire(parse_field(row, "observation", dict))
+    reward, reason = row.get("reward"), row.get("reason")
+    return StepResult(
+        observation,
+        reward=None if reward is None else _finite(row, "reward"),
+        terminated=bool(row.get("terminated")),
+        truncated=bool(row.get("truncated")),
+        reason=None if reason is None else EndReason(parse_field(row, "reason", str)),
+        calls=tuple(map(_record, parse_field(row, "calls", list, []))),
+    )
+
+
+def seat_from_wire(row: Mapping[str, Any]) -> SeatRequest:
+    """Return the seat of an episode.
+
+    Raises:
+        ValueError: If a field is missing or has another type.
+    """
+    return SeatRequest(parse_field(row, "role", str), parse_field(row, "table", str), parse_field(row, "seed", int))
+
+
+def parse_field(row: Mapping[str, Any], name: str, kind: type[_Kind], default: Any = ...) -> _Kind:
+    """Return a field of an object, if it has the expected type.
+
+    Raises:
+        ValueError: If it has another type, or is missing and has no default.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected an object with `{name}`, got {str(row)[:80]!r}")
+    value = row.get(name, default)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        shown_value = "missing" if value is ... else f"{str(value)[:80]!r}"
+        raise ValueError(f"`{name}` is {shown_value}, expected {_NAMES.get(kind, kind.__name__)}")
+    return value
+
+
+def _spec(tool: Any) -> ToolSpec:
+    function = parse_field(tool, "function", dict)
+    description = parse_field(function, "description", str, "")
+    return ToolSpec(parse_field(function, "name", str), description, dict(parse_field(function, "parameters", dict)))
+
+
+def _record(row: Any) -> CallRecord:
+    return CallRecord(
+        parse_field(row, "name", str),
+        parse_field(row, "outcome", str),
+        _finite(row, "seconds"),
+        parse_field(row, "truncated", bool, False),
+        _finite({"cost": 0.0, **row}, "cost"),
+    )
+
+
+def _finite(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError(f"`{name}` is {str(value)[:40]!r}, not a finite number")
+    return float(value)

@@ -1,0 +1,36 @@
+"""User simulator with several requests: it sends the next one after each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whetstone.environments.protocol import Reply
+from whetstone.tools.protocol import Episode
+
+
+class Requests:
+    """Sends the texts under `requests` in the task's private data; after the last one the episode ends."""
+
+    def __init__(self) -> None:
+        self.requests: Sequence[str] = ()
+        self.said = 0
+
+    def open(self, episode: Episode) -> Reply:
+        """Return the first request."""
+        self.requests, self.said = episode.task.private["requests"], 1
+        return Reply(self.requests[0])
+
+    def answer(self, text: str) -> Reply:
+        """Return the next request."""
+        if self.said >= len(self.requests):
+            return Reply("Thank you, that was all.", ended=True)
+        self.said += 1
+        return Reply(self.requests[self.said - 1])
+
+    def verdict(self) -> Mapping[str, Any]:
+        """Return the number of sent requests."""
+        return {"requests": self.said}
+
+    def close(self) -> None:
+        """Do nothing; there are no resources."""

@@ -1,0 +1,105 @@
+"""Causes of failed episodes, grouped by message and counted.
+
+Note:
+    The message of one cause differs between episodes (an address, a number, an id). Numbers and addresses are therefore
+    ignored when messages are grouped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from whetstone.errors import NoScoredEpisodesError
+from whetstone.trajectory import EndReason, Trajectory
+
+FIRST_EPISODES = 32
+"""Number of failures at the start, without a success, after which sampling stops."""
+_DIFFERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+_LONGEST = 200
+_REWARDED = re.compile(r"with reward 0\.\d")
+"""A cause with a reward between 0 and 1."""
+
+
+def cause_of(trajectory: Trajectory) -> str:
+    """Return the cause of a failed episode in one line; the end reason if no more is known."""
+    error = (trajectory.error or "").strip()
+    if error:
+        line = error.splitlines()[0]
+        return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    reward = f" with reward {trajectory.score.value:g}" if trajectory.score is not None else ""
+    return f"ended by {trajectory.ended}{reward}"
+
+
+def cause_key(cause: str) -> str:
+    """Return a cause without numbers and addresses, to group equal causes."""
+    return _DIFFERS.sub("#", cause)
+
+
+def count_causes(causes: Iterable[str], *, most: int = 5) -> dict[str, int]:
+    """Count causes, the most frequent first; the remaining ones are counted as `others`.
+
+    Causes that differ only in numbers and addresses are counted together, under the first of them.
+    """
+    first_causes: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for cause in causes:
+        counts[first_causes.setdefault(cause_key(cause), cause)] += 1
+    frequent = dict(counts.most_common(most))
+    others = counts.total() - sum(frequent.values())
+    return {**frequent, "others": others} if others else frequent
+
+
+def count_failure_causes(trajectories: Iterable[Trajectory], *, most: int = 5) -> dict[str, int]:
+    """Count the episodes without a score by cause; aborted ones are ignored."""
+    failed = (t for t in trajectories if t.score is None and t.ended is not EndReason.ABORTED)
+    return count_causes(map(cause_of, failed), most=most)
+
+
+def format_causes(causes: Mapping[str, int], *, most: int = 2) -> str:
+    """Format causes: `RuntimeError: no power (12), ended by timeout (3), and 4 others`."""
+    named = [(cause, count) for cause, count in causes.items() if cause != "others"]
+    parts = [f"{cause} ({count})" for cause, count in named[:most]]
+    others = sum(count for _, count in named[most:]) + causes.get("others", 0)
+    return ", ".join(parts) + (f", and {others} others" if others else "")
+
+
+class StartupFailureMonitor:
+    """Monitors the first episodes and raises an error if every one of them fails.
+
+    Args:
+        what: Plural noun for the monitored items.
+        worked: Predicate that none of them fulfills, such as `could be scored`.
+    """
+
+    def __init__(self, what: str = "episodes", worked: str = "could be scored") -> None:
+        self.what, self.worked = what, worked
+        self._failed: list[str] = []
+        self._one_worked = False
+
+    def see(self, cause: str | None) -> None:
+        """Record one more result: the cause of its failure, or None.
+
+        Raises:
+            NothingScoredError: If it is the last of the first failures that are tolerated.
+        """
+        if self._one_worked or cause is None:
+            self._one_worked, self._failed = True, []
+            return
+        self._failed.append(cause)
+        if len(self._failed) >= FIRST_EPISODES:
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Record that no further results follow.
+
+        Raises:
+            NothingScoredError: If there were some, and all failed.
+        """
+        if self._failed:
+            causes = format_causes(count_causes(self._failed))
+            message = f"none of the first {len(self._failed)} {self.what} {self.worked}: {causes}"
+            if any(_REWARDED.search(cause) for cause in self._failed):
+                message += "; a reward below 1 is not a success: return Score(value, success=True)"
+            raise NoScoredEpisodesError(message)

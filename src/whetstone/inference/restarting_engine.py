@@ -1,0 +1,159 @@
+"""Engine that is restarted after it dies, with exponential back-off, while the run continues.
+
+Requests to the dead engine fail as infrastructure errors, and their episodes are repeated. The KV cache is lost, so the
+next turn of every episode is recomputed.
+
+Note:
+    An engine that fails at every request must not be restarted for ever. The number of consecutive restarts without a
+    response is limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from whetstone.capabilities import protocol_members
+from whetstone.errors import InfrastructureError
+from whetstone.inference.protocol import (
+    Engine,
+    EngineCapabilities,
+    EngineStatistics,
+    GenerateRequest,
+    Generation,
+    HasTokenizer,
+    InFlight,
+    Scores,
+    SupportsSleep,
+    Weights,
+)
+from whetstone.tokens import TokenSequence
+
+T = TypeVar("T")
+
+_LONGEST_BACK_OFF = 30.0
+
+
+class RestartingEngine:
+    """An engine that is replaced when it is dead.
+
+    Args:
+        make: Creates an engine with the weights last loaded, under the given version.
+        heard: Called with a line at each restart.
+        most: Maximum number of consecutive restarts without a response.
+        back_off_seconds: Delay before the first of them; doubled before each further one.
+        first: An existing engine to start with; None: one is created.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Engine],
+        *,
+        heard: Callable[[str], None] = lambda line: None,
+        most: int = 5,
+        back_off_seconds: float = 0.5,
+        first: Engine | None = None,
+    ) -> None:
+        self._make, self.heard, self.most, self.back_off_seconds = make, heard, most, back_off_seconds
+        self._engine = make(0) if first is None else first
+        self._before = EngineStatistics()
+        self._in_a_row = 0
+        self._restarting = asyncio.Lock()
+        self._closed = False
+        self.restarts = 0
+        """Number of restarts."""
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """Capabilities of the engine."""
+        return self._engine.capabilities
+
+    @property
+    def version(self) -> int:
+        """Policy version of the loaded weights."""
+        return self._engine.version
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine can respond."""
+        return not self._closed and self._in_a_row < self.most
+
+    @property
+    def is_engine_alive(self) -> bool:
+        """Whether the current engine can respond without a restart."""
+        return not self._closed and self._engine.alive
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Counters since this object was created, summed over restarts."""
+        now = self._engine.statistics
+        summed = {field.name: getattr(self._before, field.name) + getattr(now, field.name) for field in fields(now)}
+        return replace(now, **{**summed, "rows": now.rows})
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Engine.generate`."""
+        engine = await self._live_engine()
+        return self._answered(await engine.generate(request))
+
+    async def score(self, tokens: TokenSequence, *, start: int = 1) -> Scores:
+        """See `Engine.score`."""
+        engine = await self._live_engine()
+        return self._answered(await engine.score(tokens, start=start))
+
+    def abort(self, episode: str) -> None:
+        """See `Engine.abort`."""
+        self._engine.abort(episode)
+
+    def forget(self, episode: str) -> None:
+        """See `Engine.forget`."""
+        self._engine.forget(episode)
+
+    async def load_weights(self, weights: Weights, version: int, *, in_flight: InFlight = "drain") -> None:
+        """See `Engine.load_weights`."""
+        while True:
+            engine = await self._live_engine()
+            try:
+                await engine.load_weights(weights, version, in_flight=in_flight)
+                return
+            except InfrastructureError:
+                if engine.alive:
+                    raise
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an optional method of the engine, which calls the engine that is alive at that time."""
+        if name not in protocol_members(HasTokenizer, SupportsSleep):
+            raise AttributeError(name)
+        getattr(self._engine, name)
+        return functools.partial(self._call_live_engine, name)
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        self._closed = True
+        await self._engine.close()
+
+    async def _call_live_engine(self, name: str, *args: Any) -> Any:
+        return self._answered(await getattr(await self._live_engine(), name)(*args))
+
+    def _answered(self, answer: T) -> T:
+        self._in_a_row = 0
+        return answer
+
+    async def _live_engine(self) -> Engine:
+        """Return the engine; restart it first if it is dead."""
+        if self._closed:
+            raise InfrastructureError("the engine is closed")
+        async with self._restarting:
+            if not self._engine.alive:
+                if self._in_a_row >= self.most:
+                    raise InfrastructureError(f"the engine died {self.most} times in a row; it is not restarted")
+                dead, pause = self._engine, min(_LONGEST_BACK_OFF, self.back_off_seconds * 2**self._in_a_row)
+                self.heard(f"the engine died; it is restarted in {pause:g} s")
+                await asyncio.sleep(pause)
+                self._before = self.statistics
+                self._engine = self._make(dead.version)
+                self._in_a_row += 1
+                self.restarts += 1
+            return self._engine

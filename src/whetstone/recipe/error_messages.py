@@ -1,0 +1,109 @@
+"""Error messages for invalid recipe keys: the first error of Pydantic, with the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from whetstone.errors import did_you_mean
+from whetstone.plugins import OptionError, format_validation_error
+from whetstone.recipe.importers.names import explain_unknown_key
+from whetstone.renames import renamed_key
+
+
+def describe_validation_error(
+    error: ValidationError, model: type[BaseModel], recipe: Mapping[str, Any] | None = None
+) -> OptionError:
+    """Return the first error of a document; the caller adds the file and line.
+
+    Args:
+        error: Error of Pydantic.
+        model: Model of the document, with the valid keys.
+        recipe: The keys of the recipe, if the document is one: names of other libraries get their counterparts.
+    """
+    problem = error.errors(include_url=False)[0]
+    *above, last = problem["loc"]
+    message = format_validation_error(problem)
+    if problem["type"] == "extra_forbidden":
+        new = renamed_key(".".join(part for part in problem["loc"] if isinstance(part, str)))  # no indices of lists
+        fields, section = _fields_at(model, above), ".".join(map(str, above))
+        if recipe is None:
+            near = did_you_mean(str(last), fields)
+        else:
+            near = explain_unknown_key(str(last), problem["input"], fields, recipe, section)
+        message = f"renamed to {new}" if new else f"no such key{near}"
+    elif problem["type"] == "model_type":
+        message += f"; keys below it are {', '.join(_fields_at(model, problem['loc']))}"
+    elif problem["type"] == "missing" and last == "name":
+        message += _suggest_name(problem["input"])
+    return OptionError(".".join(map(str, problem["loc"])), message)
+
+
+def _suggest_name(part: Any) -> str:
+    """Return the end of the message about a component without a name.
+
+    >>> _suggest_name({"nam": "entropy"}), _suggest_name({"entropy": 0.01})
+    ('; did you mean "name" instead of "nam"?', '; write {name: entropy, …} for the component "entropy"')
+    """
+    keys = [str(key) for key in part] if isinstance(part, Mapping) else []
+    if near := difflib.get_close_matches("name", keys, n=1, cutoff=0.7):
+        return f'; did you mean "name" instead of "{near[0]}"?'
+    return f'; write {{name: {keys[0]}, …}} for the component "{keys[0]}"' if keys else ""
+
+
+def renamed_keys(keys: Any, above: tuple[str, ...] = ()) -> Iterator[OptionError]:
+    """Yield an error for each key of an earlier release; keys that are open to any option are checked too."""
+    for each in keys if isinstance(keys, list) else ():
+        yield from renamed_keys(each, above)
+    for key, value in keys.items() if isinstance(keys, Mapping) else ():
+        path = (*above, str(key))
+        new = renamed_key(".".join(path))
+        if new is None:
+            yield from renamed_keys(value, path)
+        else:
+            yield OptionError(".".join(path), f"renamed to {new}")
+
+
+def unknown_nulls(
+    model: type[BaseModel], keys: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[OptionError]:
+    """Yield an error for each null key that no recipe has; sections with custom options are skipped."""
+    if model.model_config.get("extra") != "forbid":
+        return
+    for key, value in keys.items():
+        path = (*above, key)
+        field = model.model_fields.get(key)
+        if field is None and value is None:
+            near = explain_unknown_key(key, value, _list_fields(model), keys, ".".join(above))
+            yield OptionError(".".join(path), f"no such key{near}")
+        elif field is not None and isinstance(value, Mapping):
+            for below in models_in(field.annotation):
+                yield from unknown_nulls(below, value, path)
+
+
+def _fields_at(model: Any, path: Sequence[int | str]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    for part in path:
+        below = model.model_fields.get(str(part))
+        model = next(models_in(below.annotation), None) if below is not None else None
+        if model is None:
+            return {}
+    return _list_fields(model)
+
+
+def _list_fields(model: type[BaseModel]) -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """Return the keys of a model, each with a function that returns the keys below it."""
+
+    def keys_below(annotation: Any) -> Callable[[], Mapping[str, Any]]:
+        return lambda: next((below.model_fields for below in models_in(annotation)), {})
+
+    return {name: keys_below(field.annotation) for name, field in model.model_fields.items()}
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that a field can have."""
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield kind

@@ -1,0 +1,157 @@
+"""Rules that translate a key of another library, and their possible results."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+Keys = Mapping[str, Any]
+"""Keys of a configuration by dotted path."""
+
+
+class Missing(str):
+    """Reason why a key has no counterpart, and the remedy."""
+
+
+class NoEffect(str):
+    """Reason why a key does not change the trained policy."""
+
+
+class Computed(str):
+    """Source text of a value that only running the file would give."""
+
+
+Rule = str | Callable[[Any, Keys], dict[str, Any] | Missing | NoEffect]
+"""Key of a recipe with the same value; or a function of (value, all keys) that returns keys of a recipe."""
+_OFF = (None, False, 0, -1, "", "none", "null", "no", "disabled")
+"""Values that disable an option; `0` also equals `0.0`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Keys of a library by their effect."""
+
+    name: str
+    """Name in messages."""
+    rules: Mapping[str, Rule]
+    """Keys with a counterpart."""
+    no_effect: tuple[str, ...]
+    """Keys, and sections of keys, that do not change the trained policy."""
+    advice: Mapping[str, str]
+    """Keys without a counterpart, with the remedy."""
+    off: Mapping[str, Any]
+    """Values that disable a key, if they differ from the usual ones."""
+    defaults: Mapping[str, Any]
+    """Defaults of the library that differ from those of a recipe. A function of the keys of a configuration returns a
+    default that depends on them, or None if there is none."""
+    default_on: frozenset[str] = field(default_factory=frozenset)
+    """Keys without a counterpart that are enabled by default, so that False changes the trained policy."""
+
+    def defaults_for(self, keys: Keys) -> dict[str, Any]:
+        """Return the defaults of the keys that a configuration does not set."""
+        values = {
+            key: value(keys) if callable(value) else value for key, value in self.defaults.items() if key not in keys
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    def apply(self, key: str, value: Any, keys: Keys) -> dict[str, Any] | Missing | NoEffect:
+        """Return the keys of a recipe for one key, or why there are none.
+
+        Args:
+            keys: All keys of the configuration.
+        """
+        rule = self.rules[key]
+        if isinstance(value, Computed):
+            path = rule if isinstance(rule, str) else ", ".join(self.target_keys(key))
+            return Missing(f"the value is computed when the script runs; set {path or 'its counterpart'}")
+        try:
+            result = {rule: value} if isinstance(rule, str) else rule(value, keys)
+        except (TypeError, ValueError, KeyError, ZeroDivisionError):
+            return Missing("the value cannot be read; set its counterpart yourself")
+        return result if isinstance(result, str) else {path: each for path, each in result.items() if each is not None}
+
+    def target_keys(self, key: str) -> tuple[str, ...]:
+        """Return the keys of a recipe that a key sets for a usual value."""
+        rule = self.rules[key]
+        if isinstance(rule, str):
+            return (rule,)
+        for value in (0.1, 1, 2, True, "wandb"):
+            try:
+                result = rule(value, {key: value})
+            except (TypeError, ValueError, KeyError, ZeroDivisionError, AttributeError):
+                continue
+            if isinstance(result, dict) and result:
+                return tuple(result)
+        return ()
+
+    def is_off(self, key: str, value: Any) -> bool:
+        """Return whether a value disables a key without a counterpart."""
+        if key in self.off and value == self.off[key]:
+            return True
+        if isinstance(value, Mapping | list | tuple):
+            return not value
+        disables = any(value is off or (value == off and isinstance(value, bool) == isinstance(off, bool))
+                       for off in _OFF)  # fmt: skip
+        return disables and key not in self.default_on
+
+    def is_ignored(self, key: str) -> bool:
+        """Return whether a key does not change the trained policy."""
+        return any(key == name or key.startswith(f"{name}.") for name in self.no_effect)
+
+
+def map_values(table: Mapping[Any, Any], path: str) -> Rule:
+    """Return a rule that maps values by a table."""
+
+    def rule(value: Any, keys: Keys) -> dict[str, Any] | Missing:
+        if value not in table:
+            return Missing(f"no counterpart of this value; there are {', '.join(map(str, table))}")
+        return {path: table[value]}
+
+    return rule
+
+
+def with_key(other: str) -> Rule:
+    """Return a rule for a key that the rule of another key reads."""
+    return lambda value, keys: {} if other in keys else NoEffect(f"read with {other}, which is not set")
+
+
+def keep_positive(path: str) -> Rule:
+    """Return a rule that keeps a value above 0 and drops values that disable the key."""
+    return lambda value, keys: {path: value if value and value > 0 else None}
+
+
+def map_trackers(value: Any, keys: Keys) -> dict[str, Any] | Missing:
+    """Return the trackers of a list of loggers; the console is always written to."""
+    names = [value] if isinstance(value, str) else list(value or ())
+    known = {"wandb", "tensorboard", "mlflow", "trackio"}
+    named = [name for name in names if name in known]
+    if "all" in names:
+        return Missing(f"name the trackers: trackers: [{', '.join(sorted(known))}]")
+    unknown = [name for name in names if name not in known | {"console", "none", "file"}]
+    if unknown and not named:
+        return Missing(f"no tracker named {', '.join(unknown)}; there are {', '.join(sorted(known))}, or trackers: "
+                       '["my_package:MyTracker"]')  # fmt: skip
+    return {"trackers": named or None}
+
+
+def load_library(name: str, rules: Mapping[str, Rule], defaults: Mapping[str, Callable[[Keys], Any]]) -> Library:
+    """Return a library from its tables, `NAME.toml` in this folder in lower case.
+
+    Args:
+        name: Name in messages.
+        rules: Rules that are functions; those that only rename a key are in the tables.
+        defaults: Defaults that depend on other keys.
+    """
+    tables = tomllib.loads((files(__package__) / f"{name.lower()}.toml").read_text("utf-8"))
+    return Library(
+        name,
+        {**tables["rules"], **rules},
+        tuple(tables["no_effect"]),
+        tables["advice"],
+        off=tables["off"],
+        defaults={**tables["defaults"], **defaults},
+        default_on=frozenset(tables["default_on"]),
+    )

@@ -1,0 +1,21 @@
+"""Tool usage of an episode: number of calls and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from whetstone.trajectory import Trajectory
+
+
+def count_calls(trajectory: Trajectory, tools: Sequence[str] | None = None) -> int:
+    """Count the calls of an episode, of `tools` only if given; calls that could not be parsed count, too."""
+    return sum(tools is None or call.name in tools for call in trajectory.calls)
+
+
+def episode_cost(
+    trajectory: Trajectory, *, token_price: float = 0.0, call_prices: Mapping[str, float] | None = None
+) -> float:
+    """Compute the cost of an episode: its tokens and calls at their prices, and the costs that tools report."""
+    prices = call_prices or {}
+    of_calls = sum(call.cost + prices.get(call.name, 0.0) for call in trajectory.calls)
+    return trajectory.action_tokens * token_price + of_calls

@@ -1,0 +1,1 @@
+"""Rewards from the final state of the environment, and from running the answer's code."""

@@ -1,0 +1,163 @@
+"""Unit test reward: code and tests run in separate sandboxes.
+
+    tests request a call → the call runs in the solution's sandbox → its result, as a plain value, is returned
+
+So a solution cannot read the tests, replace `assert`, hook the test runner, end the process with success, or return an
+object that equals everything: only literals are exchanged. Tests that need the next result are run again from the
+start, with the results so far and the same random numbers, which the solution has, too. Arguments that a call changes
+in place are returned as well and changed in the tests.
+
+Note: If the solution makes the tests fail, by a result that is too long or by its run time, the solution fails. Only if
+tests fail before the first result is the score unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whetstone.rewards.calls.canonical import same_value
+from whetstone.rewards.environment_state.extract_code import extract_code
+from whetstone.rewards.environment_state.programs import count_passed_runs
+from whetstone.sandbox import Ending, Limits, Outcome, Session, shared_sandbox
+from whetstone.sandbox.guest_call import call_in_guest, read_literal, tuples_to_lists
+from whetstone.trajectory import Score, Task, Trajectory
+
+_LIMITS = Limits(output_characters=1 << 20)
+_MOST_CALLS = 2000
+_DRIVER = Path(__file__).with_name("tests_driver.py").read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTestResult:
+    """Result of the tests."""
+
+    passed: int
+    of: int
+    reason: str = ""
+    """Reason of the first failure."""
+
+
+class UnitTests:
+    """Returns 1 if the final answer's code passes the task's tests, else 0.
+
+    `task.private` has `entry_point`, the function's name, and either `cases`, a list of `[arguments, result]`, or
+    `test`, Python that asserts (with a function `check(candidate)`, or by the function's name). Optional: `prelude`,
+    trusted code that is prepended to both. For a whole program it has `runs` instead, a list of `[standard input,
+    expected output]`: lines are compared, and numbers by their value.
+
+    Args:
+        seconds: Timeout of a call or of a run of a program, in seconds.
+        total_seconds: Timeout of all calls, in seconds; the remaining ones have then failed.
+        partial_credit: Return the fraction of cases that pass: denser, but partial answers score. For `runs`, those
+            before the first failure.
+        sandbox: Sandbox, see the tool `python`.
+
+    Raises:
+        InfrastructureError: If the sandbox fails; the score is then unknown.
+
+    Source: Chen et al. 2021, arXiv:2107.03374, for the tests of HumanEval; Jain et al. 2024, arXiv:2403.07974, for
+        programs.
+    """
+
+    def __init__(
+        self, *, seconds: float = 3.0, total_seconds: float = 30.0, partial_credit: bool = False, sandbox: str = "auto"
+    ) -> None:
+        self.seconds, self.total_seconds, self.partial_credit, self.sandbox = (
+            seconds,
+            total_seconds,
+            partial_credit,
+            sandbox,
+        )
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """Score a trajectory by running the tests."""
+        code, private = extract_code(trajectory), task.private
+        if code is None:
+            return Score(0.0, {"correct": 0.0, "passed": 0.0}, success=False)
+        pool = shared_sandbox(self.sandbox)
+        program = "runs" in private
+        solution = pool.session(limits=_LIMITS, persistent=not program)
+        tests = pool.session(limits=_LIMITS) if "cases" not in private and not program else None
+        try:
+            graded = await self._graded(solution, tests, code, private)
+        finally:
+            solution.close()
+            if tests is not None:
+                tests.close()
+        right = graded.passed == graded.of > 0
+        passed = graded.passed / max(1, graded.of)
+        return Score(
+            passed if self.partial_credit else float(right), {"correct": float(right), "passed": passed}, success=right
+        )
+
+    async def _graded(self, solution: Session, tests: Session | None, code: str, private: Any) -> UnitTestResult:
+        if (runs := private.get("runs")) is not None:
+            limits = {"seconds": self.seconds, "total_seconds": self.total_seconds}
+            passed, reason = await count_passed_runs(solution, code, runs, **limits)
+            return UnitTestResult(passed, len(runs), reason)
+        entry, prelude = str(private["entry_point"]), str(private.get("prelude", ""))
+        source = f"{prelude}\n{code}" if prelude and f"def {entry}" in code else f"{prelude}{code}"
+        loaded = await solution.python(f"{source}\nNone", wall_seconds=self.seconds)
+        cases: Sequence[Any] | None = private.get("cases")
+        of = len(cases) if cases is not None else 1
+        if loaded.ending is not Ending.OK or loaded.restarted:
+            return UnitTestResult(0, of, loaded.error or str(loaded.ending))
+        if cases is not None:
+            passed, spent = 0, 0.0
+            for arguments, wanted in cases:
+                result = await call_in_guest(solution, entry, repr((tuple(arguments), {})), seconds=self.seconds)
+                spent += result.seconds
+                if spent > self.total_seconds:
+                    return UnitTestResult(passed, of, self._late)
+                passed += result.kind == "value" and same_value(
+                    tuples_to_lists(read_literal(result.text)), tuples_to_lists(wanted)
+                )
+            return UnitTestResult(passed, of)
+        assert tests is not None
+        return await self._asserted(solution, tests, entry, prelude, str(private["test"]))
+
+    @property
+    def _late(self) -> str:
+        return f"all calls together took longer than {self.total_seconds:g} s"
+
+    async def _asserted(
+        self, solution: Session, test_session: Session, entry: str, prelude: str, tests: str
+    ) -> UnitTestResult:
+        """Run the tests against the solution, call by call.
+
+        Raises:
+            ValueError: If the tests themselves cannot be run.
+        """
+        spent = 0.0
+        started = await test_session.python(f"{_DRIVER}\nprepare({prelude!r}, {tests!r})", wall_seconds=10.0)
+        if started.ending is not Ending.OK:
+            raise ValueError(f"the task's tests cannot be run: {started.error}")
+        for _ in range(_MOST_CALLS):
+            kind, text = _parse_attempt(await test_session.python(f"attempt({entry!r})", wall_seconds=10.0))
+            if kind == "passed":
+                return UnitTestResult(1, 1)
+            if kind == "failed":
+                return UnitTestResult(0, 1, text)
+            outcome = await call_in_guest(solution, entry, text, seconds=self.seconds)
+            spent += outcome.seconds
+            if outcome.kind == "unusable" or spent > self.total_seconds:
+                return UnitTestResult(0, 1, outcome.text if outcome.kind == "unusable" else self._late)
+            result = (outcome.kind, outcome.text, outcome.changed_arguments)
+            handed = await test_session.python(f"results.append({result!r})\nNone", wall_seconds=10.0)
+            if handed.ending is not Ending.OK:
+                return UnitTestResult(0, 1, f"its result cannot be passed to the tests: {handed.error}")
+        return UnitTestResult(0, 1, f"more than {_MOST_CALLS} calls")
+
+
+def _parse_attempt(outcome: Outcome) -> tuple[str, str]:
+    if outcome.ending is not Ending.OK:
+        return "failed", outcome.error or str(outcome.ending)
+    try:
+        kind, text = ast.literal_eval(outcome.value or "")
+    except (ValueError, SyntaxError):  # truncated, since its arguments are too long
+        return "failed", "the tests request a call with arguments that are too long"
+    return str(kind), str(text)

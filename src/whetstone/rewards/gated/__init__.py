@@ -1,0 +1,1 @@
+"""Gated rewards: terms that count only if another one does."""

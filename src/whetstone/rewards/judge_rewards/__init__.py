@@ -1,0 +1,1 @@
+"""Rewards from a judge (LLM-as-a-judge)."""

@@ -1,0 +1,155 @@
+"""Checklist reward (CM2): a judge checks after every step which items of a user turn's checklist are met.
+
+Note: An item that is met may become unmet later; items with `lasting` are judged again at the end of the user turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whetstone.rewards.judge_rewards.judge_input import format_turn
+from whetstone.rewards.judges import YES_OR_NO, Judge, Question
+from whetstone.trajectory import Score, Task, Trajectory, Turn
+
+_SHAPE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "focus_present": {"type": "boolean"},
+        "reason": {"type": "string", "maxLength": 2000},
+        "failure_example_applies": {"type": "boolean"},
+        "met": {"type": "boolean"},
+    },
+    "required": ["focus_present", "reason", "failure_example_applies", "met"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Checklist item of a user turn."""
+
+    id: str
+    question: str
+    weight: float
+    focus: str = ""
+    """Aspect to look at; an item about calls or their results is not met if the call failed."""
+    passes: str = ""
+    failures: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    """IDs of the items it depends on."""
+    lasting: bool = False
+
+
+class Checklist:
+    """Sum of the weights of met items per user turn, averaged over a conversation's checklists.
+
+    `task.private["checklists"]` is a list of checklists. Each is a list with the items of every user turn: mappings
+    with `id`, `question`, `weight`, and `focus_on`, `pass_condition`, `failure_examples`, `dependence`, `lasting`.
+    The weights of a turn sum to 1. A step belongs to the user turn that it responds to.
+
+    Args:
+        judge: Judge that is asked about each item after each step, until it is met.
+        patience: η: an item met k steps after all its dependencies counts η^k.
+
+    Source: CM2 2026, arXiv:2602.12268, and its code (`checklist_reward`).
+    """
+
+    provides = frozenset({"process_rewards"})
+
+    def __init__(self, *, judge: Judge, patience: float = 1.0) -> None:
+        if not 0 < patience <= 1:
+            raise ValueError(f"patience must be in (0, 1], got {patience:g}")
+        self.judge, self.patience = judge, patience
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """Score a trajectory: each item's weight is the reward of the step at which it was met; the outcome is 0.
+
+        Raises:
+            InfrastructureError: If the judge returns no answer; the episode is excluded from the group.
+        """
+        checklists = [[[_item(one) for one in turn] for turn in checklist] for checklist in task.private["checklists"]]
+        steps = user_turn_indices(trajectory)
+        turn_rewards = [0.0] * len(trajectory.turns)
+        scores = []
+        for checklist in checklists:
+            pending = [
+                self._turn(items, [k for k, turn in enumerate(steps) if turn == number], trajectory, task)
+                for number, items in enumerate(checklist)
+            ]
+            results = await asyncio.gather(*pending)
+            scores.append(sum(sum(turn.values()) for turn in results) / max(1, len(checklist)))
+            for turn in results:
+                for step, weight in turn.items():
+                    turn_rewards[step] += weight / max(1, len(checklist)) / len(checklists)
+        value = sum(scores) / max(1, len(scores))
+        return Score(0.0, {"checklist": value}, tuple(turn_rewards), success=value >= 1 - 1e-9)
+
+    async def _turn(
+        self, items: Sequence[Item], steps: Sequence[int], trajectory: Trajectory, task: Task
+    ) -> dict[int, float]:
+        """Return the weights of met items by step."""
+        met: dict[str, int] = {}
+        for place, step in enumerate(steps):
+            due = [item for item in items if item.id not in met and all(other in met for other in item.after)]
+            answers = await asyncio.gather(*(self._met(item, trajectory.turns[step], task) for item in due))
+            met |= {item.id: place for item, yes in zip(due, answers, strict=True) if yes}
+        if steps:
+            for item in items:
+                if item.lasting and item.id in met and met[item.id] < len(steps) - 1:
+                    all_steps = "\n".join(format_turn(trajectory.turns[step]) for step in steps)
+                    answer = await self.judge.answer(
+                        Question(
+                            f"At the end of this, is it still so? {item.question}",
+                            {"task": task.prompt, "steps": all_steps},
+                            YES_OR_NO,
+                        )
+                    )
+                    if not answer["met"]:
+                        del met[item.id]
+        earned: dict[int, float] = {}
+        for item in items:
+            if item.id in met:
+                ready = max((met[other] for other in item.after if other in met), default=0)
+                step = steps[met[item.id]]
+                earned[step] = earned.get(step, 0.0) + item.weight * self.patience ** (met[item.id] - ready)
+        return earned
+
+    async def _met(self, item: Item, turn: Turn, task: Task) -> bool:
+        if "tool" in item.focus and turn.calls and all(call.outcome != "ok" for call in turn.calls):
+            return False  # decided without the judge
+        failures = "".join(f"\nIt is not met, for example, where: {text}" for text in item.failures)
+        ask = (
+            f"{item.question}\nLook at: {item.focus or 'all of the step'}\n"
+            f"It is met where: {item.passes or item.question}{failures}"
+        )
+        answer = await self.judge.answer(Question(ask, {"task": task.prompt, "step": format_turn(turn)}, _SHAPE))
+        return bool(answer["met"] and answer["focus_present"] and not answer["failure_example_applies"])
+
+    async def close(self) -> None:
+        """Close the judge."""
+        await self.judge.close()
+
+
+def user_turn_indices(trajectory: Trajectory) -> list[int]:
+    """Return the index of the user turn that each turn responds to, [turns], from 0."""
+    indices, now = [], 0
+    for turn in trajectory.turns:
+        indices.append(now)
+        now += any(message.role == "user" for message in turn.observation)
+    return indices
+
+
+def _item(fields: Mapping[str, Any]) -> Item:
+    return Item(
+        str(fields["id"]),
+        str(fields["question"]),
+        float(fields["weight"]),
+        str(fields.get("focus_on", "")),
+        str(fields.get("pass_condition", "")),
+        tuple(map(str, fields.get("failure_examples", ()))),
+        tuple(map(str, fields.get("dependence", ()))),
+        bool(fields.get("lasting", False)),
+    )

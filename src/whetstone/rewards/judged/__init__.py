@@ -1,1 +1,0 @@
-"""What does a judge say?"""

@@ -1,0 +1,1 @@
+"""Rewards for the speed of code (KernelBench-style)."""

@@ -1,0 +1,1 @@
+"""Process rewards: a reward per turn."""

@@ -1,0 +1,98 @@
+"""Step label reward: labels or a judge score every step, and the step scores are aggregated to an episode score.
+
+Note: A product penalizes length: twenty good steps at 0.95 give 0.36. The mean is reported as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from whetstone.rewards.judge_rewards.judge_input import format_episode, format_turn
+from whetstone.rewards.judges import Judge, Question
+from whetstone.rewards.protocol import Reward
+from whetstone.trajectory import Score, Task, Trajectory
+
+Together = Literal["product", "mean", "min", "max"]
+
+
+class StepLabels:
+    """Scores of steps, from 0 to 1, as rewards of their turns, and aggregated as a component or as the value.
+
+    Labels are `task.private["step_labels"]`, one per turn; missing ones are judged. The judge decides whether each step
+    (its text, calls and arguments) is right, given the preceding steps.
+
+    Args:
+        judge: Judge that is asked about each step without a label; null: labels are required.
+        together: Aggregation of an episode's step scores.
+        outcome: Reward of the outcome; null: the aggregate is the value, for choosing the best of several.
+        weight: Weight of the steps, next to an outcome.
+
+    Source: ToolComp 2025, arXiv:2501.01290.
+    """
+
+    provides = frozenset({"process_rewards", "steps"})
+
+    def __init__(
+        self,
+        *,
+        judge: Judge | None = None,
+        together: Together = "mean",
+        outcome: Reward | None = None,
+        weight: float = 1.0,
+    ) -> None:
+        self.judge, self.together, self.outcome, self.weight = judge, together, outcome, weight
+
+    async def __call__(self, trajectory: Trajectory, task: Task) -> Score:
+        """Score a trajectory and its steps.
+
+        Raises:
+            ValueError: If a step has no label and there is no judge.
+            InfrastructureError: If the judge returns no answer.
+        """
+        labels = list(task.private.get("step_labels", ()))[: len(trajectory.turns)]
+        judged = await asyncio.gather(
+            *(self._judged(k, trajectory, task) for k in range(len(labels), len(trajectory.turns)))
+        )
+        steps = [*map(float, labels), *judged]
+        total = aggregate_steps(steps, self.together)
+        parts = {"steps": total, "steps_mean": aggregate_steps(steps, "mean")}
+        if self.outcome is None:
+            return Score(total, parts)
+        score = await self.outcome(trajectory, task)
+        if score.invalid:
+            return score
+        turns = tuple(self.weight * step / max(1, len(steps)) for step in steps)
+        return Score(score.value, {**score.parts, **parts}, turns, score.success, score.signals)
+
+    async def _judged(self, number: int, trajectory: Trajectory, task: Task) -> float:
+        if self.judge is None:
+            raise ValueError(
+                f"step {number + 1} has no label, and there is no judge; set reward.judge or add the label"
+            )
+        material = {
+            "task": task.prompt,
+            "before": format_episode(trajectory, turns=range(number)) if number else "",
+            "step": format_turn(trajectory.turns[number]),
+        }
+        ask = (
+            "Is this step right: does it follow from what came before, and do its call and input bring the task nearer?"
+        )
+        return float(bool((await self.judge.answer(Question(ask, material)))["met"]))
+
+    async def close(self) -> None:
+        """Close the judge."""
+        if self.judge is not None:
+            await self.judge.close()
+
+
+def aggregate_steps(steps: Sequence[float], how: Together) -> float:
+    """Aggregate step scores to one number; 0 without steps.
+
+    Source: ToolComp 2025, arXiv:2501.01290, §4.
+    """
+    if not steps:
+        return 0.0
+    return {"product": math.prod(steps), "mean": sum(steps) / len(steps), "min": min(steps), "max": max(steps)}[how]

@@ -1,1 +1,0 @@
-"""How much faster is it, and is that so?"""

@@ -1,1 +1,0 @@
-"""What counts only where something else does?"""

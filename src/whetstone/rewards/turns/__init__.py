@@ -1,1 +1,0 @@
-"""What was each turn worth by itself?"""

@@ -1,0 +1,7 @@
+"""Early stopping rules of episodes."""
+
+from whetstone.rollout.early_stopping.stragglers import StragglerStop as StragglerStop
+from whetstone.rollout.early_stopping.budget_exhausted import BudgetExhausted as BudgetExhausted
+from whetstone.rollout.early_stopping.void_turn import VoidTurn as VoidTurn
+
+STOPS = {"stragglers": StragglerStop, "budget_exhausted": BudgetExhausted, "void_turn": VoidTurn}

@@ -1,0 +1,28 @@
+"""Early stopping when the budget of tool calls is exceeded: after one more turn to answer, the episode ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whetstone.rollout.context_transforms.budget_line import group_budget, used_calls
+from whetstone.rollout.protocol import EpisodeState, Siblings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExhausted:
+    """Ends an episode that exceeds its budget of tool calls, that of the context transform `budget_line` (BATS).
+
+    Source: BATS 2025, arXiv:2511.17006.
+    """
+
+    budgets: tuple[int, ...]
+    """Budgets in tool calls, the same as those of `budget_line`."""
+
+    @property
+    def at_evaluation(self) -> bool:
+        """Return True: a budget belongs to the agent."""
+        return True
+
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+        """See `Stop`."""
+        return used_calls(so_far) > group_budget(so_far.occasion, self.budgets)

@@ -1,0 +1,60 @@
+"""Early stopping of stragglers: a few very long, hopeless episodes take most of the time.
+
+Note:
+    A stopped episode is a failure in the group's statistics. Slow successes are lost with it, so the fraction of
+    stopped episodes should be monitored (`flag/stragglers`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from whetstone.plugins import OptionError
+from whetstone.rollout.protocol import EpisodeState, Siblings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerStop:
+    """Ends an episode that is far longer than usual, or repeats the same observation (ActiveVLN).
+
+    (a) longer than `times` the expert's, or the median of the group's successes; (b) most of the group has ended, and
+    this one is longer than `times_longest` the longest of them; (c) the same observation `standstill` times in a row.
+
+    Source: ActiveVLN 2025, arXiv:2509.12618; the rule is an addition, the paper's text was not readable in detail.
+    """
+
+    times: float = 2.0
+    """Maximum multiple of the expert's turns, or of the median success's turns, for (a)."""
+    finished_fraction: float = 0.75
+    """Fraction of the group that must be finished for (b)."""
+    times_longest: float = 1.5
+    """Maximum multiple of the longest finished episode, for (b)."""
+    standstill: int = 5
+    """Number of equal observations in a row, for (c)."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.finished_fraction <= 1:
+            raise OptionError("finished_fraction", f"must be above 0 and at most 1, got {self.finished_fraction:g}")
+        if self.standstill < 2:
+            raise OptionError("standstill", f"must be at least 2, got {self.standstill}")
+
+    @property
+    def by_timing(self) -> bool:
+        """Return True: it reads which episodes of the group have ended."""
+        return True
+
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+        """See `Stop`."""
+        turns, ended = len(so_far.turns), siblings.ended
+        expert = so_far.occasion.task.private.get("expert_turns")
+        solved = [length for length, success in ended if success]
+        usual = float(expert) if expert is not None else float(median(solved)) if solved else math.inf
+        if turns > self.times * usual:
+            return True
+        enough = max(2.0, self.finished_fraction * so_far.occasion.group_size)
+        if len(ended) >= enough and turns > self.times_longest * max(length for length, _ in ended):
+            return True
+        answers = [[message.key for message in turn.observation] for turn in so_far.turns[-self.standstill :]]
+        return len(answers) == self.standstill and all(answer == answers[0] for answer in answers)

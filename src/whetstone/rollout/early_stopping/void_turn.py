@@ -1,0 +1,24 @@
+"""Early stopping after a void turn, which has neither a call nor an answer.
+
+Note:
+    This only ends the episode. The filter `void_turns` removes it from the loss and keeps it in the group's statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whetstone.rollout.protocol import EpisodeState, Siblings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidTurn:
+    """Ends an episode after a turn without a valid call, if the environment did not end it (SimpleTIR).
+
+    Source: SimpleTIR 2025, arXiv:2509.02479, and its code.
+    """
+
+    def __call__(self, so_far: EpisodeState, siblings: Siblings, /) -> bool:
+        """See `Stop`."""
+        last = so_far.turns[-1]
+        return not last.message.tool_calls and not last.aside

@@ -1,0 +1,6 @@
+"""Start states: turns that precede all episodes of a group."""
+
+from whetstone.rollout.start_states.expert_prefix import ExpertPrefix as ExpertPrefix
+from whetstone.rollout.start_states.replay_prefix import ReplayPrefix as ReplayPrefix
+
+STARTS = {"expert_prefix": ExpertPrefix, "replay_prefix": ReplayPrefix}

@@ -1,0 +1,68 @@
+"""Start states from an expert's episodes, moved back to the reset state over training (reverse curriculum).
+
+Note:
+    The success rate from such a state does not describe the task, so these episodes leave all statistics of tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from whetstone.errors import TaskError
+from whetstone.plugins import OptionError
+from whetstone.rollout.protocol import Demonstrator, EpisodeKey, StartPrefix
+from whetstone.tasks.protocol import Expert, Source
+from whetstone.trajectory import Author, Tokens, Turn
+
+
+def start_fraction(step: int, until: int) -> float:
+    """Return the fraction of groups that start after an expert's turns: max(0, 1 − g / g0).
+
+    Source: SnapshotRL 2024, arXiv:2403.00673.
+    """
+    return max(0.0, 1 - step / until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPrefix:
+    """Groups start after the first turns of an expert, late ones first, for `anneal_updates` updates (SnapshotRL).
+
+    All episodes of a group start in the same state. The expert's turns are read and not trained.
+
+    Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is an addition.
+    """
+
+    anneal_updates: int
+    """Number of updates until every episode starts from the initial state."""
+
+    def __post_init__(self) -> None:
+        if self.anneal_updates < 1:
+            raise OptionError("anneal_updates", f"must be at least 1 update, got {self.anneal_updates}")
+
+    def check(self, source: Source, first: int) -> None:
+        """Check that the source has an expert.
+
+        Raises:
+            TaskError: If it has none.
+        """
+        if not isinstance(source, Expert):
+            raise TaskError("needs an expert, and the task source has none; choose a source with an expert")
+
+    async def __call__(self, occasion: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
+        """See `Start`."""
+        share = start_fraction(occasion.step, self.anneal_updates)
+        if occasion.random("start").random() >= share:
+            return None
+        demonstration, seed = await demonstrator.demonstration(occasion.task)
+        inner = len(demonstration.turns) - 1
+        if not demonstration.ended.valid or inner < 1:
+            return None
+        count = max(1, math.ceil(share * inner))
+        return StartPrefix(as_untrained_turns(demonstration.turns[:count]), seed)
+
+
+def as_untrained_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return turns as a prefix: their actions are read, and not trained."""
+    return tuple(replace(turn, action=Tokens.written(turn.action.ids, Author.INSERTED)) for turn in turns)

@@ -1,0 +1,74 @@
+"""Start states from stored successes of the policy, so that it first learns the way from there.
+
+Note:
+    A state can be used only if the environment can be brought into it again. If replayed turns have other observations
+    now, the episode is marked `not_forked` and starts from the reset state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from whetstone.plugins import OptionError
+from whetstone.rollout.protocol import Demonstrator, EpisodeKey, StartPrefix, StepOutcome
+from whetstone.rollout.replay.buffer import Buffer, Stored
+from whetstone.rollout.start_states.expert_prefix import as_untrained_turns, start_fraction
+from whetstone.rollout.task_keys import on_policy_trajectories
+
+
+class ReplayPrefix:
+    """Groups of solved tasks start in the middle of such a success, late ones first (SnapshotRL).
+
+    Tasks never solved start from the initial state, as does every task after `anneal_updates` updates. The turns of the
+    prefix are read and not trained.
+
+    Source: SnapshotRL 2024, arXiv:2403.00673; the form for language agents is an addition.
+
+    Args:
+        anneal_updates: Number of updates until every episode starts from the initial state.
+        max_per_task: Maximum number of stored successes per task.
+        capacity: Maximum number of stored successes in total.
+    """
+
+    def __init__(self, *, anneal_updates: int, max_per_task: int = 2, capacity: int = 512) -> None:
+        if anneal_updates < 1:
+            raise OptionError("anneal_updates", f"must be at least 1 update, got {anneal_updates}")
+        if max_per_task < 1 or capacity < max_per_task:
+            raise OptionError("capacity", f"must be at least max_per_task ({max_per_task}), got {capacity}")
+        self.anneal_updates = anneal_updates
+        self.buffer = Buffer(of_each=max_per_task, capacity=capacity)
+
+    async def __call__(self, occasion: EpisodeKey, demonstrator: Demonstrator, /) -> StartPrefix | None:
+        """See `Start`."""
+        share = start_fraction(occasion.step, self.anneal_updates)
+        draw = occasion.random("start")
+        stored = self.buffer.of(occasion.task.id)
+        if not stored or draw.random() >= share:
+            return None
+        turns = draw.choice(stored).trajectory.turns
+        count = math.ceil(share * (len(turns) - 1))
+        if count < 1:
+            return None
+        return StartPrefix(as_untrained_turns(turns[:count]), occasion.seed)
+
+    def observe(self, outcome: StepOutcome, /) -> None:
+        """See `Stateful`."""
+        for group in outcome.groups:
+            for trajectory in on_policy_trajectories(group):
+                is_unmodified = not any(turn.aside or turn.training_context is not None for turn in trajectory.turns)
+                if trajectory.solved and is_unmodified and not any(turn.opens_segment for turn in trajectory.turns[1:]):
+                    self.buffer.add(group.task.id, Stored(trajectory, outcome.step))
+
+    def state(self) -> dict[str, Any]:
+        """See `Stateful`."""
+        return {"stored": self.buffer.state()}
+
+    def load_state(self, state: Mapping[str, Any], /) -> None:
+        """See `Stateful`."""
+        self.buffer.load_state(state["stored"])
+
+    def forget_versions(self) -> None:
+        """See `StoresTrajectories`."""
+        self.buffer.forget_versions()

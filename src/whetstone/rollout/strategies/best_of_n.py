@@ -1,0 +1,98 @@
+"""Best-of-n and majority voting: a task is sampled several times, and one of the episodes is the answer.
+
+All episodes are kept; those that were not selected are marked `not_chosen` and count only in the costs.
+
+Note:
+    A verifier that is the reward itself selects with knowledge of the answer; that is pass@k under another name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from whetstone.rewards import REWARDS, Reward, final_answer, make_reward, score_trajectory
+from whetstone.rewards.answers.exact_match import normalize_answer
+from whetstone.rollout.protocol import Roller
+from whetstone.trajectory import Group, RemovalScope, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOf:
+    """`n` episodes; the one with the highest value of the verifier is the answer.
+
+    Sources: Cobbe et al. 2021, arXiv:2110.14168; ToolComp 2025, arXiv:2501.01290, for verifiers of steps.
+    """
+
+    n: int
+    """Number of episodes."""
+    verifier: Any
+    """A reward, named as in a recipe; its value ranks the episodes."""
+    at_evaluation = True
+    _reward: Reward = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"n must be at least 1, got {self.n}")
+        object.__setattr__(self, "_reward", make_reward(self.verifier, REWARDS))
+
+    async def __call__(self, task: Task, roller: Roller, /) -> Group:
+        """See `Strategy`."""
+        tried = await asyncio.gather(*(roller.sample(task, index=i) for i in range(self.n)))
+        values = await verifier_scores(self._reward, tried, task)
+        best = max(range(len(tried)), key=lambda k: (values[k] is not None, values[k] or 0.0, -k))
+        return Group(task, mark_selected(tried, best))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajorityVote:
+    """`n` episodes; the first one with the most frequent answer is selected.
+
+    Source: Wang et al. 2022 (self-consistency), arXiv:2203.11171.
+    """
+
+    n: int
+    """Number of episodes."""
+    at_evaluation = True
+
+    async def __call__(self, task: Task, roller: Roller, /) -> Group:
+        """See `Strategy`."""
+        tried = await asyncio.gather(*(roller.sample(task, index=i) for i in range(self.n)))
+        return Group(task, mark_selected(tried, majority_vote(tried)))
+
+
+def majority_vote(tried: Sequence[Trajectory]) -> int:
+    """Return the first episode of the largest class of answers.
+
+    Of equal classes the earliest counts; without answers the result is 0.
+    """
+    classes: dict[str, list[int]] = {}
+    for place, trajectory in enumerate(tried):
+        answer = final_answer(trajectory) if trajectory.ended.valid else None
+        if answer is not None:
+            classes.setdefault(normalize_answer(answer), []).append(place)
+    return max(classes.values(), key=len)[0] if classes else 0
+
+
+def mark_selected(tried: Sequence[Trajectory], place: int) -> tuple[Trajectory, ...]:
+    """Return all trajectories; only the selected one counts."""
+    return tuple(
+        trajectory
+        if number == place
+        else replace(trajectory, removal=RemovalScope.BEFORE_BASELINE, marks=(*trajectory.marks, NOT_CHOSEN))
+        for number, trajectory in enumerate(tried)
+    )
+
+
+async def verifier_scores(verifier: Reward, tried: Sequence[Trajectory], task: Task) -> list[float | None]:
+    """Return a verifier's values of episodes, finished or not; None if a value cannot be computed."""
+    judged = await asyncio.gather(
+        *(score_trajectory(verifier, replace(t, score=None, removal=None), task) for t in tried)
+    )
+    return [one.score.value if one.score is not None else None for one in judged]
+
+
+NOT_CHOSEN = "not_chosen"
+"""Mark of an episode that was not selected."""

@@ -1,0 +1,42 @@
+"""Sampling of a training task with a tag, as a function of a random generator."""
+
+from __future__ import annotations
+
+from random import Random
+
+from whetstone.errors import TaskError
+from whetstone.tasks.protocol import Source
+from whetstone.trajectory import Task
+
+_RANGE = 2**20
+"""Range of sampled indices; a source that repeats earlier is still sampled uniformly."""
+_TRIES = 20_000
+
+
+def sample_task(source: Source, first: int, draw: Random, by: str, value: str) -> int:
+    """Return the index of a task with this value of a tag, not before `first`.
+
+    Raises:
+        TaskError: If none of many samples has it.
+    """
+    seen = set()
+    for _ in range(_TRIES):
+        index = first + draw.randrange(_RANGE)
+        tag = get_tag(source.task(index), by)
+        if tag == value:
+            return index
+        seen.add(tag)
+    raise TaskError(
+        f'none of {_TRIES} sampled training tasks has {by} "{value}"; values are {", ".join(sorted(seen)[:9])}'
+    )
+
+
+def get_tag(task: Task, by: str) -> str:
+    """Return a tag of a task.
+
+    Raises:
+        TaskError: If it has no tag with this name.
+    """
+    if by not in task.tags:
+        raise TaskError(f'task {task.id}: has no tag "{by}"; it has {", ".join(sorted(task.tags)) or "none"}')
+    return task.tags[by]

@@ -1,0 +1,158 @@
+"""Queries for trajectories: filters and order from the address of a page, converted to SQL.
+
+Note:
+    The address is untrusted. Column names are looked up, never inserted; values are bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from whetstone.chat.api.requests import RefusedError
+from whetstone.errors import did_you_mean
+
+SORTABLE = ("step", "reward", "success", "turns", "calls", "tokens", "seconds", "version", "task", "ended", "part")
+_COMPONENT = "component:"
+_HOLDS = "{} IN (SELECT n.number FROM names n WHERE instr({}, ?))"
+"""Condition on a column with the number of a list of names, and the list."""
+_BY_NAME = ("task", "ended", "part")
+MAX_ROWS = 200
+_NUMBERS = {"from_step": int, "to_step": int, "above": float, "below": float, "offset": int, "limit": int}
+_WHOLE, _REAL = re.compile("-?[0-9]{1,40}"), re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryQuery:
+    """Query for trajectories. An empty or None field does not filter."""
+
+    part: str = ""
+    """`training`, or `evaluation NAME`."""
+    from_step: int | None = None
+    to_step: int | None = None
+    task: str = ""
+    """Id of a task."""
+    kind: str = ""
+    ended: str = ""
+    tool: str = ""
+    """Name of a called tool."""
+    outcome: str = ""
+    """`solved`, `unsolved`, `unscored`, or the outcome of a call: `tool_error`, `invalid_arguments`, …"""
+    mark: str = ""
+    measure: str = "reward"
+    """Value that `above` and `below` limit: `reward`, or `component:NAME`."""
+    above: float | None = None
+    below: float | None = None
+    text: str = ""
+    """Words that all occur in messages or calls; the last may be a prefix."""
+    sort: str = "step"
+    """`step`, `reward`, …, or `component:NAME`."""
+    descending: bool = True
+    offset: int = 0
+    limit: int = 50
+
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str]) -> TrajectoryQuery:
+        """Parse a query string.
+
+        Raises:
+            RefusedError: A filter is unknown or invalid.
+        """
+        known = {field.name for field in fields(cls)}
+        filters: dict[str, Any] = {}
+        for name, value in parameters.items():
+            if name not in known:
+                raise RefusedError(f'no filter "{name[:80]}"{did_you_mean(name, known)}')
+            if value == "":
+                continue
+            if name == "descending":
+                filters[name] = value in ("1", "true")
+            elif name in _NUMBERS:
+                filters[name] = _number(name, value)
+            else:
+                filters[name] = value[:2000]
+        query = cls(**filters)
+        if not 0 <= query.offset < 2**40 or not 0 < query.limit <= MAX_ROWS:
+            raise RefusedError(f"offset is 0 or more, limit 1 to {MAX_ROWS}")
+        return query
+
+    def sql_condition(self, components: Mapping[str, str]) -> tuple[str, list[Any]]:
+        """Return (SQL condition, bound values).
+
+        Args:
+            components: Column of each component of the reward, by name.
+
+        Raises:
+            RefusedError: It names an unknown component.
+        """
+        conditions: list[str] = []
+        bound: list[Any] = []
+
+        def add(sql: str, *values: Any) -> None:
+            conditions.append(sql)
+            bound.extend(values)
+
+        for name in ("part", "task", "kind", "ended"):
+            if getattr(self, name):
+                add(f"t.{name} = (SELECT n.number FROM names n WHERE n.name = ?)", getattr(self, name))
+        if self.from_step is not None:
+            add("step >= ?", self.from_step)
+        if self.to_step is not None:
+            add("step <= ?", self.to_step)
+        if self.tool:
+            add(_HOLDS.format("t.tools", "n.name"), f"|{self.tool}|")
+        if self.mark:
+            add(_HOLDS.format("t.marks", "' ' || n.name || ' '"), f" {self.mark} ")
+        if self.outcome in ("solved", "unsolved"):
+            add("success = ?", int(self.outcome == "solved"))
+        elif self.outcome == "unscored":
+            add("reward IS NULL")
+        elif self.outcome:
+            add(_HOLDS.format("t.outcomes", "n.name"), f"|{self.outcome}|")
+        column = "reward" if self.measure == "reward" else _component(self.measure, components)
+        if self.above is not None:
+            add(f"{column} >= ?", self.above)
+        if self.below is not None:
+            add(f"{column} <= ?", self.below)
+        if self.text.strip():
+            add("t.number IN (SELECT rowid FROM texts WHERE texts MATCH ?)", _fts_query(self.text))
+        return " AND ".join(conditions) or "1", bound
+
+    def order(self, components: Mapping[str, str]) -> str:
+        """Return the SQL after ORDER BY; unknown values are last.
+
+        Raises:
+            RefusedError: The column does not exist.
+        """
+        if self.sort not in SORTABLE and not self.sort.startswith(_COMPONENT):
+            raise RefusedError(f'cannot sort by "{self.sort[:80]}"{did_you_mean(self.sort, SORTABLE)}')
+        column = self.sort if self.sort in SORTABLE else _component(self.sort, components)
+        if column in _BY_NAME:
+            column = f"(SELECT n.name FROM names n WHERE n.number = t.{column})"
+        # SQLite sorts NULL below all values, so that it is last in descending order and an index can be used
+        return f"{column} DESC, t.number DESC" if self.descending else f"{column} ASC NULLS LAST, t.number ASC"
+
+
+def _component(name: str, components: Mapping[str, str]) -> str:
+    name = name.removeprefix(_COMPONENT)
+    if name not in components:
+        raise RefusedError(f'no component "{name[:80]}" in rewards{did_you_mean(name, components)}')
+    return components[name]
+
+
+def _fts_query(text: str) -> str:
+    """Return the query for FTS5: each word in quotes, so that no operator is interpreted; the last as a prefix."""
+    words = [re.sub(r'["\x00]', " ", word) for word in text.split()]
+    words = [word for word in words if re.search(r"\w", word)]
+    if not words:
+        raise RefusedError("text: must contain a letter or digit")
+    return " ".join(f'"{word}"' for word in words) + " *"
+
+
+def _number(name: str, value: str) -> float:
+    kind = _NUMBERS[name]
+    if not (_WHOLE if kind is int else _REAL).fullmatch(value) or abs(number := kind(value)) > 1e300:
+        raise RefusedError(f'{name}: "{value[:80]}" is not a number in ASCII digits')
+    return number if isinstance(number, float) else max(-(2**62), min(number, 2**62))

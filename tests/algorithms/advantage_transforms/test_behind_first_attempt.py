@@ -1,8 +1,0 @@
-"""In stage one of SCoRe no reward reaches the first attempt."""
-
-from tests_batches import of
-from whetstone.algorithms.advantage_transforms import after_first_attempt
-
-
-def test_worked_numbers():
-    assert after_first_attempt(of(0.5, -1, 2, 0.25), of(1, 1, 0, 0)).tolist() == [0, 0, 2, 0.25]

@@ -1,0 +1,225 @@
+"""External agents as environments: the policy is their model, and their conversation an episode."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+import urllib.request
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import openai
+import pytest
+
+from support.external_agents import PARTS
+from support.served_policy import TINY
+from whetstone.assembly import assemble
+from whetstone.chat import assistant, tool_result, user
+from whetstone.environments.external_agent import Agent
+from whetstone.errors import RecipeError
+from whetstone.evaluation.environment_checks import play_with_policy
+from whetstone.recipe import load_recipe
+from whetstone.reporting import Progress
+from whetstone.rollout import Plan
+from whetstone.tools import Toolset
+from whetstone.tools.arithmetic_tools import pocket_calculator
+from whetstone.training import train
+from whetstone.trajectory import EndReason, Task
+from whetstone.trajectory_json import decoded_trajectories, encoded_trajectory
+from whetstone.user_code import remove_place
+
+OWN = [TINY, "ablations=null", "chat.format=hermes"]
+COMMAND = """
+import openai, os, sys
+client = openai.OpenAI()
+told = client.chat.completions.create(model=os.environ["OPENAI_MODEL"], stream=True,
+    messages=[{"role": "user", "content": sys.argv[1]}])
+print("said:", "".join(piece.choices[0].delta.content or "" for piece in told)[:5].replace("\\n", " "))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@cache
+def native():
+    return assemble(load_recipe("demo", [*OWN, "environment.max_turns=4"]))
+
+
+def agent_environment(function=None, reward="exact_number", **more):
+    agent = {"name": "agent", **({"function": f"support.external_agents:{function}"} if function else {}), **more}
+    return assemble(load_recipe("demo", OWN, environment=agent, reward=reward), native().policy)
+
+
+def played(assembly, *, expert=True, seed=3):
+    async def run():
+        engine = assembly.engine()
+        try:
+            sampled = assembly.policy_actor(engine, temperature=1.0)
+            collector = assembly.collector(assembly.expert_actor() if expert else sampled)
+            return await collector.sample(Plan(assembly.source.task(0), seed=seed))
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("agent", ["calculating", "by_responses", "by_messages"])
+@pytest.mark.parametrize("expert", [False, True])
+def test_episode_of_an_external_agent_has_the_tokens_of_the_native_loop(agent, expert):
+    home, away = played(native(), expert=expert), played(agent_environment(agent, max_turns=4), expert=expert)
+    assert [turn.action.ids for turn in away.turns] == [turn.action.ids for turn in home.turns]
+    assert [turn.context.ids for turn in away.turns] == [turn.context.ids for turn in home.turns]
+    if not expert:
+        assert [turn.action.logprobs for turn in away.turns] == [turn.action.logprobs for turn in home.turns]
+    assert len(away.turns) == (2 if expert else 1)
+    assert away.score.value == home.score.value
+
+
+def test_rewritten_history_starts_a_segment_and_a_posted_reward_is_received():
+    episode = played(agent_environment("summing_up"))
+    assert [turn.opens_segment for turn in episode.turns] == [True, True]
+    assert episode.marks.count("rewritten") == 1
+    assert len(episode.segments()) == 2
+    assert episode.final["score"] == 0.25
+    assert episode.ended is EndReason.TERMINATED
+
+
+def test_interleaved_agents_extend_their_own_sampled_tokens():
+    episode = played(agent_environment("interleaving", max_turns=9))
+    assert [turn.agent for turn in episode.turns] == [*PARTS] * 3
+    assert [turn.opens_segment for turn in episode.turns] == [True] * 3 + [False] * 6
+    segments = episode.segments()
+    assert [sorted(set(segment.turns)) for segment in segments] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    prompt, chat = native().source.task(0).prompt, native().chat
+    for number, (name, part) in enumerate(PARTS.items()):
+        tools = () if name == "writer" else Toolset([pocket_calculator]).specs
+        context = chat.open((user(f"{prompt} {part}"),), tools)
+        for turn, question in zip(episode.turns[number::3], ("one", "two", "three"), strict=True):
+            assert turn.context.ids == tuple(context.new.ids)
+            calls = turn.message.tool_calls
+            answers = [tool_result(question, call_id=call.id) for call in calls] or [user(question)]
+            context = chat.extend(context, turn.action.ids, answers)
+        extended = [*context.ids][: len(segments[number])]
+        assert list(segments[number].tokens.ids) == extended
+
+
+def test_required_tool_choice_is_refused():
+    episode = played(agent_environment("requiring"))
+    assert remove_place(episode.final["failed"]).startswith("BadRequestError")
+    assert "tool_choice: in training calls are sampled without a constraint" in episode.final["failed"]
+
+
+def test_conversations_of_an_episode_are_kept_in_records():
+    episode = played(agent_environment("interleaving", max_turns=9))
+    (back,) = decoded_trajectories([encoded_trajectory(episode)])
+    assert [(turn.conversation, turn.agent) for turn in back.turns] == list(enumerate(PARTS)) * 3
+    ids = [[segment.tokens.ids for segment in each.segments()] for each in (back, episode)]
+    assert ids[0] == ids[1]
+
+
+def test_failing_agent_is_an_outcome_or_a_failure_by_the_recipe():
+    fallen = played(agent_environment("failing"))
+    assert (fallen.ended, remove_place(fallen.final["failed"])) == (EndReason.TERMINATED, "ValueError: the agent's own")
+    assert fallen.score is not None
+    failed = played(agent_environment("failing", crash="error"))
+    assert (failed.ended, failed.score) == (EndReason.ERROR, None)
+    assert failed.error.endswith("(failing): ValueError: the agent's own")
+
+
+def test_agent_without_requests_is_a_failure():
+    episode = played(agent_environment("silent"))
+    assert (episode.ended, episode.score) == (EndReason.ERROR, None)
+    assert "ended without a request to its model" in episode.error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 3])
+def test_command_receives_the_address_and_its_last_output_is_the_answer(tmp_path, code):
+    script = tmp_path / "agent.py"
+    script.write_text(COMMAND)
+    episode = played(agent_environment(command=[sys.executable, str(script), "{task}", str(code)]))
+    assert episode.opening[-1].text == native().source.task(0).prompt
+    assert episode.final["answer"].startswith("said:")
+    assert (episode.final["exit"], "failed" in episode.final) == (code, bool(code))
+
+
+def test_verdict_of_an_agent_requires_a_posted_or_returned_reward():
+    partly = played(agent_environment("summing_up", reward={"name": "verdict", "pays": "score"}))
+    assert (partly.score.value, partly.score.success) == (0.25, False)
+    fallen = played(agent_environment("failing", reward="verdict"))
+    assert (fallen.score.value, remove_place(fallen.final["failed"])) == (0.0, "ValueError: the agent's own")
+    unpaid = played(agent_environment("calculating", reward="verdict"))
+    assert (unpaid.ended, unpaid.score) == (EndReason.ERROR, None)
+    assert "the verdict has no success, only answer; return a number from the agent" in unpaid.error
+
+
+def test_hanging_agent_ends_at_its_deadline_without_blocking_others():
+    began = time.monotonic()
+    episode = played(agent_environment("hanging", timeout_seconds=3))
+    assert (episode.ended, len(episode.turns), episode.score.value) == (EndReason.TIMEOUT, 1, 0.0)
+    assert "not finished after 3 s" in episode.error
+    assert time.monotonic() - began < 300  # it sleeps for an hour
+
+
+@pytest.mark.slow
+def test_hanging_command_is_ended_with_its_child_processes(tmp_path):
+    script = tmp_path / "agent.py"
+    script.write_text(
+        COMMAND.replace("sys.exit", f"import subprocess; subprocess.Popen(['sleep', '{os.getpid()}77'])\nsys.exit")
+    )
+    episode = played(agent_environment(command=[sys.executable, str(script), "{task}", "0"], timeout_seconds=20))
+    assert episode.ended is EndReason.TIMEOUT
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if f"{os.getpid()}77".encode() in command]
+
+
+def test_agent_requires_either_a_command_or_a_function():
+    with pytest.raises(RecipeError, match="either command or function"):
+        Agent()
+
+
+@pytest.mark.slow
+def test_run_trains_an_external_agent(tmp_path):
+    agent = {"name": "agent", "function": "support.external_agents:calculating", "max_turns": 4}
+    small = ["supervised=null", "reinforcement.steps=2", "reinforcement.tasks_per_step=2", "rollout.group_size=4"]
+    recipe = load_recipe(
+        "demo", [*OWN, *small, "evaluation.episodes=4", "reward=support.small:parity"], environment=agent
+    )
+    train(recipe, tmp_path / "run", progress=Progress(quiet=True))
+    steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [step["episode/invalid"] for step in steps] == [0, 0]
+    assert all(step["update/tokens"] > 0 for step in steps)
+
+
+def oversized(task, base_url):
+    """Send an endless body and an endless head."""
+    port = int(base_url.partition("127.0.0.1:")[2].partition("/")[0])
+    path = base_url.partition(str(port))[2]
+    results = []
+    endless = [f"POST {path}/reward HTTP/1.1\r\nhost: x\r\ncontent-length: {2**40}\r\n\r\n", "GET / HTTP/1.1\r\nx: "]
+    for head in endless:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as asking:
+            asking.sendall(head.encode())
+            sent = 0
+            with suppress(OSError):
+                while sent < 2**26:
+                    asking.sendall(b"a" * 2**16)
+                    sent += 2**16
+            results.append(sent < 2**26)
+    urllib.request.urlopen(
+        urllib.request.Request(f"{base_url}/reward", json.dumps({"reward": float(all(results))}).encode())
+    )
+    with openai.OpenAI(base_url=base_url, api_key="none") as client:
+        client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
+
+
+def test_endless_requests_of_an_agent_are_cut():
+    def answer(*_):
+        return assistant("y")
+
+    done = asyncio.run(
+        play_with_policy(lambda: Agent(function=oversized), Task("t", "x", {}), answer, seed=0, max_turns=2)
+    )
+    assert done.trajectory.final["score"] == 1.0
