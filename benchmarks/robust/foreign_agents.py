@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from whetstone.chat import Message, ToolCall, assistant
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.trajectory import Task
 
@@ -97,7 +97,7 @@ def build_agent(code: str, folder: Path, **options: Any) -> Any:
     """Build an agent that runs a script in a world-readable folder."""
     folder.mkdir(mode=0o755, exist_ok=True)
     (folder / "agent.py").write_text(code)
-    return lambda: Agent(command=[sys.executable, "agent.py", "{task}"], folder=str(folder), **options)
+    return lambda: ExternalAgent(command=[sys.executable, "agent.py", "{task}"], folder=str(folder), **options)
 
 
 async def run_many_agents(count: int, folder: Path) -> dict[str, Any]:
@@ -123,8 +123,8 @@ async def run_terminal_agents(program: str, count: int, folder: Path) -> dict[st
     home = str(Path(program).parents[1])
     command = [program, "-m", "openai/policy", "-y", "--exit-immediately", "-t", "{task}", "-o", "/tmp/said.json"]
 
-    def make() -> Agent:
-        return Agent(
+    def make() -> ExternalAgent:
+        return ExternalAgent(
             command=command, variables=MINI, folder=str(folder), sandbox=True, readable=[home, str(Path(sys.prefix))]
         )
 

@@ -28,7 +28,7 @@ from circumstances import circumstances
 from whetstone.assembly import assemble
 from whetstone.cli.environments import create_contract
 from whetstone.cli.server_options import bind_socket
-from whetstone.environments.remote.environment_server import Episodes as EnvironmentEpisodes
+from whetstone.environments.remote.environment_server import ServedEpisodes
 from whetstone.environments.remote.environment_server import build_environment_app as environment_application
 from whetstone.optional_dependencies import get_package_version
 from whetstone.recipe import load_recipe
@@ -76,7 +76,7 @@ async def open_view(folder: Path) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def open_environment(folder: Path) -> AsyncIterator[Any]:
     contract = create_contract("household", {})
-    yield environment_application("household", EnvironmentEpisodes(contract.make), contract.source)
+    yield environment_application("household", ServedEpisodes(contract.make), contract.source)
 
 
 SERVERS: dict[str, Callable[[Path], Any]] = {

@@ -68,7 +68,7 @@ def test_forbidden_actions_are_refused_and_change_nothing(act, message):
     shop = desk()
     with pytest.raises(ToolError, match=message):
         act(shop)
-    assert shop.store.differences() == {}
+    assert shop.store.find_differences() == {}
 
 
 def test_canceled_reservation_is_refunded_without_releasing_the_seat():
@@ -76,7 +76,7 @@ def test_canceled_reservation_is_refunded_without_releasing_the_seat():
     shop.cancel_reservation("4WQ150")
     amounts = [paid["amount"] for paid in shop.store.read_entity("reservations", "4WQ150")["payment_history"]]
     assert sum(amounts) == 0
-    assert list(shop.store.differences()) == ["reservations/4WQ150"]
+    assert list(shop.store.find_differences()) == ["reservations/4WQ150"]
 
 
 def test_unchanged_flights_keep_their_price_and_a_new_cabin_has_the_current_price():
@@ -84,7 +84,7 @@ def test_unchanged_flights_keep_their_price_and_a_new_cabin_has_the_current_pric
     before = shop.store.read_entity("reservations", "4WQ150")
     same = [{"flight_number": leg["flight_number"], "date": leg["date"]} for leg in before["flights"]]
     shop.update_reservation_flights("4WQ150", "business", same, "gift_card_3576581")
-    assert shop.store.differences() == {}
+    assert shop.store.find_differences() == {}
     shop.update_reservation_flights("4WQ150", "economy", same, "gift_card_3576581")
     after = shop.store.read_entity("reservations", "4WQ150")
     due = 3 * sum(new["price"] - old["price"] for new, old in zip(after["flights"], before["flights"], strict=True))

@@ -8,7 +8,7 @@ import pytest
 
 from support.environments import environment_of, source_of
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.bfcl.bfcl_conversation import Conversation, read_call
+from whetstone.environments.bfcl.bfcl_conversation import BfclConversation, read_call
 from whetstone.environments.bfcl.bfcl_tasks import list_gold_turns
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.rewards import verdict
@@ -63,7 +63,7 @@ def test_missing_function_appears_in_its_turn():
     ((turn, (name,)),) = task.private["missed_function"].items()
 
     async def offered():
-        world = Conversation()
+        world = BfclConversation()
         names = [{spec.name for spec in (await world.reset(task, seed=0)).tools}]
         for _ in range(int(turn)):
             observation = (await world.step(assistant("Done."))).observation

@@ -10,7 +10,7 @@ import pytest
 
 from support.sandbox import MISSING
 from whetstone.chat import assistant
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.errors import RecipeError, SandboxError
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.sandbox import Isolation, Limits
@@ -53,7 +53,7 @@ def episode(folder, code, *arguments, reply="yes", task="t", **options):
     folder.mkdir(exist_ok=True)
     (folder / "agent.py").write_text(ASK + code)
     command = [sys.executable, "agent.py", *map(str, arguments)]
-    make = lambda: Agent(command=command, folder=str(folder), sandbox=True, **options)  # noqa: E731
+    make = lambda: ExternalAgent(command=command, folder=str(folder), sandbox=True, **options)  # noqa: E731
     return asyncio.run(
         play_with_policy(make, Task("t", task, {}), lambda *_: assistant(reply), seed=0, max_turns=4)
     ).trajectory
@@ -92,7 +92,7 @@ def test_concurrent_agents_receive_answers_to_their_own_requests(tmp_path):
     (own / "agent.py").write_text(ASK + "import sys; print(ask(sys.argv[1]) + ask(sys.argv[1]))")
 
     async def one(number):
-        make = lambda: Agent(command=[sys.executable, "agent.py", "{task}"], folder=str(own), sandbox=True)  # noqa: E731
+        make = lambda: ExternalAgent(command=[sys.executable, "agent.py", "{task}"], folder=str(own), sandbox=True)  # noqa: E731
         answer = lambda conversation, *_: assistant(f"<{conversation[-1].text}>")  # noqa: E731
         return (await play_with_policy(make, Task(str(number), f"t{number}", {}), answer, seed=0)).trajectory.final[
             "answer"
@@ -122,6 +122,6 @@ def test_folder_without_permissions_for_others_is_refused(tmp_path):
 
 def test_functions_cannot_be_sandboxed_and_limits_require_a_sandbox():
     with pytest.raises(RecipeError, match="only a command can be in a sandbox"):
-        Agent(function=print, sandbox=True)
+        ExternalAgent(function=print, sandbox=True)
     with pytest.raises(RecipeError, match="require `sandbox: true`"):
-        Agent(command="x", readable=["/opt"])
+        ExternalAgent(command="x", readable=["/opt"])

@@ -18,7 +18,7 @@ from support.external_agents import PARTS
 from support.served_policy import TINY
 from whetstone.assembly import assemble
 from whetstone.chat import assistant, tool_result, user
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.errors import RecipeError
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.recipe import load_recipe
@@ -177,7 +177,7 @@ def test_hanging_command_is_ended_with_its_child_processes(tmp_path):
 
 def test_agent_requires_either_a_command_or_a_function():
     with pytest.raises(RecipeError, match="either command or function"):
-        Agent()
+        ExternalAgent()
 
 
 @pytest.mark.slow
@@ -220,6 +220,6 @@ def test_endless_requests_of_an_agent_are_cut():
         return assistant("y")
 
     done = asyncio.run(
-        play_with_policy(lambda: Agent(function=oversized), Task("t", "x", {}), answer, seed=0, max_turns=2)
+        play_with_policy(lambda: ExternalAgent(function=oversized), Task("t", "x", {}), answer, seed=0, max_turns=2)
     )
     assert done.trajectory.final["score"] == 1.0

@@ -189,7 +189,7 @@ def test_requests_to_each_agentgym_server_have_its_fields(name):
 
     async def one():
         environment = AgentGym(url=f"http://{name}", instruction="Play.")
-        environment._asking.ask = ask
+        environment._asking.send_request = ask
         more = {"alfworld": {"world_type": "Text"}, "webarena": {"idx": 9}}.get(name, {})
         opening = await environment.reset(Task("a", "", {"data_idx": 5, "reset": more}), seed=0)
         result, verdict = await environment.step(assistant("x")), await environment.verdict()
@@ -215,7 +215,7 @@ def test_missing_fields_of_an_agentgym_task_are_named():
 
     async def one():
         environment = AgentGym(url="http://alfworld")
-        environment._asking.ask = ask
+        environment._asking.send_request = ask
         try:
             await environment.reset(Task("a", ""), seed=0)
         finally:
@@ -231,7 +231,7 @@ def test_restarted_agentgym_server_invalidates_the_episode_of_a_reused_id():
 
     async def two():
         one, other = AgentGym(url="http://again"), AgentGym(url="http://again")
-        one._asking.ask = other._asking.ask = ask
+        one._asking.send_request = other._asking.ask = ask
         await one.reset(Task("a", ""), seed=0)
         with pytest.raises(InfrastructureError, match="gave the id 0 to two episodes: it restarted"):
             await other.reset(Task("a", ""), seed=0)
@@ -365,7 +365,7 @@ def test_published_nemo_gym_row_is_a_task_and_verify_receives_every_field(tmp_pa
         bodies[path] = body
         return {"reward": 1.0}
 
-    monkeypatch.setattr(JsonHttpClient, "ask", lambda self, *args, **more: ask(*args, **more))
+    monkeypatch.setattr(JsonHttpClient, "send_request", lambda self, *args, **more: ask(*args, **more))
 
     async def one():
         environment = NemoGym(url="http://nowhere")

@@ -10,7 +10,7 @@ import pytest
 
 from whetstone.environments import GameEnvironment, GameObservation
 from whetstone.environments.dependencies import require_package
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.environments.remote import verifiers
 from whetstone.errors import EpisodeError
 from whetstone.trajectory import Task
@@ -113,7 +113,7 @@ def test_a_process_of_verifiers_has_one_order_of_strings(tmp_path, monkeypatch):
 
 def test_a_process_of_an_agent_has_one_order_of_strings():
     async def last_line():
-        environment = Agent(command=[sys.executable, "-c", "print(hash('tea'))"])
+        environment = ExternalAgent(command=[sys.executable, "-c", "print(hash('tea'))"])
         with pytest.raises(EpisodeError, match="the agent ended without a request to its model"):
             await environment.reset(Task("t", "?"), seed=0)
         await environment.close()

@@ -13,7 +13,7 @@ from whetstone.environments.built_in.bargaining import Dealing
 from whetstone.environments.multi_agent import Seat
 from whetstone.environments.protocol import SeatRequest
 from whetstone.environments.remote.environment_client import Remote, RemoteTasks
-from whetstone.environments.remote.environment_server import Episodes, build_environment_app
+from whetstone.environments.remote.environment_server import ServedEpisodes, build_environment_app
 from whetstone.environments.remote.http_client import JsonHttpClient
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.evaluation.environment_checks import RandomPolicy, play_with_policy
@@ -23,7 +23,7 @@ from whetstone.trajectory import Task
 @pytest.fixture(scope="module")
 def household():
     """Serve a household; return (address, open episodes)."""
-    episodes = Episodes(functools.partial(environment_of, "household"), capacity=80)
+    episodes = ServedEpisodes(functools.partial(environment_of, "household"), capacity=80)
     with served(build_environment_app("household", episodes, source_of("household"))) as url:
         yield url, episodes
 
@@ -68,7 +68,7 @@ def test_concurrent_episodes_are_independent(household):
 
 def test_two_seats_of_a_served_game_play_each_other():
     task = Task("d", "", {"worth": {"buyer": 40, "seller": 20}, "rounds": 3})
-    episodes = Episodes(lambda: Seat(Dealing, actions="text"), capacity=4)
+    episodes = ServedEpisodes(lambda: Seat(Dealing, actions="text"), capacity=4)
 
     async def play_seat(url, role, words):
         remote = Remote(url=url)
@@ -92,7 +92,7 @@ def test_two_seats_of_a_served_game_play_each_other():
 async def ask(url, method, path, body=None):
     asking = JsonHttpClient(url, tries=1)
     try:
-        return await asking.ask(method, path, body)
+        return await asking.send_request(method, path, body)
     finally:
         await asking.close()
 
@@ -152,7 +152,7 @@ def test_server_restart_in_an_episode_is_an_infrastructure_error(household):
 
 
 def test_full_server_refuses_episodes_and_abandoned_episodes_are_closed():
-    episodes = Episodes(functools.partial(environment_of, "household"), capacity=2, idle_seconds=60.0)
+    episodes = ServedEpisodes(functools.partial(environment_of, "household"), capacity=2, idle_seconds=60.0)
     with served(build_environment_app("household", episodes)) as url:
 
         async def filled():
@@ -202,7 +202,7 @@ def test_requests_of_web_pages_and_other_host_names_are_refused(household):
 
 
 def test_requests_without_the_token_are_refused(monkeypatch):
-    episodes = Episodes(functools.partial(environment_of, "household"))
+    episodes = ServedEpisodes(functools.partial(environment_of, "household"))
     with served(build_environment_app("household", episodes, source_of("household"), token="secret")) as url:
         for headers in (
             {},
@@ -232,7 +232,7 @@ def test_excessive_requests_are_refused_without_blocking(household):
 
     async def unused():
         before = set(episodes.open)
-        id = await episodes.begin()
+        id = await episodes.open_episode()
         episodes.open[id].last_used -= 90
         await episodes.close_idle_episodes()
         return set(episodes.open) == before
@@ -279,7 +279,7 @@ def test_invalid_answers_of_a_hostile_server_are_refused(what):
         async def ask(method, path, body=None):
             return {"id": "1"} if path == "/episodes" else fine if path.endswith("reset") else changed
 
-        environment._asking.ask = ask
+        environment._asking.send_request = ask
         await environment.reset(Task("x", ""), seed=0)
         await environment.step(assistant("y"))
 
@@ -316,7 +316,9 @@ def test_invalid_content_length_is_refused(length, status):
 
         headers = [(b"host", b"localhost"), (b"content-length", length)]
         scope = {"type": "http", "method": "POST", "path": "/episodes", "headers": headers, "query_string": b""}
-        await build_environment_app("x", Episodes(functools.partial(environment_of, "household")))(scope, receive, send)
+        await build_environment_app("x", ServedEpisodes(functools.partial(environment_of, "household")))(
+            scope, receive, send
+        )
 
     asyncio.run(request())
     assert sent[0]["status"] == status

@@ -59,7 +59,7 @@ def test_episodes_are_independent():
     first = desk()
     first.cancel_pending_order(order["order_id"], "no longer needed")
     assert desk().store.read_entity("orders", order["order_id"])["status"] == "pending"
-    assert desk().store.differences() == {}
+    assert desk().store.find_differences() == {}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_forbidden_actions_are_refused_and_change_nothing(act, message):
     shop = desk()
     with pytest.raises(ToolError, match=message):
         act(shop, order)
-    assert shop.store.differences() == {}
+    assert shop.store.find_differences() == {}
 
 
 def test_gold_actions_of_all_tasks_have_their_recorded_effects():
@@ -252,7 +252,7 @@ def test_item_cannot_be_modified_to_itself_but_can_be_exchanged_for_itself():
         if status == "pending":
             with pytest.raises(ToolError, match="should be different from the old"):
                 getattr(shop, method)(order["order_id"], [item], [item], paid)
-            assert shop.store.differences() == {}
+            assert shop.store.find_differences() == {}
         else:
             getattr(shop, method)(order["order_id"], [item], [item], paid)
             assert shop.store.read_entity("orders", order["order_id"])["status"] == "exchange requested"

@@ -119,8 +119,8 @@ def scored(path, task, steps):
 
 def test_phone_requires_every_setting_for_a_network():
     phone = Phone(DEVICE)
-    phone.search()
-    assert phone.speed() == (275.0, "excellent")  # (50 + 500) / 2 megabits of 5G at four bars
+    phone.search_network()
+    assert phone.measure_speed() == (275.0, "excellent")  # (50 + 500) / 2 megabits of 5G at four bars
     for break_it, mend_it in (
         (phone.toggle_airplane_mode, phone.toggle_airplane_mode),
         (lambda: phone.device.update(sim_card_missing=True), phone.reseat_sim_card),
@@ -129,7 +129,7 @@ def test_phone_requires_every_setting_for_a_network():
     ):
         break_it()
         phone.reboot_device()
-        assert (phone.device["network_connection_status"], phone.speed()[0]) == ("no_service", None)
+        assert (phone.device["network_connection_status"], phone.measure_speed()[0]) == ("no_service", None)
         mend_it()
         phone.reboot_device()
         assert phone.device["network_connection_status"] == "connected"
@@ -150,7 +150,7 @@ def test_phone_requires_every_setting_for_a_network():
 def test_settings_determine_the_speed_of_data(act, speed):
     phone = Phone(DEVICE)
     act(phone)
-    assert phone.speed() == speed
+    assert phone.measure_speed() == speed
 
 
 def test_picture_messages_require_data_permission_address_and_no_wifi_calling():

@@ -8,7 +8,7 @@ import pytest
 import whetstone
 from support.served_policy import HI, TOOL, Scripted, Served, at_a_socket, build_assembly, played
 from whetstone.chat import assistant
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.errors import EngineError
 from whetstone.evaluation.environment_checks import play_with_policy
 from whetstone.serving import Keys
@@ -139,7 +139,9 @@ def test_agent_in_training_uses_the_episode_it_receives():
     def answer(conversation, *_):
         return assistant(conversation[-1].text)
 
-    done = asyncio.run(play_with_policy(lambda: Agent(function=agent), Task("t", "x", {}), answer, seed=0, max_turns=4))
+    done = asyncio.run(
+        play_with_policy(lambda: ExternalAgent(function=agent), Task("t", "x", {}), answer, seed=0, max_turns=4)
+    )
     assert done.trajectory.final == {"score": 0.5, "success": False}
     with pytest.raises(EngineError, match="leave out id and seed"):
         whetstone.episode(base_url="http://127.0.0.1:1/episodes/a/v1", seed=1)

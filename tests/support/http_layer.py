@@ -9,7 +9,7 @@ from support.environments import environment_of, source_of
 from support.live_serving import LiveServed, live_recipe
 from support.served_policy import Served, build_assembly
 from support.viewed_runs import made_run
-from whetstone.environments.remote.environment_server import Episodes
+from whetstone.environments.remote.environment_server import ServedEpisodes
 from whetstone.environments.remote.environment_server import build_environment_app as environment_application
 from whetstone.viewer.runs import open_runs
 from whetstone.viewer.viewer_app import Viewer, view_application
@@ -32,7 +32,7 @@ def application_of(server, folder):
         for run in runs:
             run.refresh()
         return view_application(Viewer(runs)), _nothing
-    episodes = Episodes(functools.partial(environment_of, "household"))
+    episodes = ServedEpisodes(functools.partial(environment_of, "household"))
     return environment_application("household", episodes, source_of("household")), episodes.close
 
 

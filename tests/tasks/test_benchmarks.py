@@ -10,8 +10,7 @@ from support.rewards import score
 from support.sandbox import needs_isolation
 from whetstone.assembly import scoring_components
 from whetstone.chat import ToolCall, assistant
-from whetstone.environments.function_calls import FunctionCalls as World
-from whetstone.environments.function_calls import function_spec
+from whetstone.environments.function_calls import FunctionCallEnvironment, function_spec
 from whetstone.errors import TaskError
 from whetstone.evaluation.audit import Audit
 from whetstone.evaluation.environment_checks.play_episode import play_with_policy
@@ -68,11 +67,11 @@ def test_requests_are_sent_once_and_scored_by_their_calls(files):
     assert [task.tags["kind"] for task in tasks] == ["simple", "irrelevance"]
     for task in tasks:
         expert = lambda conversation, tools, admissible, task=task: source.demonstrate(task, conversation, tools)  # noqa: E731
-        played = asyncio.run(play_with_policy(World, task, expert, seed=1))
+        played = asyncio.run(play_with_policy(FunctionCallEnvironment, task, expert, seed=1))
         assert len(played.trajectory.turns) == 1
         assert score("bfcl", played.trajectory, task).success
         other = source.demonstrate(tasks[1 - tasks.index(task)], (), ())
-        wrong = asyncio.run(play_with_policy(World, task, lambda *_, other=other: other, seed=1))
+        wrong = asyncio.run(play_with_policy(FunctionCallEnvironment, task, lambda *_, other=other: other, seed=1))
         assert not score("bfcl", wrong.trajectory, task).success
 
 
@@ -87,7 +86,9 @@ SPEAKERS = [("system", "You are brief."), ("user", "Hello"), ("user", "you"), ("
 def test_earlier_messages_keep_their_roles(tmp_path):
     answers = [{"id": "live_simple_1", "ground_truth": [{"weather.now": {"city": ["Rome"]}}]}]
     task = FunctionCalls(**written(tmp_path, [row("live_simple_1", WEATHER, *SPEAKERS)], answers)).held_out(3)[2]
-    opening = asyncio.run(play_with_policy(World, task, lambda *_: assistant("no"), seed=1)).trajectory.opening
+    opening = asyncio.run(
+        play_with_policy(FunctionCallEnvironment, task, lambda *_: assistant("no"), seed=1)
+    ).trajectory.opening
     assert [(message.role, message.text) for message in opening] == [
         ("system", "You are brief."),
         ("user", "Hello\nyou"),
@@ -102,7 +103,9 @@ def test_questions_without_an_answer_are_scored_by_their_category(tmp_path):
     task = source.held_out(3)[2]
     calls = {name: assistant("", ToolCall(name, '{"city": "Bonn"}')) for name in ("weather_now", "wether")}
     for message, fine in ((assistant("No."), False), (calls["weather_now"], True), (calls["wether"], False)):
-        played = asyncio.run(play_with_policy(World, task, lambda *_, message=message: message, seed=1)).trajectory
+        played = asyncio.run(
+            play_with_policy(FunctionCallEnvironment, task, lambda *_, message=message: message, seed=1)
+        ).trajectory
         assert score("bfcl", played, task).success is fine
     with pytest.raises(TaskError, match="no expert answer"):
         source.demonstrate(task, (), ())
@@ -153,7 +156,9 @@ def test_expert_writes_accepted_arguments_of_any_shape(tmp_path):
         "meta": {"format": "epoch"},
     }
     assert score(
-        "bfcl", asyncio.run(play_with_policy(World, task, lambda *_: demonstration, seed=1)).trajectory, task
+        "bfcl",
+        asyncio.run(play_with_policy(FunctionCallEnvironment, task, lambda *_: demonstration, seed=1)).trajectory,
+        task,
     ).success
 
 
@@ -173,7 +178,7 @@ def test_types_that_json_schema_lacks_are_translated():
 def test_malformed_call_is_recorded(files, arguments, outcome):
     task = FunctionCalls(**files).held_out(1)[0]
     message = assistant("", ToolCall("weather_now", arguments))
-    played = asyncio.run(play_with_policy(World, task, lambda *_: message, seed=1)).trajectory
+    played = asyncio.run(play_with_policy(FunctionCallEnvironment, task, lambda *_: message, seed=1)).trajectory
     assert played.turns[0].calls[0].outcome == outcome
 
 
@@ -191,7 +196,9 @@ def test_expert_solves_all_solvable_tasks_of_the_leaderboard():
                 continue
             demonstration = source.demonstrate(task, (), ())
             played = asyncio.run(
-                play_with_policy(World, task, lambda *_, demonstration=demonstration: demonstration, seed=1)
+                play_with_policy(
+                    FunctionCallEnvironment, task, lambda *_, demonstration=demonstration: demonstration, seed=1
+                )
             ).trajectory
             if not score("bfcl", played, task).success:
                 unsolved.append(task.id)

@@ -40,25 +40,25 @@ def test_dump_worked_numbers():
 
 def test_it_starts_uniformly_and_prefers_kinds_with_a_signal():
     curriculum = UpperBound(kinds=KINDS)
-    assert curriculum.weights == dict.fromkeys(KINDS, 1 / 3)
+    assert curriculum.kind_weights == dict.fromkeys(KINDS, 1 / 3)
     assert {task.tags["kind"] for task in choose_tasks(curriculum)} == set(KINDS)
     for step in range(60):
         groups = [group_of_kind(kind, 1, 0, 1, 0) for kind in KINDS]
         named = [Group(g.task, tuple(path(f"{g.task.id}/{t.id}", 1) for t in g.trajectories)) for g in groups]
         sizes = {t.id: float(g.task.id == KINDS[1]) for g in named for t in g.trajectories}
         curriculum.observe(step_outcome(*named, step=step + 1, advantages=sizes))
-    assert curriculum.weights[KINDS[1]] > 0.9
+    assert curriculum.kind_weights[KINDS[1]] > 0.9
     assert sum(task.tags["kind"] == KINDS[1] for task in choose_tasks(curriculum)) > 30
     restored = UpperBound(kinds=KINDS)
     restored.load_state(curriculum.state())
-    assert restored.weights == curriculum.weights
+    assert restored.kind_weights == curriculum.kind_weights
     assert [t.id for t in choose_tasks(restored)] == [t.id for t in choose_tasks(curriculum)]
 
 
 def test_infinite_temperature_is_uniform():
     curriculum = UpperBound(kinds=KINDS, temperature=1e9)
     curriculum.observe(step_outcome(group_of_kind(KINDS[0], 1, 0)))
-    assert list(curriculum.weights.values()) == pytest.approx([1 / 3] * 3)
+    assert list(curriculum.kind_weights.values()) == pytest.approx([1 / 3] * 3)
 
 
 def test_windows_are_bounded_and_other_groups_ignored():

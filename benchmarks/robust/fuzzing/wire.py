@@ -21,7 +21,7 @@ from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote import environment_server as server_module
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.environment_client import Remote, RemoteTasks
-from whetstone.environments.remote.environment_server import Episodes, build_environment_app
+from whetstone.environments.remote.environment_server import ServedEpisodes, build_environment_app
 from whetstone.environments.remote.serialization import observation_to_wire, result_to_wire
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError
 from whetstone.trajectory import CallRecord, Task
@@ -80,7 +80,7 @@ class Source:
 
 async def try_server(choices: Choices) -> None:
     """Send valid and invalid requests to a server in any order."""
-    episodes = Episodes(Echo, capacity=4)
+    episodes = ServedEpisodes(Echo, capacity=4)
     token = choices.one(("", "", "s3cret"))
     app, ids = build_environment_app("echo", episodes, choices.one((Source(), None)), token=token), ["0", "x"]
     for number in range(1 + choices.below(6)):
@@ -327,11 +327,11 @@ def one(choices: Choices) -> None:
 
 def plant() -> None:
     """Plant a server that trusts the turn number of a request."""
-    honest = Episodes.step
+    honest = ServedEpisodes.step
 
-    async def careless(self: Episodes, id: str, turn: int, action: Message) -> Any:
+    async def careless(self: ServedEpisodes, id: str, turn: int, action: Message) -> Any:
         if id in self.open and turn > 1:
             raise MemoryError("planted")
         return await honest(self, id, turn, action)
 
-    server_module.Episodes.step = careless  # type: ignore[method-assign]
+    server_module.ServedEpisodes.step = careless  # type: ignore[method-assign]

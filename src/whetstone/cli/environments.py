@@ -27,7 +27,7 @@ from whetstone.environments.dependencies import check_requirements
 from whetstone.environments.protocol import OPTIONAL_OF_USERS, HasRequirements, SelfChecking, optional_protocols
 from whetstone.environments.registry import REWARD_OF
 from whetstone.environments.remote.auth import TOKEN
-from whetstone.environments.remote.environment_server import Episodes, build_environment_app
+from whetstone.environments.remote.environment_server import ServedEpisodes, build_environment_app
 from whetstone.errors import RecipeError, WhetstoneError, did_you_mean
 from whetstone.evaluation.check_result import Check, CheckStatus
 from whetstone.evaluation.environment_checks import Contract, check_contract
@@ -167,7 +167,7 @@ def serve(
             raise RecipeError(f"{environment}: not served: {describe_effects(refused)}; {remedy}")
         calls = replace(calls, allowed=True)
     make = functools.partial(assembly.apply_call_policy, contract.make, environment, calls)
-    episodes = Episodes(make, capacity=capacity, idle_seconds=idle_seconds)
+    episodes = ServedEpisodes(make, capacity=capacity, idle_seconds=idle_seconds)
     token = os.environ.get(TOKEN, "")
     generated = "" if token or address in LOOPBACK else secrets.token_urlsafe(24)
     served = build_environment_app(environment, episodes, contract.source, token=token or generated)

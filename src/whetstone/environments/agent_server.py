@@ -23,7 +23,7 @@ from whetstone.network.http_layer import RouteError
 from whetstone.network.idle_timeouts import bounded_http_protocol
 
 if TYPE_CHECKING:
-    from whetstone.environments.external_agent import Agent
+    from whetstone.environments.external_agent import ExternalAgent
 
 _MAX_BODY_BYTES, _BODY_SECONDS = 16 << 20, 60.0
 """Maximum size of a request, and time until it is complete."""
@@ -44,7 +44,7 @@ class AgentServer:
 
     _servers: ClassVar[_Servers] = weakref.WeakKeyDictionary()
 
-    def __init__(self, url: str, agents: dict[str, Agent], responses: StoredResponses) -> None:
+    def __init__(self, url: str, agents: dict[str, ExternalAgent], responses: StoredResponses) -> None:
         self.url, self.agents, self.responses = url, agents, responses
         self.serving: asyncio.Future[None] | None = None
         self._server: Any = None
@@ -74,7 +74,7 @@ class AgentServer:
     @classmethod
     async def _open_server(cls) -> AgentServer:
         uvicorn = importlib.import_module("uvicorn")
-        agents: dict[str, Agent] = {}
+        agents: dict[str, ExternalAgent] = {}
         responses = StoredResponses()
         config = uvicorn.Config(
             _application(agents, responses),
@@ -100,14 +100,14 @@ class AgentServer:
         return door
 
 
-def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
+def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -> Any:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
-    def agent_of(request: Request) -> Agent:
+    def agent_of(request: Request) -> ExternalAgent:
         agent = agents.get(request.path_params["id"])
         if agent is None:
             raise RefusedError("the episode is over", status=409, code="episode_over")
@@ -126,7 +126,7 @@ def _application(agents: Mapping[str, Agent], stored: StoredResponses) -> Any:
             body = stored.resolve_input(owner, body)
         question, is_streamed = wire.parse(body), parse_bool(body, "stream")
         _refuse_unsupported(question)
-        answers = [await agent.ask(question, _agent_name(body))]
+        answers = [await agent.request_action(question, _agent_name(body))]
         id, model = f"{wire.id}{uuid.uuid4().hex}", str(body.get("model") or MODEL)
         response = wire.render(id, model, answers, body, None)
         if wire is RESPONSES:

@@ -58,7 +58,7 @@ _KEY = "none"
 _LIMITS = Limits(memory_mb=2048, processes=128)
 
 
-class Agent:
+class ExternalAgent:
     """One run of an agent. Ends: terminated when the agent exits; by the deadline of the episode.
 
     Args:
@@ -212,7 +212,7 @@ class Agent:
                 self._pending.answer.exception()
             self._pending = None if self._requests.empty() else self._requests.get_nowait()
 
-    async def ask(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
+    async def request_action(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
         """Return the policy's answer to a request.
 
         Args:

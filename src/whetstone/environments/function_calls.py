@@ -22,7 +22,7 @@ _TYPES = {
 _KINDS = ("object", "number", "integer", "array", "string", "boolean", "null")
 
 
-class FunctionCalls:
+class FunctionCallEnvironment:
     """Offers the functions in `task.private["functions"]`; ends with the first answer, with or without calls."""
 
     stateless = True

@@ -116,7 +116,7 @@ class GameEnvironment:
         """Start a game of the task."""
         await self._close_host()
         self._host, self._state, self.raised = create_host(self.made, self.isolation), "new", []
-        first = await self._host.ask("begin", task, seed)
+        first = await self._host.call_method("begin", task, seed)
         self._state = "running"
         text = f"{self.instruction}\n\n{sanitize_text(first.text)}" if self.instruction else sanitize_text(first.text)
         return Observation((user(text),), self.specs, author=first.author)
@@ -155,7 +155,7 @@ class GameEnvironment:
         """
         assert self._host is not None
         try:
-            result: GameObservation = await self._host.ask("act", command)
+            result: GameObservation = await self._host.call_method("act", command)
         except UNREADABLE_ERRORS as error:
             self.raised.append(f"{command[:40]!r} raised {type(error).__name__}: {str(error)[:100]}")
             return GameObservation("The game cannot read that; say it otherwise.", understood=False)
@@ -165,7 +165,7 @@ class GameEnvironment:
         """Return the verdict of the game."""
         if self._host is None or self._state in ("new", "closed"):
             return {}
-        verdict: Mapping[str, Any] = await self._host.ask("verdict")
+        verdict: Mapping[str, Any] = await self._host.call_method("verdict")
         return verdict
 
     async def admissible(self) -> tuple[str, ...]:
@@ -174,17 +174,19 @@ class GameEnvironment:
         if not implements_protocol(kind, HasAdmissibleActions):
             return game_commands(kind)
         assert self._host is not None
-        return tuple(await self._host.ask("admissible"))
+        return tuple(await self._host.call_method("admissible"))
 
     async def snapshot(self) -> Any:
         """Return the complete state of the game; None if the game has no snapshots."""
-        return (self._state, await self._host.ask("snapshot")) if self.keeps and self._host is not None else None
+        return (
+            (self._state, await self._host.call_method("snapshot")) if self.keeps and self._host is not None else None
+        )
 
     async def restore(self, snapshot: Any) -> None:
         """Restore a state, after a reset with the same task."""
         assert self._host is not None
         self._state, state = snapshot
-        await self._host.ask("restore", state)
+        await self._host.call_method("restore", state)
 
     async def close(self) -> None:
         """Close the game."""

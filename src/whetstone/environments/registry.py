@@ -19,7 +19,7 @@ from whetstone.environments.adapters.scienceworld import ScienceWorld, ScienceWo
 from whetstone.environments.adapters.textarena import TextArena, TextArenaTasks
 from whetstone.environments.adapters.textworld import TextWorld, TextWorldTasks
 from whetstone.environments.advisor import Advised
-from whetstone.environments.bfcl import Conversation, ConversationTasks, Memory, MemoryTasks
+from whetstone.environments.bfcl import BfclConversation, ConversationTasks, Memory, MemoryTasks
 from whetstone.environments.built_in.adventure import Adventure, AdventureTasks
 from whetstone.environments.built_in.apis import ApisTasks, Services
 from whetstone.environments.built_in.bargaining import DealingTasks, bargaining
@@ -38,8 +38,8 @@ from whetstone.environments.built_in.text_to_sql import TextToSqlTasks
 from whetstone.environments.built_in.twenty_questions import TwentyQuestions, TwentyQuestionsTasks
 from whetstone.environments.built_in.web_shop import WebShop, WebShopTasks
 from whetstone.environments.built_in.wordle import Wordle, WordleTasks
-from whetstone.environments.external_agent import Agent
-from whetstone.environments.function_calls import FunctionCalls
+from whetstone.environments.external_agent import ExternalAgent
+from whetstone.environments.function_calls import FunctionCallEnvironment
 from whetstone.environments.planner import Planner
 from whetstone.environments.remote.agentgym import AgentGym
 from whetstone.environments.remote.environment_client import Remote, RemoteTasks
@@ -130,7 +130,7 @@ def make_tools_factory(*own: Any, user: Any = None) -> Callable[..., ToolEnviron
 
 ENVIRONMENTS: dict[str, Any] = {
     "advisor": Advised,
-    "agent": Agent,
+    "agent": ExternalAgent,
     "planner": Planner,
     "tools": ToolEnvironment,
     # games: one command per turn
@@ -164,10 +164,10 @@ ENVIRONMENTS: dict[str, Any] = {
     "airline": make_tau2_factory(AirlineDesk),
     "apis": make_tools_factory(Services, user=Requests),
     "bfcl_memory": Memory,
-    "bfcl_multi_turn": Conversation,
+    "bfcl_multi_turn": BfclConversation,
     "bug_repair": make_tools_factory(Files, Shell, HiddenTests),
     "chores": make_tools_factory(Shell, FolderCheck),
-    "function_calls": FunctionCalls,
+    "function_calls": FunctionCallEnvironment,
     "multi_hop_search": make_tools_factory(Encyclopaedia),
     "knapsack": make_tools_factory(Knapsack),
     "retail": make_tau2_factory(RetailDesk),

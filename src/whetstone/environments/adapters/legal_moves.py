@@ -127,7 +127,7 @@ def _letter(like: str, number: int) -> str:
     return chr(ord("a" if like.islower() else "A") + number)
 
 
-class Trial:
+class MoveTrial:
     """A copy of a game on which moves are tried; the game and the shared random generator are not changed."""
 
     def __init__(self, env: Any, seat: int) -> None:
@@ -135,7 +135,7 @@ class Trial:
         self._copy: Any = None
         self._used = 0
 
-    def outcome(self, move: str) -> tuple[bool, bool]:
+    def try_move(self, move: str) -> tuple[bool, bool]:
         """Return whether the game accepts a move, and whether the player loses by it."""
         outside = random.getstate()
         fresh = self._copy is None or self._used >= _USES
@@ -157,7 +157,7 @@ class Trial:
             return False, False
         finally:
             random.setstate(outside)
-        return (taken, lost) if fresh or not taken else self.outcome(move)
+        return (taken, lost) if fresh or not taken else self.try_move(move)
 
 
 def find_move(env: Any, seat: int, game_text: GameText, draw: Random, *, careful: bool = False) -> str | None:
@@ -167,9 +167,9 @@ def find_move(env: Any, seat: int, game_text: GameText, draw: Random, *, careful
         careful: Prefer a move that does not lose immediately. This lookahead is fair only in games without hidden
             information.
     """
-    trial, legal, count = Trial(env, seat), "", 0
+    trial, legal, count = MoveTrial(env, seat), "", 0
     for tried, move in enumerate(game_text.candidate_moves(draw)):
-        taken, lost = trial.outcome(move)
+        taken, lost = trial.try_move(move)
         if taken:
             legal, count = legal or move, count + 1
             if not (careful and lost):

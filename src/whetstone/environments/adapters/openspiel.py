@@ -11,11 +11,11 @@ Source: OpenSpiel, arXiv:1908.09453.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Any, Literal
 
-from whetstone.environments.adapters.game_search import Search
 from whetstone.environments.dependencies import check_requirements, require_package
 from whetstone.environments.game_tasks import GameTasks
 from whetstone.environments.protocol import GameObservation, Isolation
@@ -26,6 +26,10 @@ from whetstone.trajectory import Author, Task
 _NEEDS = (require_package("pyspiel", "openspiel"),)
 _TRIED = 40
 """Number of random turns in the check whether a game is playable."""
+MAX_SEARCH_POSITIONS = 4_000
+"""Maximum number of positions that the alpha-beta search visits per move."""
+_MAX_SEARCH_MOVES = 160_000
+"""Maximum number of legal moves that the search generates per move; the cost of a position grows with them."""
 
 
 class OpenSpiel:
@@ -141,7 +145,7 @@ class OpenSpiel:
     def _search_move(self) -> int:
         """Return a good move of the current player."""
         seat = int(self._state.current_player())
-        return Search(seat, self._game.max_utility(), self._game.min_utility()).move(self._state)
+        return AlphaBetaSearch(seat, self._game.max_utility(), self._game.min_utility()).find_best_move(self._state)
 
     def _moves(self) -> dict[str, int]:
         """Return the legal moves by their text."""
@@ -243,3 +247,85 @@ def _zero_sum(game: Any) -> bool:
 def _normalize_spaces(text: str) -> str:
     """Return a move with one blank between words and none around."""
     return " ".join(text.split())
+
+
+class _SearchBudgetSpent(Exception):
+    """The budget of positions of one move is used up."""
+
+
+class AlphaBetaSearch:
+    """Alpha-beta search with iterative deepening for the move of one seat.
+
+    For deterministic two-player zero-sum games with perfect information; `OpenSpiel` creates one search per move. The
+    search ends after `MAX_SEARCH_POSITIONS` positions, so that it takes about the same time in every game and is
+    reproducible: a depth of eight half-moves takes an instant in tic-tac-toe and hours in Go.
+
+    Args:
+        seat: Seat to move.
+        best: Return of a won game.
+        worst: Return of a lost game.
+
+    Source: Knuth and Moore, An Analysis of Alpha-Beta Pruning, 1975.
+    """
+
+    def __init__(self, seat: int, best: float, worst: float) -> None:
+        self.seat, self.best, self.worst = seat, best, worst
+        self.positions, self.moves = 0, 0
+        self._cut = False
+        """Whether the depth limit cut the search before the end of a game."""
+
+    def find_best_move(self, state: Any) -> int:
+        """Return the move that wins soonest, or else a move that does not lose.
+
+        Deepens the search by one half-move at a time until the result is decided or the budget of positions is used up.
+        If several moves have the same value, the first legal move among them is returned.
+
+        Args:
+            state: OpenSpiel state in which the seat is to move; unchanged.
+
+        Returns:
+            Action of OpenSpiel.
+        """
+        best_action = int(state.legal_actions()[0])
+        depth = 0
+        try:
+            while True:
+                depth, self._cut = depth + 1, False
+                value, action = self._value(state, depth, -math.inf, math.inf)
+                if value > self.worst or depth == 1:
+                    best_action = action
+                if not self._cut or value <= self.worst or value >= self.best:
+                    return best_action
+        except _SearchBudgetSpent:
+            return best_action
+
+    def _value(self, state: Any, depth: int, alpha: float, beta: float) -> tuple[float, int]:
+        """Return the minimax value of a position for the seat, and the best move of the player to move.
+
+        A position at depth 0 has the value halfway between a win and a loss; a finished game has the move -1.
+
+        Raises:
+            _SearchBudgetSpent: If the budget of positions or generated moves is used up.
+        """
+        self.positions += 1
+        if state.is_terminal():
+            return float(state.player_return(self.seat)), -1
+        if depth == 0:
+            self._cut = True
+            return (self.best + self.worst) / 2, -1
+        actions = state.legal_actions()
+        self.moves += len(actions)
+        if self.positions > MAX_SEARCH_POSITIONS or self.moves > _MAX_SEARCH_MOVES:
+            raise _SearchBudgetSpent
+        is_own_turn = state.current_player() == self.seat
+        best, chosen = (-math.inf if is_own_turn else math.inf), int(actions[0])
+        for action in actions:
+            below = state.clone()
+            below.apply_action(action)
+            value, _ = self._value(below, depth - 1, alpha, beta)
+            if (value > best) if is_own_turn else (value < best):
+                best, chosen = value, int(action)
+            alpha, beta = (max(alpha, best), beta) if is_own_turn else (alpha, min(beta, best))
+            if alpha >= beta:
+                break
+        return best, chosen

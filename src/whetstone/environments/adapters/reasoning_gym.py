@@ -66,7 +66,7 @@ class ReasoningGym:
     isolation: Isolation = "process"
 
     def __init__(self) -> None:
-        self._question: Question | None = None
+        self._question: GeneratedQuestion | None = None
         self.score = 0.0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
@@ -148,7 +148,7 @@ class ReasoningGymTasks(Generated):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GeneratedQuestion:
     """One question with its generator, which verifies answers."""
 
     name: str
@@ -158,7 +158,7 @@ class Question:
 
 
 @functools.lru_cache(maxsize=4096)
-def load_question(name: str, seed: int, options: str) -> Question:
+def load_question(name: str, seed: int, options: str) -> GeneratedQuestion:
     """Return the question of a seed.
 
     Args:
@@ -178,15 +178,15 @@ def load_question(name: str, seed: int, options: str) -> Question:
         except (TypeError, AssertionError, ValueError) as error:
             raise RecipeError(f"reasoning_gym: {name}: {error}") from None
         _SORT.get(name, _keep_order)(dataset)
-        return Question(name, dataset, dataset[0])
+        return GeneratedQuestion(name, dataset, dataset[0])
 
 
-def task_question(task: Task) -> Question:
+def task_question(task: Task) -> GeneratedQuestion:
     """Return the question of a task."""
     return load_question(task.private["dataset"], task.private["seed"], json.dumps(task.private["options"]))
 
 
-def score_answer(question: Question, answer: str) -> float | None:
+def score_answer(question: GeneratedQuestion, answer: str) -> float | None:
     """Return the score of an answer from 0 to 1, above that of nonsense.
 
     None if its verifier cannot parse it.
@@ -207,12 +207,12 @@ def score_answer(question: Question, answer: str) -> float | None:
     return max(0.0, (score - free) / (1 - free)) if free < 1 else 0.0
 
 
-def nonsense_score(question: Question) -> float:
+def nonsense_score(question: GeneratedQuestion) -> float:
     """Return the highest score of nonsense."""
     return max(verifier_score(question, text) or 0.0 for text in _NONSENSE)
 
 
-def verifier_score(question: Question, answer: str) -> float | None:
+def verifier_score(question: GeneratedQuestion, answer: str) -> float | None:
     """Return the verifier's score, or that of this module's replacement.
 
     None if the verifier raises.
@@ -253,7 +253,7 @@ def is_safe_to_verify(name: str, answer: str) -> bool:
     return True
 
 
-def _check_verifier(question: Question) -> None:
+def _check_verifier(question: GeneratedQuestion) -> None:
     """Refuse a verifier that is not safe for model output."""
     known = question.name in (*_LITERALS, *_EXPRESSIONS)
     if not known and _RUNS.search(inspect.getsource(type(question.dataset).score_answer)):

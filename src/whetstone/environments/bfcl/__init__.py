@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from whetstone.lazy_imports import export_lazily
 
 if TYPE_CHECKING:
-    from whetstone.environments.bfcl.bfcl_conversation import Conversation as Conversation
+    from whetstone.environments.bfcl.bfcl_conversation import BfclConversation as BfclConversation
     from whetstone.environments.bfcl.memory import Memory as Memory
     from whetstone.environments.bfcl.memory_tasks import MemoryTasks as MemoryTasks
     from whetstone.environments.bfcl.bfcl_tasks import ConversationTasks as ConversationTasks

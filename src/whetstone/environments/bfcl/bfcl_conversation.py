@@ -32,7 +32,7 @@ MAX_STEPS = 20
 """Maximum number of actions per turn in the benchmark."""
 
 
-class Conversation:
+class BfclConversation:
     """Plays `question` over the services of `involved_classes` in the task's private data.
 
     The services start in `initial_config`; `ground_truth` has the gold calls.
@@ -108,7 +108,7 @@ class Conversation:
         assert self._world is not None
         assert self._gold is not None
         wanted = self._private["ground_truth"][self._turn]
-        results = Counter(self._gold.call(*read_call(text))[0] for text in wanted)
+        results = Counter(self._gold.call_function(*read_call(text))[0] for text in wanted)
         if not wanted:
             return ""
         if not self._called:
@@ -145,7 +145,7 @@ def execute_calls(
         if arguments is None:
             result, outcome = "Error during execution: the arguments are no JSON object", "invalid_arguments"
         else:
-            result, outcome = world.call(call.name, arguments)
+            result, outcome = world.call_function(call.name, arguments)
             returned.append(result)
         answers.append(tool_result(result, call_id=call.id))
         records.append(CallRecord(call.name, outcome, 0.0))
@@ -167,7 +167,7 @@ class ServiceState:
         )
 
     @classmethod
-    def of(cls, services: Mapping[str, Any]) -> ServiceState:
+    def from_services(cls, services: Mapping[str, Any]) -> ServiceState:
         """Wrap existing services."""
         world = cls.__new__(cls)
         world._set(services)
@@ -180,11 +180,11 @@ class ServiceState:
             members = inspect.getmembers(service, predicate=inspect.ismethod)
             self._methods |= {method: call for method, call in members if not method.startswith("_")}
 
-    def named(self, name: str, positional: Sequence[Any]) -> dict[str, Any]:
+    def bind_arguments(self, name: str, positional: Sequence[Any]) -> dict[str, Any]:
         """Return positional arguments by name."""
         return dict(inspect.signature(self._methods[name]).bind_partial(*positional).arguments)
 
-    def call(self, name: str, named: Mapping[str, Any], positional: Sequence[Any] = ()) -> tuple[str, str]:
+    def call_function(self, name: str, named: Mapping[str, Any], positional: Sequence[Any] = ()) -> tuple[str, str]:
         """Call a function; return its result as text, and the outcome."""
         method = self._methods.get(name)
         if method is None:

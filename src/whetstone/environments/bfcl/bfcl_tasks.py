@@ -76,7 +76,7 @@ def list_gold_turns(task: Task) -> list[list[ToolCall]]:
         calls = []
         for text in turn:
             name, named, positional = read_call(text)
-            calls.append(ToolCall(name, json.dumps({**world.named(name, positional), **named})))
+            calls.append(ToolCall(name, json.dumps({**world.bind_arguments(name, positional), **named})))
         turns.append(calls)
     return turns
 

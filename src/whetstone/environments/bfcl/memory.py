@@ -77,7 +77,7 @@ class Memory:
             fill_memory(self._memory, backend, private["heard"])
         elif private["number"]:
             restore_memory(self._memory, backend, self._read_stored())
-        self._world = ServiceState.of({backend: self._memory})
+        self._world = ServiceState.from_services({backend: self._memory})
         instructions = memory_instructions(backend, private["scenario"], self._memory, asks="answers" in private)
         tools = tuple(function_spec(each) for each in read_descriptions(f"memory_{backend}"))
         return Observation((system(instructions), *self._user_messages()), tools, author=Author.OTHER_AGENT)

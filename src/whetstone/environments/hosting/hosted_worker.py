@@ -24,7 +24,7 @@ VERSION = 1
 LENGTH = struct.Struct("!Q")
 
 
-def main() -> None:
+def run_hosted_worker() -> None:
     """Serve the socket whose descriptor is the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the run, and the run stops its workers
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -95,4 +95,4 @@ def _write(connection: socket.socket, answer: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_hosted_worker()

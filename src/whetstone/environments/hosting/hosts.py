@@ -26,7 +26,7 @@ from whetstone.tools.thread_runner import with_result
 class Host(Protocol):
     """A game and its execution."""
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any) -> Any:
         """Call a method of the game; return its result or raise its exception.
 
         Raises:
@@ -53,7 +53,7 @@ class ObjectHost:
         self.game: Game | None = make()
         COUNTS.open_games += 1
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any) -> Any:
         """See `Host`."""
         return getattr(self.game, method)(*arguments)
 
@@ -102,7 +102,7 @@ class ThreadHost:
         self.thread: _Thread | None = _idle.pop() if _idle else _Thread()
         COUNTS.open_games += 1
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any) -> Any:
         """See `Host`."""
         if self.thread is None:
             raise RuntimeError("the game is closed")

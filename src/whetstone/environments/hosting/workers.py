@@ -59,7 +59,7 @@ class ProcessHost:
         self.closed = False
         COUNTS.open_games += 1
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any) -> Any:
         """See `Host`."""
         if self.closed:
             raise EpisodeError("the game is closed")

@@ -23,7 +23,13 @@ from urllib.parse import urlsplit
 
 from whetstone.chat import Message, system, user
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import JsonHttpClient, NotFoundError, Refused, parse_flag, parse_reward
+from whetstone.environments.remote.http_client import (
+    JsonHttpClient,
+    NotFoundError,
+    RequestRefusedError,
+    parse_flag,
+    parse_reward,
+)
 from whetstone.environments.text_actions import (
     Actions,
     command_result,
@@ -90,7 +96,7 @@ class AgentGym:
             await self._create(task, seed)
         self._value, self._reached, self._over = 0.0, False, False
         body = {**self._request_body("/reset", task, "reset", seed), **self._handle_fields}
-        response = await self._asking.ask("POST", "/reset", body)
+        response = await self._asking.send_request("POST", "/reset", body)
         observation = _text(response)
         text = f"{task.prompt}\n{observation}" if task.prompt and observation else task.prompt or observation
         opening = (system(self.instruction), user(text)) if self.instruction else (user(text),)
@@ -112,8 +118,10 @@ class AgentGym:
                 )
             )
         try:
-            response = await self._asking.ask("POST", "/step", {**self._handle_fields, "action": command}, acting=True)
-        except Refused as refused:
+            response = await self._asking.send_request(
+                "POST", "/step", {**self._handle_fields, "action": command}, acting=True
+            )
+        except RequestRefusedError as refused:
             await self._check_exists(str(refused))
             self._over = refused.status == 0  # an action without an answer may still be executed
             answer, calls = command_result(action, f"error: {refused}", understood=False)
@@ -141,14 +149,16 @@ class AgentGym:
             if self._id is not None and not self._lost:
                 _in_use.pop((self._asking.url, str(self._id)), None)
                 with contextlib.suppress(InfrastructureError, EpisodeError, TaskError):
-                    await self._asking.ask("POST", "/close", self._handle_fields)
+                    await self._asking.send_request("POST", "/close", self._handle_fields)
         finally:
             self._id, self._lost = None, False
             await self._asking.close()
 
     async def _create(self, task: Task, seed: int) -> None:
         self._id, self._lost = None, False
-        created = await self._asking.ask("POST", "/create", self._request_body("/create", task, "create", seed))
+        created = await self._asking.send_request(
+            "POST", "/create", self._request_body("/create", task, "create", seed)
+        )
         id = created.get("id", created.get("env_idx")) if isinstance(created, Mapping) else created
         if isinstance(id, bool) or not isinstance(id, str | int):
             raise InfrastructureError(f"{self._asking.url}/create: the answer has no id: {str(created)[:80]}")
@@ -173,7 +183,7 @@ class AgentGym:
         try:
             for asking, before in ((self._asking, ""), *([(root, prefix)] if root else [])):
                 with contextlib.suppress(NotFoundError):  # the server has no document there
-                    document = await asking.ask("GET", "/openapi.json")
+                    document = await asking.send_request("GET", "/openapi.json")
                     bodies = {path: _body(document, f"{before}{path}") for path in ("/create", "/reset", "/step")}
                     if bodies["/step"].fields:
                         return bodies
@@ -223,8 +233,8 @@ class AgentGym:
             InfrastructureError: If it does not, so that the error is not the agent's.
         """
         try:
-            await self._asking.ask("GET", f"/observation?id={self._id}&env_idx={self._id}", acting=True)
-        except Refused as refused:
+            await self._asking.send_request("GET", f"/observation?id={self._id}&env_idx={self._id}", acting=True)
+        except RequestRefusedError as refused:
             if refused.status not in (404, 405):
                 raise InfrastructureError(f"{self._asking.url}: {problem}; then {refused}") from None
 

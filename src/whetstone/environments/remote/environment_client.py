@@ -55,12 +55,16 @@ class Remote:
             InfrastructureError: If the server is unreachable, full, or of another version.
         """
         if not self._id:
-            self._id = self._read(_parse_id, await self._asking.ask("POST", "/episodes", {"protocol": PROTOCOL}))
+            self._id = self._read(
+                _parse_id, await self._asking.send_request("POST", "/episodes", {"protocol": PROTOCOL})
+            )
         self._turn = 0
         body: dict[str, Any] = {"task": task_to_wire(task), "seed": seed}
         if self._seat is not None:
             body["seat"], self._seat = asdict(self._seat), None
-        return self._read(observation_from_wire, await self._asking.ask("POST", f"/episodes/{self._id}/reset", body))
+        return self._read(
+            observation_from_wire, await self._asking.send_request("POST", f"/episodes/{self._id}/reset", body)
+        )
 
     async def step(self, action: Message) -> StepResult:
         """Execute an action on the server. A repeated request is not executed twice.
@@ -85,7 +89,7 @@ class Remote:
         try:
             if id:
                 with contextlib.suppress(InfrastructureError, EpisodeError, TaskError):
-                    await self._asking.ask("DELETE", f"/episodes/{id}")
+                    await self._asking.send_request("DELETE", f"/episodes/{id}")
         finally:
             await self._asking.close()
 
@@ -96,7 +100,7 @@ class Remote:
             InfrastructureError: If the server restarted, or has closed the episode as idle.
         """
         try:
-            return await self._asking.ask("POST", f"/episodes/{self._id}/{what}", body)
+            return await self._asking.send_request("POST", f"/episodes/{self._id}/{what}", body)
         except NotFoundError as error:
             raise InfrastructureError(f"{error}: the server restarted, or closed the episode as idle") from None
 
@@ -133,7 +137,7 @@ class RemoteTasks:
         async def ask() -> Any:
             asking = JsonHttpClient(self.url, token=os.environ.get(TOKEN, ""))
             try:
-                return await asking.ask("GET", path)
+                return await asking.send_request("GET", path)
             finally:
                 await asking.close()
 

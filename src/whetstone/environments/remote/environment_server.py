@@ -105,7 +105,7 @@ class FullError(Exception):
     """The maximum number of episodes is open."""
 
 
-class Episodes:
+class ServedEpisodes:
     """The open episodes of a server.
 
     Args:
@@ -120,7 +120,7 @@ class Episodes:
         self.reaped = 0
         self._is_ready = False
 
-    async def begin(self) -> str:
+    async def open_episode(self) -> str:
         """Open an episode and return its id.
 
         Raises:
@@ -133,7 +133,7 @@ class Episodes:
         self.open[id] = _Open(await call_user_function(self.make), time.monotonic())
         return id
 
-    def get(self, id: str) -> _Open:
+    def get_episode(self, id: str) -> _Open:
         """Return an open episode.
 
         Raises:
@@ -151,7 +151,7 @@ class Episodes:
         Raises:
             EpisodeError: If there is none with this id, or it was not reset.
         """
-        episode = self.get(id)
+        episode = self.get_episode(id)
         if not episode.begun:
             raise EpisodeError("the episode has no task yet: POST /episodes/{id}/reset")
         return episode
@@ -187,7 +187,7 @@ class Episodes:
             episode.turn, episode.answer = turn, answer
             return answer
 
-    async def end(self, id: str) -> None:
+    async def close_episode(self, id: str) -> None:
         """Close an episode, if it is open."""
         episode = self.open.pop(id, None)
         if episode is not None:
@@ -204,15 +204,15 @@ class Episodes:
             if episode.last_used < (late if episode.begun else unused) and not episode.lock.locked()
         ]:
             self.reaped += 1
-            await self.end(id)
+            await self.close_episode(id)
 
     async def close(self) -> None:
         """Close all episodes."""
         for id in list(self.open):
-            await self.end(id)
+            await self.close_episode(id)
 
 
-def build_environment_app(name: str, episodes: Episodes, source: Any = None, *, token: str = "") -> Any:
+def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = None, *, token: str = "") -> Any:
     """Return the server as an ASGI application.
 
     Args:
@@ -240,10 +240,10 @@ def build_environment_app(name: str, episodes: Episodes, source: Any = None, *, 
         body = await body_of(request)
         if body.get("protocol") != PROTOCOL:
             raise TaskError(f"this server uses protocol {PROTOCOL}, the client {truncate_value(body.get('protocol'))}")
-        return JSONResponse({"id": await episodes.begin()}, status_code=201)
+        return JSONResponse({"id": await episodes.open_episode()}, status_code=201)
 
     async def reset(request: Request) -> JSONResponse:
-        body, episode = await body_of(request), episodes.get(request.path_params["id"])
+        body, episode = await body_of(request), episodes.get_episode(request.path_params["id"])
         task, seed = task_from_wire(parse_field(body, "task", dict)), parse_field(body, "seed", int)
         seat = seat_from_wire(parse_field(body, "seat", dict)) if "seat" in body else None
         async with episode.lock:
@@ -269,7 +269,7 @@ def build_environment_app(name: str, episodes: Episodes, source: Any = None, *, 
         return JSONResponse(dict(verdict))
 
     async def end(request: Request) -> JSONResponse:
-        await episodes.end(request.path_params["id"])
+        await episodes.close_episode(request.path_params["id"])
         return JSONResponse({})
 
     async def task(request: Request) -> JSONResponse:

@@ -25,7 +25,7 @@ _CREDENTIALS = (401, 402, 403, 407)
 """Refusals that concern the client's credentials, not the request."""
 
 
-class Refused(Exception):
+class RequestRefusedError(Exception):
     """The server refuses the agent's request; the agent may read the text.
 
     Args:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.status = status
 
     @property
-    def unanswered(self) -> bool:
+    def may_be_server_failure(self) -> bool:
         """Return whether the server may be down, or failed on this request.
 
         Another request finds out.
@@ -64,7 +64,7 @@ class JsonHttpClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client: httpx2.AsyncClient | None = None
 
-    async def ask(self, method: str, path: str, body: Any = None, *, acting: bool = False) -> Any:
+    async def send_request(self, method: str, path: str, body: Any = None, *, acting: bool = False) -> Any:
         """Send a request and return the JSON of its response.
 
         Args:
@@ -73,11 +73,12 @@ class JsonHttpClient:
 
         Raises:
             InfrastructureError: If the server is unreachable, stays busy, or its response cannot be parsed.
-            UnknownThere: If the server does not know the episode (404).
+            NotFoundError: If the server does not know the episode (404).
             EpisodeError: If the episode is in another state (409).
             TaskError: If the server does not know the task (422).
-            Refused: If `acting`: any status from 400 to 499 that concerns the request, or an `error` with status 200;
-                and, `unanswered`, if there was no response, or one of a server that failed on it.
+            RequestRefusedError: If `acting`: the status is 400 to 499 and not about credentials, or the response has
+                status 200 and an `error`; also if no response came or the server failed on the request
+                (`may_be_server_failure`).
         """
         client = self._get_client()
         problem = ""
@@ -90,7 +91,7 @@ class JsonHttpClient:
             except httpx2.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
                 if acting and not isinstance(error, _NOT_SENT):
-                    raise Refused(problem, 0) from None
+                    raise RequestRefusedError(problem, 0) from None
                 continue
             problem = f"{answer.status} {answer.text[:120]}"
             if answer.status in (_NOT_EXECUTED if acting else _BUSY):
@@ -171,7 +172,7 @@ def _parse_answer(answer: BoundedResponse, where: str, acting: bool) -> Any:
     error = format_field_errors(error) or error
     failed = isinstance(value, dict) and bool(value.get("error"))
     if acting and (failed if status < 400 else status not in _CREDENTIALS):
-        raise Refused(str(error or answer.text)[:2000], status)
+        raise RequestRefusedError(str(error or answer.text)[:2000], status)
     if status in (404, 409):
         raise (NotFoundError if status == 404 else EpisodeError)(f"{where}: {error or status}")
     if status == 422:

@@ -20,7 +20,7 @@ from typing import Any
 
 from whetstone.chat import Message, ToolSpec, assistant, system, tool_result, user
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import JsonHttpClient, Refused, parse_reward
+from whetstone.environments.remote.http_client import JsonHttpClient, RequestRefusedError, parse_reward
 from whetstone.environments.text_actions import parse_or_none
 from whetstone.errors import EpisodeError, InfrastructureError, TaskError, did_you_mean
 from whetstone.tasks.finite_source import ListedTasks
@@ -64,7 +64,7 @@ class NemoGym:
             self._params, self._tools = _declared(task, messages)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TaskError(f"task {task.id}: {_PARAMS} or tools do not have the format of NeMo Gym: {error}") from None
-        await self._asking.ask("POST", "/seed_session", row)
+        await self._asking.send_request("POST", "/seed_session", row)
         own = (system(self.instruction),) if self.instruction else ()
         return Observation((*own, *messages), tuple(self._tools.values()))
 
@@ -115,7 +115,7 @@ class NemoGym:
         body = {**self._task.private.get("row", {}), _PARAMS: self._params, "response": response}
         where = f"{self._url}/verify"
         try:
-            response_body = await self._asking.ask("POST", "/verify", body)
+            response_body = await self._asking.send_request("POST", "/verify", body)
         except (InfrastructureError, TaskError):
             if self._mistakes and await self._asking.is_available():
                 return {"success": False, "score": 0.0, "reward": 0.0, "unverified": 1.0}
@@ -141,13 +141,13 @@ class NemoGym:
         if parsed is None:
             return "error: the arguments are no JSON object", "invalid_arguments"
         try:
-            result = await self._asking.ask("POST", f"/{name}", parsed, acting=True)
-        except Refused as refused:
+            result = await self._asking.send_request("POST", f"/{name}", parsed, acting=True)
+        except RequestRefusedError as refused:
             if refused.status == 404 and str(refused) == "Not Found":
                 raise InfrastructureError(
                     f"{self._url}/{name}: no such route, although the task declares the tool"
                 ) from None
-            if refused.unanswered and not await self._asking.is_available():
+            if refused.may_be_server_failure and not await self._asking.is_available():
                 raise InfrastructureError(f"{self._url}/{name}: {refused}") from None
             outcome = "invalid_arguments" if refused.status == 422 else "tool_error" if refused.status else "timeout"
             return sanitize_text(f"error: {refused}"), outcome

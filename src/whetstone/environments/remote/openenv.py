@@ -19,7 +19,13 @@ from typing import Any
 from whetstone.chat import Message, ToolCall, ToolSpec, tool_result, user
 from whetstone.environments.dependencies import require_package
 from whetstone.environments.protocol import Observation, StepResult
-from whetstone.environments.remote.http_client import JsonHttpClient, NotFoundError, Refused, parse_flag, parse_reward
+from whetstone.environments.remote.http_client import (
+    JsonHttpClient,
+    NotFoundError,
+    RequestRefusedError,
+    parse_flag,
+    parse_reward,
+)
 from whetstone.environments.remote.openenv_session import OpenEnvSession
 from whetstone.environments.text_actions import (
     Actions,
@@ -80,7 +86,7 @@ class OpenEnv:
         """Start an episode, with the fields under `reset` in the task's private data."""
         if self._fields is None:
             await self._read_schema()
-        answer = await self._session.begin({"seed": seed % 2**31, **task.private.get("reset", {})})
+        answer = await self._session.start_episode({"seed": seed % 2**31, **task.private.get("reset", {})})
         self._reward, self._reached, self._over = 0.0, False, parse_flag(answer.get("done"), self.url)
         self._tools = await self._list_tools() if self._calls_tools else {}
         observation = self._observation_text(answer)
@@ -99,7 +105,7 @@ class OpenEnv:
             return _refuse_action(action, sent or self._describe_failure(action))
         try:
             result = await self._send_action(sent)
-        except Refused as refused:
+        except RequestRefusedError as refused:
             answer, calls = command_result(action, f"error: {refused}", understood=False)
             return StepResult(Observation(answer), terminated=self._over, calls=calls)
         answer, calls = command_result(action, self._observation_text(result))
@@ -114,7 +120,7 @@ class OpenEnv:
         """Close the session."""
         self._over = True
         try:
-            await self._session.end()
+            await self._session.close_connection()
         finally:
             await self._asking.close()
 
@@ -123,7 +129,7 @@ class OpenEnv:
     async def _read_schema(self) -> None:
         """Read the fields of an action; none if the server has no `/schema`."""
         try:
-            schema = await self._asking.ask("GET", "/schema")
+            schema = await self._asking.send_request("GET", "/schema")
         except NotFoundError:  # an older server
             schema = {}
         action = schema.get("action") if isinstance(schema, Mapping) else None
@@ -142,7 +148,9 @@ class OpenEnv:
         return self._fields != {} and (not fields or fields.get("type", {}).get("const") == "call_tool")
 
     async def _list_tools(self) -> dict[str, ToolSpec]:
-        answer = await self._session.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        answer = await self._session.send_message(
+            "mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+        )
         result = answer.get("result")
         tools = result.get("tools") if isinstance(result, Mapping) else None
         if not isinstance(tools, list) or not all(isinstance(tool, Mapping) and tool.get("name") for tool in tools):
@@ -201,7 +209,7 @@ class OpenEnv:
             return "error: the arguments are no JSON object", "invalid_arguments", None
         try:
             answer = await self._send_action({"type": "call_tool", "tool_name": call.name, "arguments": arguments})
-        except Refused as refused:
+        except RequestRefusedError as refused:
             return f"error: {refused}", "tool_error", None
         text, outcome = _parse_tool_result(answer.get("observation"))
         if outcome == "transport_error":
@@ -212,11 +220,11 @@ class OpenEnv:
         """Return the result of an action; its reward is a number or None.
 
         Raises:
-            Refused: If the server refuses the action and is still available.
+            RequestRefusedError: If the server refuses the action and is still available.
         """
         try:
-            answer = await self._session.ask("step", action)
-        except Refused:
+            answer = await self._session.send_message("step", action)
+        except RequestRefusedError:
             self._over = not self._session.is_running
             raise
         self._over = parse_flag(answer.get("done"), self.url)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from whetstone.environments.remote.http_client import Refused, format_field_errors
+from whetstone.environments.remote.http_client import RequestRefusedError, format_field_errors
 from whetstone.errors import InfrastructureError
 from whetstone.json_lines import to_writable
 
@@ -44,7 +44,7 @@ class OpenEnvSession:
         """Whether an episode is running."""
         self._socket: Any = None
 
-    async def begin(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def start_episode(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Start an episode and return the answer to `reset`.
 
         Raises:
@@ -53,9 +53,9 @@ class OpenEnvSession:
         until, pause = time.monotonic() + self.seconds, 0.1
         while True:
             try:
-                answer = await self.ask("reset", data)
+                answer = await self.send_message("reset", data)
             except _Full as full:
-                await self.end()
+                await self.close_connection()
                 if time.monotonic() + pause > until:
                     raise InfrastructureError(f"{self.url}: full for {self.seconds:g} s: {full}") from None
             else:
@@ -64,12 +64,12 @@ class OpenEnvSession:
             await asyncio.sleep(pause)
             pause = min(2.0, 2 * pause)
 
-    async def ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def send_message(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one message and return the answer.
 
         Raises:
             InfrastructureError: If the server is unavailable, too slow, or its answer cannot be parsed.
-            Refused: If it refuses a `step` but answers other requests.
+            RequestRefusedError: If it refuses a `step` but answers other requests.
         """
         if self._socket is None:
             await self._connect()
@@ -78,16 +78,16 @@ class OpenEnvSession:
         except _Failed as failed:
             # an exception, or the session is lost: the cause is the server or the action
             if failed.code in (_SESSION, _LATE):
-                await self.end()
+                await self.close_connection()
             if kind == "step" and failed.code in (_RAISED, _SESSION, _LATE) and await self._is_available():
-                raise Refused(str(failed)[:2000], 422) from None
-            await self.end()
+                raise RequestRefusedError(str(failed)[:2000], 422) from None
+            await self.close_connection()
             raise InfrastructureError(f"{self.url}: {failed.code}: {failed}") from None
         except InfrastructureError:
-            await self.end()
+            await self.close_connection()
             raise
 
-    async def end(self) -> None:
+    async def close_connection(self) -> None:
         """Close the connection, if there is one."""
         socket, self._socket, self.is_running = self._socket, None, False
         if socket is not None:
@@ -137,7 +137,7 @@ class OpenEnvSession:
             return content
         code, text = str(content.get("code")), format_field_errors(content.get("errors")) or str(content.get("message"))
         if kind == "step" and code in _UNREADABLE:
-            raise Refused(text[:2000], 422)
+            raise RequestRefusedError(text[:2000], 422)
         if kind == "reset" and code == _FULL:
             raise _Full(text)
         raise _Failed(code, text)

@@ -91,7 +91,7 @@ class Verifiers:
         if "index" not in task.private or "key" not in task.private:
             raise TaskError(f"task {task.id}: not a task of a verifiers taskset; set tasks.source: verifiers")
         place = {"index": task.private["index"], "key": task.private["key"]}
-        answer = await self._bridge.ask("begin", self._episode, seconds=self.seconds, **place)
+        answer = await self._bridge.send_request("begin", self._episode, seconds=self.seconds, **place)
         messages = tuple(map(Message.from_openai, answer["messages"]))
         self._tools = {
             tool["name"]: ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in answer["tools"]
@@ -130,7 +130,9 @@ class Verifiers:
     async def verdict(self) -> Mapping[str, Any]:
         """Return the sum of the weighted rewards, and each reward and metric by its name."""
         assert self._bridge is not None
-        answer = await self._bridge.ask("score", self._episode, seconds=self.seconds, messages=self._transcript)
+        answer = await self._bridge.send_request(
+            "score", self._episode, seconds=self.seconds, messages=self._transcript
+        )
         reward = parse_reward(answer["reward"], "verifiers")
         done = {"success": reward >= self.success_at, "score": max(0.0, min(1.0, reward)), "reward": reward}
         return {**{name: parse_reward(part, f"verifiers: {name}") for name, part in answer["parts"].items()}, **done}
@@ -143,7 +145,7 @@ class Verifiers:
         bridge, self._bridge = self._bridge, None
         if bridge is not None and not bridge.has_ended:
             try:
-                await bridge.ask("end", self._episode, seconds=self.seconds)
+                await bridge.send_request("end", self._episode, seconds=self.seconds)
             except InfrastructureError:
                 return  # the process ended, and its episodes with it
 
@@ -159,7 +161,9 @@ class Verifiers:
         if parsed is None:
             return "error: the arguments are no JSON object", "invalid_arguments"
         assert self._bridge is not None
-        answer = await self._bridge.ask("call", self._episode, seconds=self.seconds, name=name, arguments=parsed)
+        answer = await self._bridge.send_request(
+            "call", self._episode, seconds=self.seconds, name=name, arguments=parsed
+        )
         text = sanitize_text(str(answer["text"]))
         return (f"error: {text}", "tool_error") if answer["failed"] else (text, "ok")
 
@@ -223,7 +227,7 @@ class Bridge:
         """Return whether the process has ended."""
         return self._life.done()
 
-    async def ask(self, what: str, episode: str, *, seconds: float, **fields: Any) -> Any:
+    async def send_request(self, what: str, episode: str, *, seconds: float, **fields: Any) -> Any:
         """Send a request and return its result.
 
         Raises:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 
-class Refused(Exception):
+class TasksetError(Exception):
     """The task cannot be played here; the message is the reason."""
 
 
@@ -41,46 +41,46 @@ class TasksetHost:
 
         env = environment_class(taskset)
         if env is not SingleAgentEnv:
-            raise Refused(f"{env.__name__} runs its agents itself; use the environment verifiers_harness")
+            raise TasksetError(f"{env.__name__} runs its agents itself; use the environment verifiers_harness")
         config = taskset_config_type(taskset).model_validate({**options, "id": taskset})
         self.taskset = load_taskset(config)
         self.tasks = list(itertools.islice(iter(self.taskset), most))
         if not self.tasks:
-            raise Refused("it has no tasks")
+            raise TasksetError("it has no tasks")
         self.runtime = runtime
         self.shared = list(type(self.taskset).toolsets(config))
-        self.episodes: dict[str, Episode] = {}
+        self.episodes: dict[str, TasksetEpisode] = {}
         self._check(self.tasks[0])
 
     def _check(self, task: Any) -> None:
         from verifiers.v1.task import Task
 
         if task.NEEDS_CONTAINER:
-            raise Refused("its tasks need a container, which only its own harness starts")
+            raise TasksetError("its tasks need a container, which only its own harness starts")
         if task.config.judges:
-            raise Refused("its rewards call a judge at an endpoint; remove `judges` from its `task` options")
+            raise TasksetError("its rewards call a judge at an endpoint; remove `judges` from its `task` options")
         hooks = [fn for kind in ("metric", "reward") for fn in task.hooks(kind)]
         takes = [fn.__name__ for fn in hooks if "runtime" in inspect.signature(fn).parameters]
         takes += [name for name in ("setup", "finalize") if getattr(type(task), name) is not getattr(Task, name)]
         if takes and not self.runtime:
-            raise Refused(
+            raise TasksetError(
                 f"{', '.join(takes)} require a runtime; `runtime: subprocess` runs them on this machine, not sandboxed"
             )
 
-    async def answer(self, request: dict[str, Any]) -> Any:
+    async def answer_request(self, request: dict[str, Any]) -> Any:
         """Return the result of one request."""
         if request["do"] == "begin":
             task = self.tasks[request["index"]] if request["index"] < len(self.tasks) else None
             if task is None or task.key != request["key"]:
-                raise Refused(f"task {request['index']} has changed since the tasks were read")
-            episode = self.episodes[request["episode"]] = Episode(task, self.runtime)
-            return await episode.begin(self.shared)
+                raise TasksetError(f"task {request['index']} has changed since the tasks were read")
+            episode = self.episodes[request["episode"]] = TasksetEpisode(task, self.runtime)
+            return await episode.start_task(self.shared)
         episode = self.episodes[request["episode"]]
         if request["do"] == "call":
-            return await episode.call(request["name"], request["arguments"])
+            return await episode.call_tool(request["name"], request["arguments"])
         if request["do"] == "score":
-            return await episode.score(request["messages"])
-        await self.episodes.pop(request["episode"]).end()
+            return await episode.score_conversation(request["messages"])
+        await self.episodes.pop(request["episode"]).stop_runtime()
         return None
 
 
@@ -105,17 +105,17 @@ class HarnessTaskset:
         self.env = load_environment(config)
         self.tasks = list(itertools.islice(iter(self.env.taskset), most))
         if not self.tasks:
-            raise Refused("it has no tasks")
+            raise TasksetError("it has no tasks")
         for name, harness in config.agent_harnesses().items():
             loaded = self.env._harnesses[name]
             if loaded.EXECUTES_CODE and getattr(config, name).runtime.type == "subprocess" and not runtime:
-                raise Refused(
+                raise TasksetError(
                     f"the harness {harness.id} executes code of the model; `runtime: subprocess` runs it on this "
                     f"machine, not sandboxed, `env: {{{name}: {{runtime: …}}}}` elsewhere"
                 )
         self.playing: dict[str, asyncio.Task[Any]] = {}
 
-    async def answer(self, request: dict[str, Any]) -> Any:
+    async def answer_request(self, request: dict[str, Any]) -> Any:
         """Return the result of one request: play an episode, or cancel one."""
         if request["do"] == "end":
             playing = self.playing.get(request["episode"])
@@ -124,7 +124,7 @@ class HarnessTaskset:
             return None
         task = self.tasks[request["index"]] if request["index"] < len(self.tasks) else None
         if task is None or task.key != request["key"]:
-            raise Refused(f"task {request['index']} has changed since the tasks were read")
+            raise TasksetError(f"task {request['index']} has changed since the tasks were read")
         playing = self.playing[request["episode"]] = asyncio.ensure_future(self._play(task, request["base_url"]))
         try:
             return await playing
@@ -154,7 +154,7 @@ class HarnessTaskset:
         return {"reward": sum(trace.reward for trace in trainable) / len(trainable), "parts": parts}
 
 
-class Episode:
+class TasksetEpisode:
     """One running task."""
 
     def __init__(self, task: Any, runtime: str) -> None:
@@ -169,7 +169,7 @@ class Episode:
         self._runtime: Any = None
         self._servers: dict[str, tuple[Any, str]] = {}
 
-    async def begin(self, shared: list[Any]) -> dict[str, Any]:
+    async def start_task(self, shared: list[Any]) -> dict[str, Any]:
         """Return the initial messages and the tools."""
         from mcp.server.mcpserver import MCPServer
         from verifiers.v1.utils.decorators import invoke
@@ -205,7 +205,7 @@ class Episode:
             messages.insert(0, {"role": "system", "content": self.task.data.system_prompt})
         return {"messages": messages, "tools": tools}
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the text of a tool's result, and whether it is an error."""
         server, own = self._servers[name]
         try:
@@ -216,7 +216,7 @@ class Episode:
         texts = [part["text"] for part in content["content"] if part["type"] == "text"]
         return {"text": "\n".join(texts), "failed": bool(content["is_error"])}
 
-    async def score(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    async def score_conversation(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the rewards of a conversation, each by its name."""
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import ModelCall
@@ -240,7 +240,7 @@ class Episode:
         metrics = {name: value for name, value in self.trace.metrics.items() if value is not None}
         return {"reward": self.trace.reward, "parts": {**metrics, **rewards}}
 
-    async def end(self) -> None:
+    async def stop_runtime(self) -> None:
         """Stop the runtime."""
         if self._runtime is not None:
             await self._runtime.stop()
@@ -277,11 +277,11 @@ async def _answer(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
 
     async def one(request: dict[str, Any]) -> None:
         try:
-            reply: dict[str, Any] = {"said": await world.answer(request)}
+            reply: dict[str, Any] = {"said": await world.answer_request(request)}
         except Exception as error:  # any exception of an environment is reported by name
             cause = error.__cause__ or error
-            text = str(error) if isinstance(error, Refused) else f"{type(cause).__name__}: {cause}"
-            reply = {"error": text, "refused": isinstance(error, Refused)}
+            text = str(error) if isinstance(error, TasksetError) else f"{type(cause).__name__}: {cause}"
+            reply = {"error": text, "refused": isinstance(error, TasksetError)}
         print(json.dumps({"number": request["number"], **reply}), file=answers, flush=True)
 
     while line := await reader.readline():
@@ -290,7 +290,7 @@ async def _answer(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
         task.add_done_callback(running.discard)
 
 
-def main() -> None:
+def run_bridge() -> None:
     """Load the taskset of the command line and answer requests until EOF."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -299,7 +299,7 @@ def main() -> None:
         arguments = (options["taskset"], options["options"], options["most"], options["runtime"])
         world = TasksetHost(*arguments) if options.get("env") is None else HarnessTaskset(*arguments, options["env"])
     except Exception as error:
-        text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, TasksetError) else f"{type(error).__name__}: {error}"
         print(json.dumps({"error": " ".join(text.split())}), file=answers, flush=True)
         return
     print(
@@ -312,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_bridge()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from whetstone.chat import Message
-from whetstone.environments.external_agent import Agent
+from whetstone.environments.external_agent import ExternalAgent
 from whetstone.environments.protocol import Observation, StepResult
 from whetstone.environments.remote.http_client import parse_reward
 from whetstone.environments.remote.verifiers import bridge_command, check_interpreter, get_bridge
@@ -48,7 +48,7 @@ class VerifiersHarness:
         RecipeError: If the interpreter does not exist.
     """
 
-    needs = Agent.needs
+    needs = ExternalAgent.needs
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class VerifiersHarness:
     ) -> None:
         self._command = bridge_command(taskset, python, options, runtime, max_tasks, env=env or {})
         self.success_at, self.seconds = success_at, seconds
-        self._agent = Agent(function=self._play, crash=crash)
+        self._agent = ExternalAgent(function=self._play, crash=crash)
         self._place: dict[str, Any] = {}
 
     def check(self) -> None:
@@ -103,10 +103,10 @@ class VerifiersHarness:
     async def _play(self, base_url: str) -> dict[str, Any]:
         bridge, episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
         try:
-            result = await bridge.ask("play", episode, seconds=_NO_LIMIT, base_url=base_url, **self._place)
+            result = await bridge.send_request("play", episode, seconds=_NO_LIMIT, base_url=base_url, **self._place)
         except BaseException:
             with contextlib.suppress(InfrastructureError, TaskError):  # the process ended, and its episodes with it
-                await bridge.ask("end", episode, seconds=self.seconds)
+                await bridge.send_request("end", episode, seconds=self.seconds)
             raise
         if "failed" in result:
             return {"failed": str(result["failed"]), "success": False, "score": 0.0}

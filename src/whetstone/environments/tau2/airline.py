@@ -180,7 +180,7 @@ class AirlineDesk(Desk):
             "created_at": _NOW, "total_baggages": total_baggages, "nonfree_baggages": nonfree_baggages,
             "insurance": insurance,
         }  # fmt: skip
-        self.store.add("reservations", id, reservation)
+        self.store.add_entity("reservations", id, reservation)
         user["reservations"].append(id)
         return format_entity(reservation)
 
@@ -282,7 +282,7 @@ class AirlineDesk(Desk):
         `leaves_after` compares times as strings, including `+1`.
         """
         matches = []
-        for number in self.store.ids("flights"):
+        for number in self.store.list_ids("flights"):
             flight = self.store.read_entity("flights", number)
             day = flight["dates"].get(date, {})
             if (

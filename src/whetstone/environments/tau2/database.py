@@ -82,7 +82,7 @@ class Store:
             entity = self._changed[kind, id] = copy.deepcopy(entity)
         return entity
 
-    def add(self, kind: str, id: str, entity: Any) -> None:
+    def add_entity(self, kind: str, id: str, entity: Any) -> None:
         """Add an entity."""
         self._changed[kind, id] = entity
 
@@ -90,11 +90,11 @@ class Store:
         """Return whether an entity exists."""
         return (kind, id) in self._changed or id in self._database[kind]
 
-    def ids(self, kind: str) -> Iterable[str]:
+    def list_ids(self, kind: str) -> Iterable[str]:
         """Return the ids of the original entities, in the order of the file."""
         return self._database[kind]
 
-    def differences(self) -> dict[str, Any]:
+    def find_differences(self) -> dict[str, Any]:
         """Return the changed entities, by kind and id.
 
         Equal databases have equal differences.

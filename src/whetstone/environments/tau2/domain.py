@@ -48,7 +48,7 @@ class Desk:
         Amounts are compared to the cent. A success also requires that any tool was used: in some tasks the gold actions
         change nothing, and neither does an idle agent.
         """
-        changed = self.store.differences()
+        changed = self.store.find_differences()
         same = round_amounts(changed) == round_amounts(self._wanted)
         done = same and (bool(changed) or self.store.looked or self._transferred)
         return {"success": done, "score": float(done), "same": same, "changed": len(changed)}
@@ -86,4 +86,4 @@ def wanted_differences(desk: type[Desk], path: str, actions: Sequence[Mapping[st
             tool(**action["arguments"])
         except ToolError:
             continue
-    return played.store.differences()
+    return played.store.find_differences()

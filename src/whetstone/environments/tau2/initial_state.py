@@ -65,7 +65,7 @@ class _AtPhone:
         self._phone.abroad = abroad
 
     def simulate_network_search(self) -> None:
-        self._phone.search()
+        self._phone.search_network()
 
     def turn_airplane_mode_on(self) -> None:
         self._switch("airplane_mode", True)
@@ -100,7 +100,7 @@ class _AtPhone:
 
     def break_apn_settings(self) -> None:
         self._device["active_apn_settings"]["apn_name"] = "broken"
-        self._phone.search()
+        self._phone.search_network()
 
     def break_apn_mms_setting(self) -> None:
         self._device["active_apn_settings"]["mmsc_url"] = None
@@ -132,11 +132,11 @@ class _AtPhone:
         return bool(self._device["data_saver_mode"] == expected_status)
 
     def assert_internet_speed(self, expected_speed: float, expected_desc: str | None = None) -> bool:
-        speed, quality = self._phone.speed()
+        speed, quality = self._phone.measure_speed()
         return (speed or 0.0) >= expected_speed and expected_desc in (None, quality)
 
     def assert_internet_not_excellent(self) -> bool:
-        return self._phone.speed()[1] != "excellent"
+        return self._phone.measure_speed()[1] != "excellent"
 
     def assert_can_send_mms(self, expected_status: bool) -> bool:
         return self._phone.mms_works() == expected_status
@@ -146,7 +146,7 @@ class _AtPhone:
 
     def _switch(self, key: str, value: Any) -> None:
         self._device[key] = value
-        self._phone.search()
+        self._phone.search_network()
 
 
 class _AtDesk:
@@ -167,7 +167,7 @@ class _AtDesk:
             "period_end": "2025-01-31", "issue_date": "2025-01-01", "due_date": "2025-01-15", "total_due": price,
             "line_items": [{**item, "item_type": "Charge"}], "status": "Overdue",
         }  # fmt: skip
-        self._store.add("bills", new_bill_id, bill)
+        self._store.add_entity("bills", new_bill_id, bill)
         self._store.edit_entity("customers", customer_id)["bill_ids"].append(new_bill_id)
         line["status"], line["suspension_start_date"] = "Suspended", "2025-02-25"
         if contract_ended:

@@ -83,7 +83,7 @@ class PhoneState:
         permissions: dict[str, bool] = self.device["app_statuses"][app_name]["permissions"]
         return permissions
 
-    def search(self) -> None:
+    def search_network(self) -> None:
         """Search for a network."""
         d = self.device
         has_network = (
@@ -108,7 +108,7 @@ class PhoneState:
             and not self.data_used_up
         )
 
-    def speed(self) -> tuple[float | None, str]:
+    def measure_speed(self) -> tuple[float | None, str]:
         """Return the speed of mobile data in megabits per second (None without a connection), and its name."""
         if not self.data_works():
             return None, "no connection"
@@ -175,7 +175,7 @@ class Phone(PhoneState):
 
     def run_speed_test(self) -> str:
         """Measure the speed of the mobile data."""
-        speed, quality = self.speed()
+        speed, quality = self.measure_speed()
         return "Speed test failed: no connection." if speed is None else f"Speed: {speed:.2f} Mbps ({quality})."
 
     def check_sim_status(self) -> str:
@@ -248,7 +248,7 @@ class Phone(PhoneState):
         if mode not in _SEARCHED:
             raise ToolError(f"no such mode; there are {', '.join(_SEARCHED)}")
         self.device["network_mode_preference"] = mode
-        self.search()
+        self.search_network()
         return f"Preferred network mode: {mode}\n{self.check_status_bar()}"
 
     def toggle_airplane_mode(self) -> str:
@@ -257,13 +257,13 @@ class Phone(PhoneState):
         if on:
             self.device["vpn_connected"] = False
         self.leave_wifi()
-        self.search()
+        self.search_network()
         return f"Airplane mode: {_on(on)}\n{self.check_status_bar()}"
 
     def reseat_sim_card(self) -> str:
         """Take the SIM card out and put it in again."""
         self.device["sim_card_missing"] = False
-        self.search()
+        self.search_network()
         return f"The SIM card was put in again.\n{self.check_status_bar()}"
 
     def toggle_data(self) -> str:
@@ -291,13 +291,13 @@ class Phone(PhoneState):
         if apn_settings.get("apn_name", "internet") not in ("internet", "broken"):
             raise ToolError("apn_name is internet or broken")
         self.device["active_apn_settings"] = {**ACCESS_POINT, **apn_settings}
-        self.search()
+        self.search_network()
         return f"The access point is set.\n{self.check_status_bar()}"
 
     def reset_apn_settings(self) -> str:
         """Set the access point to what it was at first, with the next restart."""
         self.device["active_apn_settings"]["reset_at_reboot"] = True
-        self.search()
+        self.search_network()
         return f"The access point will be reset with the next restart.\n{self.check_status_bar()}"
 
     def toggle_wifi(self) -> str:
@@ -338,7 +338,7 @@ class Phone(PhoneState):
         """Restart the phone."""
         if self.device["active_apn_settings"].get("reset_at_reboot"):
             self.device["active_apn_settings"] = dict(ACCESS_POINT)
-        self.search()
+        self.search_network()
         return f"The phone was restarted.\n{self.check_status_bar()}"
 
     def make_payment(self) -> str:
@@ -351,7 +351,7 @@ class Phone(PhoneState):
     def _toggled(self, switch: str, label: str, *, search: bool = False) -> str:
         on = self.device[switch] = not self.device[switch]
         if search:
-            self.search()
+            self.search_network()
         return f"{label}: {_on(on)}\n{self.check_status_bar()}"
 
 

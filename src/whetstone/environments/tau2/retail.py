@@ -96,7 +96,7 @@ class RetailDesk(Desk):
     def list_all_product_types(self) -> str:
         """The name and product id of every product type; there are 50."""
         return format_entity(
-            dict(sorted((self.store.read_entity("products", id)["name"], id) for id in self.store.ids("products")))
+            dict(sorted((self.store.read_entity("products", id)["name"], id) for id in self.store.list_ids("products")))
         )
 
     # ------------------------------------------------------------ writing

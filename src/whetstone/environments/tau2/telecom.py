@@ -70,10 +70,10 @@ class TelecomDesk(Desk):
         A success also requires that any tool was used.
         """
         met = all(assertion_holds(self, one) for one in self._assertions)
-        active = bool(self._by_customer or self.store.looked or self._transferred or self.store.differences())
+        active = bool(self._by_customer or self.store.looked or self._transferred or self.store.find_differences())
         done = met and active
         verdict = {"success": done, "score": float(done), "assertions_met": met, "user_calls": self._by_customer}
-        return {**verdict, "changed": len(self.store.differences())}
+        return {**verdict, "changed": len(self.store.find_differences())}
 
     def by_customer(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Execute a tool of the customer; the customer reads an error if it fails.
@@ -117,7 +117,7 @@ class TelecomDesk(Desk):
             full_name: First and last name.
             dob: The day, such as 1985-06-15.
         """
-        everybody = (self.store.read_entity("customers", id) for id in self.store.ids("customers"))
+        everybody = (self.store.read_entity("customers", id) for id in self.store.list_ids("customers"))
         name = full_name.lower()
         return format_entity([c for c in everybody if c["full_name"].lower() == name and c["date_of_birth"] == dob])
 
@@ -243,7 +243,7 @@ class TelecomDesk(Desk):
         """Copy the state of the line to the phone, and a payment to the records."""
         if not self.number:
             return
-        lines = (self._peek("lines", id) for id in self.store.ids("lines"))
+        lines = (self._peek("lines", id) for id in self.store.list_ids("lines"))
         line = next(one for one in lines if one["phone_number"] == self.number)
         plan, phone = self._peek("plans", line["plan_id"]), self.phone
         phone.line_active, phone.roaming_allowed = line["status"] == "Active", line["roaming_enabled"]
@@ -264,7 +264,7 @@ class TelecomDesk(Desk):
         return entity
 
     def _customer_of(self, phone_number: str) -> Any:
-        for id in self.store.ids("customers"):
+        for id in self.store.list_ids("customers"):
             customer = self._peek("customers", id)
             numbers = [
                 customer["phone_number"],
@@ -307,7 +307,7 @@ class TelecomDesk(Desk):
                 "period_end": "2025-03-31", "issue_date": "2025-03-01", "due_date": "2025-03-15",
                 "total_due": 0.0, "line_items": [], "status": "Draft",
             }  # fmt: skip
-            self.store.add("bills", drafts[0], bill)
+            self.store.add_entity("bills", drafts[0], bill)
             self.store.edit_entity("customers", customer_id)["bill_ids"].append(drafts[0])
         draft = self.store.edit_entity("bills", drafts[0])
         item = {"description": description, "amount": amount, "date": _TODAY, "item_type": "Charge"}

@@ -60,7 +60,7 @@ class HumanUser:
         if isinstance(scenario, Mapping):
             scenario = "\n".join(f"{name}: {text}" for name, text in scenario.items() if text)
         body = {"about": str(scenario), "seconds": self.seconds}
-        self._seat = (await self._server.ask("POST", "/v1/people/seats", body))["id"]
+        self._seat = (await self._server.send_request("POST", "/v1/people/seats", body))["id"]
         reply = await self._wait_for_message([])
         if reply.reason is not None:
             raise InfrastructureError(f"no person at {self._server.url} took the user's seat within {self.seconds:g} s")
@@ -82,7 +82,7 @@ class HumanUser:
         """Release the seat."""
         try:
             if self._seat:
-                await self._server.ask("DELETE", f"/v1/people/seats/{self._seat}")
+                await self._server.send_request("DELETE", f"/v1/people/seats/{self._seat}")
         except (InfrastructureError, EpisodeError):
             pass  # its deadline closes it
         finally:
@@ -90,9 +90,9 @@ class HumanUser:
 
     async def _wait_for_message(self, messages: list[dict[str, Any]]) -> Reply:
         of = f"/v1/people/seats/{self._seat}/turns"
-        await self._server.ask("POST", of, {"turn": self._turn, "messages": messages})
+        await self._server.send_request("POST", of, {"turn": self._turn, "messages": messages})
         while True:
-            answer = await self._server.ask("GET", f"{of}/{self._turn}?wait={_WAIT:g}")
+            answer = await self._server.send_request("GET", f"{of}/{self._turn}?wait={_WAIT:g}")
             if answer["said"] is not None:
                 self._turn += 1
                 self._left = "ended" if answer["said"]["ended"] else ""

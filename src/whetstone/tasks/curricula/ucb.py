@@ -67,7 +67,7 @@ class UpperBound:
         self.counts = dict.fromkeys(self.kinds, 0)
 
     @property
-    def weights(self) -> dict[str, float]:
+    def kind_weights(self) -> dict[str, float]:
         """Return the probability of each kind; uniform before the first sample."""
         if not any(self.counts.values()):
             return dict.fromkeys(self.kinds, 1 / len(self.kinds))
@@ -86,7 +86,7 @@ class UpperBound:
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
         """Return the index of a task of a sampled kind; see `Curriculum`."""
-        weights = self.weights
+        weights = self.kind_weights
         (kind,) = draw.choices(list(weights), list(weights.values()))
         return sample_task(source, first, draw, self.by, kind)
 
@@ -113,4 +113,4 @@ class UpperBound:
 
     def metrics(self) -> dict[str, float]:
         """Return the probability of each kind."""
-        return {f"weight_{kind}": weight for kind, weight in self.weights.items()}
+        return {f"weight_{kind}": weight for kind, weight in self.kind_weights.items()}
