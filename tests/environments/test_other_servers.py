@@ -231,7 +231,7 @@ def test_restarted_agentgym_server_invalidates_the_episode_of_a_reused_id():
 
     async def two():
         one, other = AgentGym(url="http://again"), AgentGym(url="http://again")
-        one._asking.send_request = other._asking.ask = ask
+        one._asking.send_request = other._asking.send_request = ask
         await one.reset(Task("a", ""), seed=0)
         with pytest.raises(InfrastructureError, match="gave the id 0 to two episodes: it restarted"):
             await other.reset(Task("a", ""), seed=0)
