@@ -1,4 +1,4 @@
-"""Where episodes happen."""
+"""Environments: interfaces, tool environments, games, adapters of other packages, remote environments and users."""
 
 from typing import TYPE_CHECKING
 

@@ -29,13 +29,16 @@ from whetstone.trajectory import CallRecord, Task
 
 
 class Advised:
-    """An environment in which a frozen agent acts, advised by the policy.
+    """Environment in which a frozen agent acts and the policy gives advice.
+
+    The policy reads the observations of the inner environment; each of its turns is a piece of advice, on which the
+    frozen agent acts.
 
     Ends: as the inner environment does.
 
     Args:
         models: By name; filled in from the recipe's `models`.
-        agent: Frozen model that acts: it reads the last observation and `advice: …`.
+        agent: Name of the frozen model that acts: it reads the last observation and `advice: …`.
         world: Environment of the agent: a name, or a mapping of name and options.
         actions_per_advice: Number of actions of the agent per piece of advice.
         advice: Show the advice to the agent; false is the baseline without advice.
@@ -62,13 +65,16 @@ class Advised:
         """Observation that the agent reads next."""
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the first observation of the inner environment, without its tools."""
+        """Reset the inner environment and return its first observation without its tools."""
         self.seed, self.acted = seed, 0
         self.seen = await call_user_function(self.world.reset, task, seed=seed)
         return replace(self.seen, tools=())
 
     async def step(self, action: Message) -> StepResult:
-        """Let the agent act on this advice, `actions_per_advice` times at most.
+        """Let the frozen agent act on the advice of the policy.
+
+        The agent makes up to `actions_per_advice` actions, fewer if the episode ends. The reward is the sum of their
+        rewards.
 
         Raises:
             InfrastructureError: If the agent is unavailable.
@@ -88,7 +94,7 @@ class Advised:
         return replace(result, observation=observation, reward=sum(rewards) if rewards else None, calls=tuple(calls))
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the verdict of the inner environment."""
+        """Return the verdict of the inner environment; empty if it has none."""
         if not implements_protocol(self.world, GivesVerdict):
             return {}
         verdict: Mapping[str, Any] = await call_user_function(self.world.verdict)
@@ -99,6 +105,7 @@ class Advised:
         await call_user_function(self.world.close)
 
     async def _ask_agent(self, advice: str, calls: list[CallRecord]) -> Message:
+        """Return the agent's next message and append its call record to `calls`."""
         began = time.perf_counter()
         messages = (*self.seen.messages, user(f"advice: {advice}")) if self.advice else self.seen.messages
         seed = derive_seed(self.seed, self.agent.name, self.acted)
@@ -109,5 +116,8 @@ class Advised:
 
 
 def _as_user_messages(seen: Observation) -> tuple[Message, ...]:
-    """Return the results of the agent's calls as messages for the advisor."""
+    """Return the messages of an observation with tool results as user messages.
+
+    The advisor has no tools, so it cannot read tool results.
+    """
     return tuple(user(message.text) if message.role == "tool" else message for message in seen.messages)

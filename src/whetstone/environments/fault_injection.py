@@ -1,4 +1,4 @@
-"""Fault injection: any environment, with tools that are slow, fail, or return outdated results.
+"""Fault injection: wraps any environment with tools that are slow, fail, or return outdated results.
 
 Note:
     The noise is a function of the episode's seed: the same actions meet the same noise, so an episode can still be
@@ -24,7 +24,7 @@ _FAILED = "error: the service did not answer; try again"
 
 
 class Noisy:
-    """A wrapper that injects faults into an environment.
+    """Wrapper that injects delays, failures and outdated results into an environment.
 
     Args:
         environment: The wrapped environment.
@@ -57,7 +57,10 @@ class Noisy:
         return getattr(self.environment, name)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start an episode, with noise from its seed."""
+        """Start an episode and derive its noise from the seed.
+
+        The observation declares the fault rates to the model as the fact `noise`.
+        """
         self._draw, self._last = derive_random(seed, "noise"), None
         self.failed = self.late = 0
         first: Observation = await call_user_function(self.environment.reset, task, seed=seed)
@@ -65,7 +68,10 @@ class Noisy:
         return replace(first, declared=declared)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute an action, or fail; an action that is an answer has no noise."""
+        """Execute an action with a random delay, or return an error without executing it.
+
+        In an environment with tools, an action without calls is the final answer and has no noise.
+        """
         fails, late, slow = self._draw.random(), self._draw.random(), self._draw.gauss(0, 1)
         answers = implements_protocol(self.environment, HoldsTools) and not action.tool_calls
         if answers:
@@ -89,6 +95,7 @@ class Noisy:
 
 
 def _failure(action: Message) -> StepResult:
+    """Return the error of a failed action, one message per call."""
     if not action.tool_calls:
         return StepResult(Observation((user(_FAILED),)))
     messages = tuple(tool_result(_FAILED, call_id=call.id or None) for call in action.tool_calls)
@@ -98,7 +105,7 @@ def _failure(action: Message) -> StepResult:
 
 
 def _as_before(now: Observation, before: Observation) -> Observation:
-    """Return the previous messages as results of the present calls."""
+    """Return an observation with the message contents of the previous observation."""
     if not before.messages:
         return now
     messages = tuple(

@@ -1,4 +1,4 @@
-"""Function calls that are not executed: one turn, with the functions of the task.
+"""Environment for function calling without execution: one turn, with the functions of the task.
 
 A reward (`bfcl`, `tool_rl`) scores the calls. Names with dots are offered with underscores, since models' formats do
 not allow dots. The messages before the request, `task.private["messages"]`, keep their roles.
@@ -23,7 +23,11 @@ _KINDS = ("object", "number", "integer", "array", "string", "boolean", "null")
 
 
 class FunctionCallEnvironment:
-    """Offers the functions in `task.private["functions"]`; ends with the first answer, with or without calls."""
+    """Environment that offers a task's functions and records calls without execution.
+
+    The functions are in `task.private["functions"]`. Ends with the first answer, with or without calls: `tool_stopped`
+    if it has calls, else `terminated`.
+    """
 
     stateless = True
 
@@ -31,7 +35,7 @@ class FunctionCallEnvironment:
         self._names: frozenset[str] = frozenset()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the request and the functions."""
+        """Return the request of the task and the specs of its functions."""
         specs = tuple(function_spec(schema, task.private.get("language", "")) for schema in task.private["functions"])
         self._names = frozenset(spec.name for spec in specs)
         messages = task.private.get("messages")
@@ -39,14 +43,17 @@ class FunctionCallEnvironment:
         return Observation(opening, specs)
 
     async def step(self, action: Message) -> StepResult:
-        """Record the calls and end the episode."""
+        """Record the calls of the action and end the episode.
+
+        The outcome of a call is `ok`, `unknown_tool`, `invalid_arguments` or `malformed_call`.
+        """
         calls = [CallRecord(call.name, self._outcome(call), 0.0) for call in action.tool_calls]
         calls += [CallRecord("", "malformed_call", 0.0) for _ in action.malformed]
         reason = EndReason.TOOL_STOPPED if action.tool_calls else EndReason.TERMINATED
         return StepResult(Observation(()), terminated=True, reason=reason, calls=tuple(calls))
 
     async def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the environment has no resources."""
 
     def _outcome(self, call: ToolCall) -> str:
         if call.name not in self._names:
@@ -55,10 +62,12 @@ class FunctionCallEnvironment:
 
 
 def function_spec(schema: Mapping[str, Any], language: str = "") -> ToolSpec:
-    """Convert a function of the benchmark to a tool spec with JSON Schema types.
+    """Convert a function of the BFCL benchmark to a tool spec with JSON Schema types.
 
     Args:
-        language: `java` or `javascript`: every value is a text in that language, of the type in the schema.
+        schema: Function with `name`, `description` and `parameters`, in the types of its language.
+        language: `java` or `javascript`: every value is a text in that language, of the type in the schema; empty:
+            Python.
     """
     parameters = schema.get("parameters", {})
     if language:

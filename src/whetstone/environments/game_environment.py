@@ -1,8 +1,8 @@
-"""An environment around a game: each action of the agent is one command.
+"""`GameEnvironment`: runs a text game as an environment; each action of the agent is one command.
 
 Note:
-    A command after the end of a game changes nothing. It is an error of the caller, not of the agent, and raises an
-    `EpisodeError`.
+    A command after the end of a game changes nothing. Such a command is an error of the caller, not of the agent, and
+    raises an `EpisodeError`.
 """
 
 from __future__ import annotations
@@ -50,19 +50,24 @@ from whetstone.trajectory import CallRecord, Task
 
 
 class _Played(Protocol):
-    """Attributes that distinguish a game from an environment; the others are checked when it is used."""
+    """Methods that distinguish a game from an environment.
+
+    The other methods are checked when the game is used.
+    """
 
     begin: Any
     act: Any
 
 
 class GameEnvironment:
-    """One game per episode.
+    """Environment that plays one text game per episode.
+
+    Recipes create it by the name of a game; `as_environment` wraps a user-defined game.
 
     Ends: as the game does.
 
     Args:
-        game: Creates the game.
+        game: Factory of the game; called once per episode.
         actions: `call`: a command is given by the tool `act`. `text`: the command is the text between the last
             `<action>` and `</action>`, or else the last line of the message.
         instruction: Text before the first observation; null: the game's own instruction; empty: none.
@@ -95,12 +100,12 @@ class GameEnvironment:
         self.keeps = implements_protocol(kind, Snapshots)
         self.specs = (command_tool(game_commands(kind)),) if actions == "call" else ()
         self.raised: list[str] = []
-        """Commands on which the game raised an exception, with the exception."""
+        """Descriptions of the commands on which the game raised an exception, with the exception."""
         self._host: Host | None = None
         self._state: Literal["new", "running", "over", "closed"] = "new"
 
     def check(self) -> None:
-        """Check that a game can be created and, if it supports it, that it can be played.
+        """Check that a game can be created and that it passes its own check.
 
         Raises:
             RecipeError: If the game refuses one of its options, or cannot be played.
@@ -113,7 +118,7 @@ class GameEnvironment:
             game.close()
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start a game of the task."""
+        """Close the previous game, start a game of the task and return its first text."""
         await self._close_host()
         self._host, self._state, self.raised = create_host(self.made, self.isolation), "new", []
         first = await self._host.call_method("begin", task, seed)
@@ -122,7 +127,9 @@ class GameEnvironment:
         return Observation((user(text),), self.specs, author=first.author)
 
     async def step(self, action: Message) -> StepResult:
-        """Pass the command of an action to the game.
+        """Pass the command of an action to the game and return the game's text.
+
+        An action without a valid command is answered with an error message; the game does not receive it.
 
         Raises:
             EpisodeError: If no game is in progress.
@@ -149,9 +156,10 @@ class GameEnvironment:
         )
 
     async def _execute(self, command: str) -> GameObservation:
-        """Return the game's observation.
+        """Execute a command in the game and return its observation.
 
-        If the game raises, an observation of an invalid command.
+        If the game raises a `ValueError`, `OverflowError` or `RecursionError`, the observation is that of an invalid
+        command.
         """
         assert self._host is not None
         try:
@@ -162,14 +170,17 @@ class GameEnvironment:
         return result
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the verdict of the game."""
+        """Return the verdict of the game; empty before the first reset and after `close`."""
         if self._host is None or self._state in ("new", "closed"):
             return {}
         verdict: Mapping[str, Any] = await self._host.call_method("verdict")
         return verdict
 
     async def admissible(self) -> tuple[str, ...]:
-        """Return the admissible commands; empty if the game does not list them."""
+        """Return the admissible commands of the current state.
+
+        If the game does not list them, its constant commands; empty if it has none.
+        """
         kind = unwrap_partial(self.made)
         if not implements_protocol(kind, HasAdmissibleActions):
             return game_commands(kind)
@@ -177,19 +188,19 @@ class GameEnvironment:
         return tuple(await self._host.call_method("admissible"))
 
     async def snapshot(self) -> Any:
-        """Return the complete state of the game; None if the game has no snapshots."""
+        """Return the complete state of the game; None without support of snapshots."""
         return (
             (self._state, await self._host.call_method("snapshot")) if self.keeps and self._host is not None else None
         )
 
     async def restore(self, snapshot: Any) -> None:
-        """Restore a state, after a reset with the same task."""
+        """Restore a state that `snapshot` returned, after a reset with the same task."""
         assert self._host is not None
         self._state, state = snapshot
         await self._host.call_method("restore", state)
 
     async def close(self) -> None:
-        """Close the game."""
+        """Close the game and release its thread or process."""
         await self._close_host()
         self._state = "closed"
 
@@ -199,7 +210,11 @@ class GameEnvironment:
             await host.close()
 
     def _refuse_action(self, action: Message) -> StepResult:
-        """Return the result of an action without a valid command; nothing is executed."""
+        """Return the error message for an action without a valid command.
+
+        The game does not receive it. Covers malformed calls, several calls in one turn, other tools than `act`, and
+        commands that are too long.
+        """
         if action.malformed:
             answer = tuple(tool_result(f"error: {sanitize_text(what)}") for what in action.malformed)
             calls = tuple(CallRecord("", "malformed_call", 0.0) for _ in action.malformed)
@@ -219,12 +234,15 @@ class GameEnvironment:
 
 
 def game_name(kind: Any) -> str:
-    """Return the name of a game in recipes: its `name`, or else that of its class."""
+    """Return the name of a game in recipes.
+
+    This is its attribute `name`, or else the name of its class.
+    """
     return str(kind.name if implements_protocol(kind, Named) else getattr(kind, "__name__", type(kind).__name__))
 
 
 def game_commands(kind: object) -> tuple[str, ...]:
-    """Return all commands of a game that declares a constant set.
+    """Return all commands of a game that declares a constant set of commands.
 
     Empty for other games.
     """
@@ -232,12 +250,19 @@ def game_commands(kind: object) -> tuple[str, ...]:
 
 
 def is_game(kind: Any) -> bool:
-    """Return whether a component is a game, which must be wrapped in an environment."""
+    """Return whether a component is the class of a game, not of an environment."""
     return inspect.isclass(kind) and implements_protocol(kind, _Played)
 
 
 def as_environment(game: Any) -> Callable[..., GameEnvironment]:
-    """Return a factory of environments of a game, with the options of both."""
+    """Return an environment factory for the class of a game.
+
+    The factory accepts the options of the game and those of `GameEnvironment`; its signature lists both, for recipes
+    and the generated reference.
+
+    Args:
+        game: Class that implements `Game`.
+    """
     own = get_component_options(game)
     around = {name: each for name, each in get_component_options(GameEnvironment).items() if name != "game"}
 

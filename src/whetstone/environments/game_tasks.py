@@ -1,4 +1,4 @@
-"""Tasks of a game and their expert: the game replays the conversation, and its solver returns the next command."""
+"""Tasks of a game and their expert: replays the conversation in the game, whose solver returns the next command."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from whetstone.trajectory import Task
 
 
 def command_to_message(command: str, tools: Sequence[ToolSpec]) -> Message:
-    """Return a command as a message: a call if the tool `act` exists, or else text."""
+    """Return a command as a message of the assistant.
+
+    The message calls the tool `act` if it is available; otherwise its text is the command.
+    """
     if any(tool.name == TOOL for tool in tools):
         return assistant("", ToolCall(TOOL, json.dumps({"command": command})))
     return assistant(command)
 
 
 class Solver:
-    """Expert for deterministic games.
+    """Expert that returns the commands of a game's solver.
 
-    The most recent games keep their state, so that each answer costs one command and no replay of the episode.
+    For deterministic games only. The most recent games keep their state, so that each answer costs one command and no
+    replay of the episode.
+
+    Args:
+        game: Factory of the game, which must have `solve`.
+        max_games: Maximum number of games that are kept open.
     """
 
     def __init__(self, game: Callable[[], Any], *, max_games: int = 256) -> None:
@@ -30,7 +38,15 @@ class Solver:
         self._games: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def next_command(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
-        """Return the expert's command after a conversation."""
+        """Return the solver's next command after a conversation.
+
+        A game that is not kept open is started with the task and replays the commands of the conversation.
+
+        Args:
+            task: Task of the episode.
+            conversation: Messages so far; those of the assistant contain the commands.
+            tools: Tools of the episode; commands are calls if they include `act`, else text.
+        """
         how: Actions = "call" if any(tool.name == TOOL for tool in tools) else "text"
         actions = (parse_command(message, how) for message in conversation if message.role == "assistant")
         commands = tuple(command for command in actions if command is not None)  # the game received no others
@@ -49,7 +65,9 @@ class Solver:
 
 
 class GameTasks(Generated):
-    """Tasks of a game that has a solver (`solve`); a subclass generates them.
+    """Base class of task sources of a game that has a solver.
+
+    A subclass sets `game` and generates the tasks in `make`.
 
     Args:
         seed: See `Generated`.
@@ -57,11 +75,12 @@ class GameTasks(Generated):
     """
 
     game: ClassVar[type[Any]]
+    """Class of the game whose solver demonstrates the tasks."""
 
     def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
         super().__init__(seed=seed, levels=levels)
         self._solver = Solver(self.game)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the next command of the game's solution after the conversation."""
+        """Return the next command of the game's solver after the conversation."""
         return command_to_message(self._solver.next_command(task, conversation, tools), tools)

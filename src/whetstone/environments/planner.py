@@ -29,16 +29,17 @@ _NOTHING = "Say in words what is to be done next."
 
 
 class Planner:
-    """A question, and models that execute plans for it.
+    """Environment in which the policy plans and frozen models execute and verify.
 
     Ends: terminated when the verifier stops, when the planner stops if there is no verifier, or after `steps` plans;
     the generator always answers.
 
     Args:
         models: By name; filled in from the recipe's `models`.
-        executor: Reads the question and a plan, and calls tools or writes a text.
-        generator: Reads the question, the plans and their results, and answers.
-        verifier: Reads the same and answers `stop` if the results suffice; none: the planner does, by `stop`.
+        executor: Name of the model that reads the question and a plan, and calls tools or writes a text.
+        generator: Name of the model that reads the question, the plans and their results, and answers.
+        verifier: Name of the model that reads the same and answers `stop` if the results suffice; null: the planner
+            decides, by `stop`.
         tools: Tools of the executor, as in the environment `tools`.
         stop: The word with which the verifier, or the planner, stops.
         steps: Maximum number of plans.
@@ -71,19 +72,21 @@ class Planner:
         self.task: Task | None = None
         self.seed = 0
         self.done: list[tuple[str, str]] = []
-        """(plan, result) of each executed plan."""
+        """Pairs (plan, result) of the executed plans."""
         self.answer: str | None = None
         self._calls: list[CallRecord] = []
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the question."""
+        """Open the tools of the executor and return the instruction and the question."""
         self.task, self.seed, self.done, self.answer = task, seed, [], None
         await self.toolset.open(task, seed=seed)
         instruction = (system(self.instruction),) if self.instruction else ()
         return Observation((*instruction, *task.opening))
 
     async def step(self, action: Message) -> StepResult:
-        """Execute one plan.
+        """Execute the plan in the action's text and return its result.
+
+        An empty plan gets an error message. If the episode ends, the observation is the generator's answer.
 
         Raises:
             InfrastructureError: If a model is unavailable, or the backend of a tool failed.
@@ -100,15 +103,15 @@ class Planner:
         return StepResult(Observation((user(self.done[-1][1]),)), calls=tuple(self._calls))
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the generator's answer, if any, and the number of executed plans."""
+        """Return the generator's `answer`, if any, and the number of executed `plans`."""
         return {"plans": len(self.done), **({} if self.answer is None else {"answer": self.answer})}
 
     async def close(self) -> None:
-        """Release the resources of the tools."""
+        """Release the resources of the executor's tools."""
         await self.toolset.close()
 
     async def _execute_plan(self, plan: str) -> str:
-        """Return the results of the executor's calls; if it makes no call, its text."""
+        """Return the results of the executor's tool calls, or its text without a call."""
         assert self.task is not None
         reply = await self._ask_model(self.executor, f"{self.task.prompt}\nplan: {plan}", self.toolset.specs)
         results = []
@@ -121,13 +124,16 @@ class Planner:
         return "\n".join(results) if results else reply.text
 
     async def _is_enough(self, verifier: FrozenModel) -> bool:
+        """Return whether the verifier stops on the question, the plans and their results."""
         return self._is_stop((await self._ask_model(verifier, self._format_memory())).text)
 
     async def _finish(self) -> StepResult:
+        """Let the generator answer and return the end of the episode."""
         self.answer = (await self._ask_model(self.generator, self._format_memory())).text
         return StepResult(Observation((user(self.answer),)), terminated=True, calls=tuple(self._calls))
 
     async def _ask_model(self, model: FrozenModel, text: str, tools: Sequence[ToolSpec] = ()) -> Message:
+        """Return the message of a frozen model and record the call with its price."""
         began = time.perf_counter()
         seed = derive_seed(self.seed, model.name, len(self.done), len(self._calls))
         reply = await model.answer([user(text)], tools=tools, seed=seed)
@@ -135,7 +141,7 @@ class Planner:
         return reply
 
     def _format_memory(self) -> str:
-        """Return the question, and each plan with its result."""
+        """Return the question and one line per executed plan with its result."""
         assert self.task is not None
         return "\n".join([self.task.prompt, *(f"{plan} -> {came}" for plan, came in self.done)])
 

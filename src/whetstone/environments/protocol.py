@@ -26,25 +26,27 @@ if TYPE_CHECKING:
 
 
 NEW_CONVERSATION = -1
-"""As `Observation.conversation`: the agent reads this observation and nothing before it."""
+"""Value of `Observation.conversation` that starts a conversation without earlier messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Messages and tools that an agent receives from its environment."""
+    """Messages and tools that the agent receives at reset and after each action."""
 
     messages: tuple[Message, ...]
+    """New messages of the conversation since the agent's last action; at reset, the whole prompt."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that are available from now on; empty after an action if they did not change in the conversation."""
+    """Tools that are available from now on; empty after an action if the tools of the conversation did not change."""
     declared: tuple[tuple[str, str], ...] = ()
-    """Facts about the environment that models adapt to, as (name, value); read at reset."""
+    """Facts about the environment that models adapt to, as pairs (name, value); read at reset only."""
     author: Author = Author.ENVIRONMENT
-    """Author of the messages: `partner` for a simulated user or an opponent."""
+    """Author of the messages: the environment, or another agent (`partner`) for a simulated user or an opponent."""
     conversation: int = 0
-    """Number of the conversation that it extends. A number that was not used before, or `NEW_CONVERSATION`, starts one
-    without earlier messages."""
+    """Number of the conversation that the messages extend. An unused number, or `NEW_CONVERSATION`, starts a
+    conversation without earlier messages."""
     agent: str = ""
-    """Name of the agent that reads it; empty if the episode has one agent, or names none."""
+    """Name of the agent that reads the observation; empty if the episode has only one agent or does not name its
+    agents."""
 
     def __post_init__(self) -> None:
         if self.author not in (Author.ENVIRONMENT, Author.OTHER_AGENT):  # the policy's own text is the sampled tokens
@@ -53,25 +55,30 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Result of an action: the next observation, the reward and the end of the episode, if any."""
+    """Result of one action: the next observation, the reward, the end of the episode."""
 
     observation: Observation
+    """Messages that the agent reads next; without messages if the episode ended."""
     reward: float | None = None
+    """Reward of the action; None if the environment gives no reward per action."""
     terminated: bool = False
     """Whether the environment reached a final state."""
     truncated: bool = False
-    """Whether the environment cut the episode short."""
+    """Whether the environment cut the episode short, such as by a limit of steps."""
     reason: EndReason | None = None
-    """End reason that is more specific than `terminated` or `truncated`, such as `tool_stopped`."""
+    """End reason that is more specific than `terminated` or `truncated`, such as `tool_stopped`; ends the episode."""
     calls: tuple[CallRecord, ...] = ()
-    """Tool calls of the action, in order."""
+    """Records of the tool calls of the action, in order."""
     executed_action: Message | None = None
-    """Action that was executed instead of the policy's, if any. Later turns read it, and the policy's action is still
-    trained."""
+    """Action that was executed instead of the policy's, if any. Later turns show the executed action; training uses the
+    policy's."""
 
     @property
     def ended(self) -> EndReason | None:
-        """Return the end reason of the episode; None if the episode continues."""
+        """Return the end reason of the episode, or None if the episode continues.
+
+        `reason` takes precedence over `terminated`, and `terminated` over `truncated`.
+        """
         if self.reason is not None:
             return self.reason
         if self.terminated:
@@ -80,7 +87,10 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """Executes the actions of an episode. One instance serves one episode at a time; `close` is always called.
+    """Interface of an environment: executes the actions of one episode.
+
+    The rollout creates an instance for each episode, calls `reset` once, `step` after each turn of the policy and
+    always `close`. A server may reuse an instance and call `reset` again. Methods can be plain or async.
 
     An episode can be forked at a turn if the environment can return to that state: by a snapshot (`Snapshots`), or by
     the same actions, which is assumed unless the environment declares otherwise (`Replayable`). `OPTIONAL` lists the
@@ -88,15 +98,33 @@ class Environment(Protocol):
     """
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start an episode; return the initial messages and the available tools."""
+        """Start an episode and return the initial messages and the available tools.
+
+        Args:
+            task: Task of the episode.
+            seed: Seed of all random events of the episode; the same task, seed and actions give the same episode.
+
+        Raises:
+            TaskError: If the environment does not support the task.
+        """
         ...
 
     async def step(self, action: Message) -> StepResult:
-        """Execute one action of the agent."""
+        """Execute one action of the agent and return its result.
+
+        An invalid action (an unknown tool, arguments that cannot be parsed) does not raise: its error is a message of
+        the observation, which the model reads.
+
+        Raises:
+            InfrastructureError: If a service that the environment depends on failed; the episode then has no score.
+        """
         ...
 
     async def close(self) -> None:
-        """Release all resources."""
+        """Release all resources of the environment.
+
+        Always called at the end of an episode, also if `reset` or `step` raised.
+        """
         ...
 
 
@@ -105,26 +133,29 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """An environment whose state can be saved and restored, so that episodes can be forked."""
+    """Optional protocol of an environment whose state can be saved and restored.
+
+    Episodes of such an environment can be forked.
+    """
 
     def snapshot(self) -> Any:
-        """Return the complete state.
+        """Return the complete state of the environment.
 
-        Plain or async, called after a turn from which another episode can be forked.
+        Called after a turn from which another episode can be forked. Plain or async.
         """
         ...
 
     def restore(self, snapshot: Any) -> Awaitable[None] | None:
-        """Restore a state.
+        """Restore a state that `snapshot` returned.
 
-        Plain or async, called on an environment that was reset with the same task.
+        Called on an environment that was reset with the same task. Plain or async.
         """
         ...
 
 
 @runtime_checkable
 class OptionalSnapshots(Protocol):
-    """An environment that has the methods of `Snapshots` but cannot always use them."""
+    """Optional protocol of an environment that only sometimes supports `Snapshots`."""
 
     keeps: bool
     """Whether `snapshot` and `restore` can be called."""
@@ -132,82 +163,97 @@ class OptionalSnapshots(Protocol):
 
 @runtime_checkable
 class HasAdmissibleActions(Protocol):
-    """An environment or game that lists the admissible actions; players without a model use them."""
+    """Optional protocol of an environment or game that lists its admissible actions.
+
+    Players without a model use the list, such as the random policy of `whetstone environments check`.
+    """
 
     def admissible(self) -> Awaitable[Sequence[str]] | Sequence[str]:
-        """Return the admissible commands of this turn.
+        """Return the commands that are admissible in the current state.
 
-        An environment can be async, a game is plain.
+        An environment can implement the method as async; a game must be synchronous.
         """
         ...
 
 
 @runtime_checkable
 class ShowsTools(Protocol):
-    """An environment whose tools are known before an episode starts."""
+    """Optional protocol of an environment whose tools are known before an episode."""
 
     specs: Sequence[ToolSpec]
-    """Tools; read directly after construction."""
+    """Tools of every episode; read directly after construction."""
 
 
 @runtime_checkable
 class HoldsTools(Protocol):
-    """An environment whose tools are a toolset, which has more information than their specs."""
+    """Optional protocol of an environment whose tools are a `Toolset`.
+
+    A toolset has more information than the tool specs.
+    """
 
     toolset: Toolset
+    """Tools of the environment."""
 
 
 @runtime_checkable
 class Seats(Protocol):
-    """A game or environment with several players, each in a seat."""
+    """Optional protocol of a game or environment with several named seats."""
 
     roles: Sequence[str]
-    """Names of the seats."""
+    """Names of the seats, in the order of the game."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeatRequest:
-    """The seat of an episode in a game of several players."""
+    """Seat that the rollout assigns to an episode in a game of several players."""
 
     role: str
     """Name of the seat."""
     table: str
-    """Name of the game, the same in the episodes of all its players; empty: scripts play the other seats."""
+    """Name of the game, equal for the episodes of all its players; empty if scripts play the other seats."""
     seed: int
-    """Seed of the game."""
+    """Seed of the game, equal for all its players."""
 
 
 @runtime_checkable
 class TakesSeat(Protocol):
-    """An environment of a game of several players, one episode per seat."""
+    """Optional protocol of an environment whose episodes each play one seat of a game."""
 
     def take_seat(self, seat: SeatRequest) -> None:
-        """Set the seat of the next episode; called before `reset`. Without it, the episode has a game to itself."""
+        """Set the seat of the next episode.
+
+        Called before `reset`. Without this call, the episode plays the first seat, and scripts play the others.
+        """
         ...
 
 
 @runtime_checkable
 class HasText(Protocol):
-    """An environment that declares whether its observations contain more than its tasks; assumed if it does not."""
+    """Optional protocol of an environment that declares whether it adds text.
+
+    Without the declaration, its observations may contain more text than its tasks.
+    """
 
     speaks: bool
-    """False if it shows only a task and the results of plain functions."""
+    """False if the environment shows only the task and the results of plain functions."""
 
 
 @runtime_checkable
 class HasOptionalVerdict(Protocol):
-    """An environment that has a `verdict`, which can be empty."""
+    """Optional protocol of an environment whose `verdict` can be empty."""
 
     judges: bool
-    """False if no component of it can judge the result of an episode."""
+    """False if no component of the environment can judge the result of an episode."""
 
 
 @runtime_checkable
 class SelfChecking(Protocol):
-    """An environment or game that can check before any episode whether it can be played with its options."""
+    """Optional protocol of an environment or game that checks its options."""
 
     def check(self) -> None:
-        """Check the options; called once, for the recipe's environment.
+        """Check that the environment can be played with its options.
+
+        Called once on a separate instance, when the components of a recipe are created.
 
         Raises:
             RecipeError: If it cannot be played.
@@ -217,10 +263,10 @@ class SelfChecking(Protocol):
 
 @runtime_checkable
 class HasRequirements(Protocol):
-    """A game or an environment that requires packages or programs."""
+    """Optional protocol of a game or environment that requires packages or programs."""
 
     needs: Iterable[Requirement]
-    """Requirements; checked when a recipe is loaded."""
+    """Required packages and programs; checked when a recipe is loaded."""
 
 
 OPTIONAL = (
@@ -240,15 +286,18 @@ def supports_snapshot(environment: object) -> bool:
 
 
 def supports_forking(environment: object) -> bool:
-    """Return whether an episode can start in the middle.
+    """Return whether an episode of the environment can be forked at a turn.
 
-    This requires a snapshot, a replay of the same actions, or a stateless environment.
+    Forking requires a snapshot, a replay of the same actions, or a stateless environment.
     """
     return stateless(environment) or supports_snapshot(environment) or replayable(environment)
 
 
 def find_known_tools(environment: object) -> Sequence[ToolSpec]:
-    """Return the tools of an environment that are known before an episode."""
+    """Return the tools of an environment that are known before an episode.
+
+    Empty if there are none.
+    """
     if implements_protocol(environment, ShowsTools) and environment.specs:
         return environment.specs
     return environment.toolset.specs if implements_protocol(environment, HoldsTools) else ()
@@ -257,16 +306,18 @@ def find_known_tools(environment: object) -> Sequence[ToolSpec]:
 # ------------------------------------------------------------ games: one command per turn
 
 Isolation = Literal["object", "thread", "process"]
-"""Execution of a game. `object`: any number of games in one thread. `thread`: one thread per game, since its calls
-block. `process`: one process per game, since games share state by accident or must be killed."""
+"""How a game is executed. `object`: any number of games in one thread. `thread`: one thread per game, for calls that
+block. `process`: one process per game, for games that share state by accident or must be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameObservation:
-    """Output of a game at its start or after a command."""
+    """Text, reward and end of a game after its start or a command."""
 
     text: str
+    """Text that the player reads."""
     reward: float | None = None
+    """Reward of the command; None if the game gives no reward per command."""
     terminated: bool = False
     """Whether the game reached a final state."""
     truncated: bool = False
@@ -274,18 +325,23 @@ class GameObservation:
     understood: bool = True
     """Whether the command was valid."""
     author: Author = Author.ENVIRONMENT
-    """Author of the text: `partner` for an opponent."""
+    """Author of the text: the environment, or another agent (`partner`) for an opponent."""
 
 
 class Game(Protocol):
-    """An environment with one text command per turn: plain and synchronous, constructed for each episode.
+    """Interface of a text game with one command per turn.
 
-    `OPTIONAL_OF_GAMES` lists its optional protocols; attributes are read from the class. Its snapshots (`Snapshots`)
-    are bytes.
+    A game is synchronous and created for each episode. `GameEnvironment` wraps a game as an environment and executes it
+    in a thread or process of its choice. `OPTIONAL_OF_GAMES` lists the optional protocols of a game; their attributes
+    are read from the class. Snapshots of a game (`Snapshots`) are bytes.
     """
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start a task; the seed determines all random events of the game.
+        """Start a task and return the first text.
+
+        Args:
+            task: Task of the episode.
+            seed: Seed of all random events of the game.
 
         Raises:
             TaskError: If the game does not know the task.
@@ -293,63 +349,80 @@ class Game(Protocol):
         ...
 
     def act(self, command: str) -> GameObservation:
-        """Execute a command; the answer to an invalid command shows valid ones."""
+        """Execute a command and return the game's text.
+
+        An invalid command does not raise: it returns `understood=False` and a text that shows valid commands.
+        """
         ...
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the result so far: `success`, `score` from 0 to 1 (the maximum), and counts."""
+        """Return the result so far: `success`, `score` and further counts.
+
+        `score` is between 0 and 1, the maximum.
+        """
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """Release all resources of the game."""
         ...
 
 
 @runtime_checkable
 class Named(Protocol):
-    """A game with another name than its class."""
+    """Optional protocol of a game whose name in recipes differs from its class name."""
 
     name: str
+    """Name of the game in recipes."""
 
 
 @runtime_checkable
 class Instructs(Protocol):
-    """A game that explains how it is played."""
+    """Optional protocol of a game that explains its rules."""
 
     instruction: str
-    """Rules and syntax of commands; shown before the first text."""
+    """Rules and syntax of the commands; shown before the first text of the game."""
 
 
 @runtime_checkable
 class FewCommands(Protocol):
-    """A game with a small, constant set of commands."""
+    """Optional protocol of a game with a small, constant set of commands."""
 
     commands: Iterable[str]
-    """All commands."""
+    """All commands of the game."""
 
 
 @runtime_checkable
 class HasSolver(Protocol):
-    """A game that has a solver."""
+    """Optional protocol of a game that can compute an expert's next command."""
 
     def solve(self) -> str:
-        """Return the expert's command in the current state; called before a command."""
+        """Return the expert's command in the current state.
+
+        Called before each command of a demonstration.
+        """
         ...
 
 
 @runtime_checkable
 class Isolated(Protocol):
-    """A game that declares its isolation; the default is `thread`, as its functions may block."""
+    """Optional protocol of a game that declares its isolation.
+
+    The default is `thread`, since its calls may block.
+    """
 
     isolation: Isolation
+    """How the game is executed, unless the recipe sets `isolation`."""
 
 
 @runtime_checkable
 class AcceptsMultiline(Protocol):
-    """A game that declares which part of a message is its command; the default is the last line."""
+    """Optional protocol of a game that declares which part of a message is a command.
+
+    The default is the last line.
+    """
 
     multiline: bool
-    """True if the command is the full text of a message."""
+    """Whether the full text of a message is the command, such as for SQL."""
 
 
 OPTIONAL_OF_GAMES = (
@@ -360,7 +433,10 @@ OPTIONAL_OF_GAMES = (
 
 
 def optional_protocols(part: object) -> tuple[type, ...]:
-    """Return the optional protocols of an environment, or those of a game if `part` is not an environment."""
+    """Return the optional protocols of an environment or a game.
+
+    An object that is not an `Environment` counts as a game.
+    """
     return OPTIONAL if implements_protocol(part, Environment) else OPTIONAL_OF_GAMES
 
 
@@ -369,34 +445,39 @@ def optional_protocols(part: object) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Message of a simulated user."""
+    """Message of a simulated user to the agent."""
 
     text: str
+    """Text of the message."""
     ended: bool = False
-    """Whether it is the user's last message; the episode ends."""
+    """Whether the message is the user's last; the episode then ends."""
     reason: EndReason | None = None
-    """End reason that is more specific: `timeout` if the user did not reply in time."""
+    """End reason that is more specific than `terminated`, such as `timeout` if the user did not reply in time."""
 
 
 class User(Protocol):
-    """Conversation partner of the agent: a script, a model at an endpoint, or another policy.
+    """Interface of a simulated user, the agent's conversation partner.
 
-    Plain or async; constructed for each episode. A user can have tools that act on the same state as the agent's tools
-    (`Episode.shared`). `OPTIONAL_OF_USERS` lists its optional protocols.
+    A user is a script, a model at an endpoint, a person or another policy. `ToolEnvironment` creates one user per
+    episode. Methods can be plain or async. A user can have tools that act on the same state as the agent's tools
+    (`Episode.shared`). `OPTIONAL_OF_USERS` lists the optional protocols of a user.
     """
 
     def open(self, episode: Episode) -> Reply:
-        """Return the user's first message."""
+        """Return the user's first message of an episode, after the tools were opened."""
         ...
 
     def answer(self, text: str) -> Reply:
-        """Return the user's reply to a message of the agent."""
+        """Return the user's reply to a message of the agent.
+
+        Called after each action of the agent without a tool call.
+        """
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """Release all resources of the user."""
         ...
 
 
 OPTIONAL_OF_USERS = (GivesVerdict, Replayable)
-"""Optional protocols of a user."""
+"""Optional protocols of a simulated user."""

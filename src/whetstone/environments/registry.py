@@ -1,6 +1,7 @@
 """Registry of environments by their names in recipes, and of the tasks that belong to them.
 
-A name in both goes together: `tasks: {source: sokoban}`, `environment: {name: sokoban}`.
+A name in both `ENVIRONMENTS` and `TASKS_OF_WORLDS` is used for both: `tasks: {source: sokoban}`, `environment: {name:
+sokoban}`.
 """
 
 from __future__ import annotations
@@ -67,10 +68,12 @@ from whetstone.tools import Files, Python, Shell, Sql
 def make_tau2_factory(
     desk: type[Desk], *, policies: Sequence[str] = ("policy.md",), customer: Any = ScenarioUser
 ) -> Callable[..., ToolEnvironment]:
-    """Return the factory of a domain of tau2-bench.
+    """Return the environment factory of a domain of tau2-bench.
 
     Args:
-        policies: The files of its policy; several are put into tags of their names.
+        desk: Class with the database and the tools of the domain.
+        policies: Names of the files of the domain's policy; if there are several, each is enclosed in a tag of its
+            name.
         customer: Simulated customer, unless a recipe names another.
     """
 
@@ -99,6 +102,11 @@ def make_tau2_factory(
 
 
 def _policy(folder: Path, names: Sequence[str]) -> str:
+    """Return the text of the policy of a tau2-bench domain.
+
+    Raises:
+        RecipeError: If a file is missing.
+    """
     for name in names:
         if not (folder / name).is_file():
             raise RecipeError(f"{folder / name}: no such file; set path to the folder of tau2-bench, or policy: false")
@@ -110,9 +118,9 @@ def _policy(folder: Path, names: Sequence[str]) -> str:
 
 
 def make_tools_factory(*own: Any, user: Any = None) -> Callable[..., ToolEnvironment]:
-    """Return a factory of tools over the state of a task.
+    """Return the factory of a `ToolEnvironment` with fixed tools.
 
-    The tools are the fixed ones, followed by those of the recipe.
+    The tools of the recipe follow the fixed tools.
 
     Args:
         own: The fixed tools.
@@ -176,6 +184,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "telecom": make_tau2_factory(TelecomDesk, policies=("main_policy.md", "tech_support_manual.md"), customer=Caller),
     "text_to_sql": make_tools_factory(partial(Sql, url="task")),
 }
+"""Environments and games by their name in a recipe (`environment.name`)."""
 REWARD_OF = {
     "airline": "tau2",
     "multi_hop_search": "exact_match",
@@ -185,7 +194,7 @@ REWARD_OF = {
     "telecom": "tau2",
     "text_to_sql": "exact_match",
 }
-"""Reward of an environment, if it is not the environment's verdict."""
+"""Default reward of an environment, if it is not the environment's verdict."""
 TASKS_OF_WORLDS: dict[str, Any] = {
     "adventure": AdventureTasks,
     "airline": AirlineTasks,
@@ -220,3 +229,4 @@ TASKS_OF_WORLDS: dict[str, Any] = {
     "web_shop": WebShopTasks,
     "wordle": WordleTasks,
 }
+"""Task sources that belong to an environment, by their name in a recipe (`tasks.source`)."""

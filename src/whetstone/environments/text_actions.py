@@ -1,9 +1,9 @@
-"""Parsing of commands: from a message of the model to one plain text of bounded length, for games, seats and servers.
+"""Parsing of text commands for games, seats and servers: from a message of the model to one line of bounded length.
 
 Note:
     JSON can contain text that games do not expect. A NUL ends a string inside an interpreter written in C, half a
     surrogate pair cannot be encoded, deeply nested brackets exceed the parser's recursion limit, and a regular
-    expression may take quadratic time. None of it may end an episode as a fault: faults are excluded from the
+    expression may take quadratic time. None of these may end an episode as a fault: faults are excluded from the
     statistics, so the model would not be penalized.
 """
 
@@ -20,21 +20,25 @@ from whetstone.trajectory import CallRecord
 
 Actions = Literal["call", "text"]
 TOOL = "act"
+"""Name of the tool whose argument is the command."""
 LONGEST, LONGEST_WHOLE = 2_000, 20_000
 """Maximum characters of a command; and of a command that is the full text of a message."""
 UNREADABLE_ERRORS: tuple[type[Exception], ...] = (ValueError, OverflowError, RecursionError)
-"""Exceptions of a game for a command that it cannot read: a number too large, a text that cannot be encoded, nesting
-too deep. The model gets an error message, and the turn counts."""
+"""Exceptions of a game for a command that it cannot read, such as a number that is too large, a text that cannot be
+encoded, or too deep nesting. The model gets an error message, and the turn counts."""
 _TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 def parse_command(action: Message, actions: Actions, *, multiline: bool = False, one_line: bool = True) -> str | None:
-    """Return the command of an action as plain text.
+    """Return the command of an action as plain text; None without a valid command.
 
-    None if there is none, or if it is too long.
+    An action has no valid command if it is malformed, has several calls or calls another tool than `act`, or if its
+    command is longer than `max_command_characters`.
 
     Args:
-        actions: `call`: the argument of `act`. `text`: the text between the last tags, or else the last line.
+        action: Message of the model.
+        actions: `call`: the command is the argument of `act`. `text`: the text between the last tags `<action>` and
+            `</action>`, or else the last line.
         multiline: As text, the command is the full message.
         one_line: Replace line breaks by blanks, unless `multiline`.
     """
@@ -46,7 +50,10 @@ def parse_command(action: Message, actions: Actions, *, multiline: bool = False,
 
 
 def describe_parse_failure(action: Message, actions: Actions, *, multiline: bool = False) -> str:
-    """Return why an action with at most one call has no command; the model reads it."""
+    """Return the reason why `parse_command` found no command in an action.
+
+    The text is shown to the model. The action has at most one call.
+    """
     text = _raw_command(action, actions, multiline)
     if text is not None:
         return f"a command has at most {max_command_characters(multiline)} characters, got {len(text)}"
@@ -57,14 +64,27 @@ def describe_parse_failure(action: Message, actions: Actions, *, multiline: bool
 
 
 def max_command_characters(multiline: bool) -> int:
-    """Return the maximum number of characters of a command."""
+    """Return the maximum number of characters of a command.
+
+    Args:
+        multiline: Whether the command is the full text of a message.
+    """
     return LONGEST_WHOLE if multiline else LONGEST
 
 
 def command_result(
     action: Message, text: str, *, understood: bool = True, seconds: float = 0.0
 ) -> tuple[tuple[Message, ...], tuple[CallRecord, ...]]:
-    """Return the messages and the call record that answer a command."""
+    """Return the messages and the call records that answer the command of an action.
+
+    A command by `act` gets a tool result and a record; a command as text gets a user message and no record.
+
+    Args:
+        action: Message of the model with a valid command.
+        text: Text that the model reads.
+        understood: Whether the game accepted the command; otherwise the record's outcome is `tool_error`.
+        seconds: Duration of the command in seconds.
+    """
     content = sanitize_text(text)
     if not action.tool_calls:
         return (user(content),), ()
@@ -73,9 +93,9 @@ def command_result(
 
 
 def parse_whole_number(text: str, *, digits: int = 6) -> int | None:
-    """Parse a whole number from 0 on, of at most `digits` digits.
+    """Parse a nonnegative whole number of at most `digits` ASCII digits.
 
-    None if the text is not one.
+    Return None for other texts.
 
     >>> parse_whole_number("12"), parse_whole_number("²"), parse_whole_number("9" * 5000)
     (12, None, None)
@@ -84,7 +104,7 @@ def parse_whole_number(text: str, *, digits: int = 6) -> int | None:
 
 
 def parse_or_none(text: str) -> dict[str, Any] | None:
-    """Parse the arguments of a call; None if they are not a JSON object."""
+    """Parse the JSON arguments of a tool call; None if they are not a JSON object."""
     try:
         read = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
@@ -94,7 +114,11 @@ def parse_or_none(text: str) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=256)
 def command_tool(commands: tuple[str, ...]) -> ToolSpec:
-    """Return the tool `act`, with an enum if the commands are constant."""
+    """Return the spec of the tool `act`, whose argument is the command.
+
+    Args:
+        commands: All commands of a game with a constant set, which become an enum; empty: any text.
+    """
     parameter: dict[str, Any] = {"type": "string", "description": "The command."}
     if commands:
         parameter["enum"] = list(commands)
@@ -103,7 +127,7 @@ def command_tool(commands: tuple[str, ...]) -> ToolSpec:
 
 
 def _raw_command(action: Message, actions: Actions, multiline: bool) -> str | None:
-    """Return the command as the model wrote it."""
+    """Return the command as the model wrote it, or None if the action has no command."""
     if action.malformed or len(action.tool_calls) > 1:
         return None
     if action.tool_calls:

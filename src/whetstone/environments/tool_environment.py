@@ -1,4 +1,4 @@
-"""Environment for tool use: a question, tools, and a final answer without a call.
+"""`ToolEnvironment`: a question, tools, and a final answer without a tool call.
 
 The episode ends with the first action without a call, which is the answer. With a simulated user, such an action is a
 message to the user, and the episode ends when the user ends the conversation. Calls that cannot be parsed or executed
@@ -27,7 +27,9 @@ from whetstone.waiting import limit_duration, waiting_for
 
 
 class ToolEnvironment:
-    """Tools and a task's prompt.
+    """Environment in which the agent solves a task with tools.
+
+    Optionally, the task is a conversation with a simulated user.
 
     Ends: terminated on an action without a call, or with the user's last message; `tool_stopped` if a tool ends the
     episode; `malformed_action` on an unreadable call if `on_malformed` is `end`.
@@ -37,13 +39,13 @@ class ToolEnvironment:
         instruction: A system message for every task; none by default.
         max_calls_per_turn: Maximum number of calls of one action; if there are more, none is executed.
         tool_timeout_seconds: Timeout of one call in seconds.
-        max_result_characters: Longer results keep their head and tail.
+        max_result_characters: Maximum characters of a tool result; longer results keep their head and tail.
         max_calls_per_second: Rate limit by the name of a tool, such as `{lookup_order: 5}`, shared by all episodes of
             the process.
-        tool_attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and
-            5xx); 1: no retry.
-        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one
-            after another, such as for SQLite connections.
+        tool_attempts: Maximum number of attempts of a call whose backend fails (connection, timeout, HTTP 429 and 5xx);
+            1: no retry.
+        single_thread: Run the constructors and all plain functions of the tools in one thread of the process, one after
+            another, such as for SQLite connections.
         on_malformed: `retry` shows the error to the model; `end` ends the episode.
         answer: Pattern that an answer must contain, such as `Answer:`; without a call or a match the model gets an
             error message and continues. Empty: any action without a call is an answer.
@@ -90,25 +92,26 @@ class ToolEnvironment:
 
     @property
     def stateless(self) -> bool:
-        """Return whether results depend only on the calls.
+        """Return whether the results of tools depend only on the calls.
 
-        If so, an episode can continue from recorded turns.
+        If so, an episode can continue from recorded turns. True if all tools are stateless and there is no simulated
+        user.
         """
         return self.toolset.stateless and self._user_of is None
 
     @property
     def speaks(self) -> bool:
-        """Return whether observations contain more than tasks and plain results."""
+        """Return whether observations contain more than the task and results of functions."""
         return bool(self.toolset.holders) or self._user_of is not None
 
     @property
     def judges(self) -> bool:
-        """Return whether a tool or the user has a verdict."""
+        """Return whether a tool or the simulated user has a verdict on the episode."""
         return any(implements_protocol(each, GivesVerdict) for each in (*self.toolset.holders, self._user_of))
 
     @property
     def provenance(self) -> Provenance:
-        """Return the provenance of its episodes.
+        """Return the provenance of the episodes.
 
         It is `imagined` if a model predicts the results of a tool.
         """
@@ -116,13 +119,17 @@ class ToolEnvironment:
 
     @property
     def replayable(self) -> bool:
-        """Return whether the same calls lead to the same state."""
+        """Return whether a replay of the same calls leads to the same state."""
         return self.toolset.replayable and replayable(self._user_of)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the instruction, if any, and the prompt or the user's first message.
+        """Open the tools and return the initial messages.
 
-        The seed is passed to the tools.
+        These are the instruction, if any, and the prompt or the simulated user's first message.
+
+        Args:
+            task: Task of the episode; tools and user receive it.
+            seed: Seed that the tools receive.
         """
         await self.toolset.open(task, seed=seed)
         self._offered = self.toolset.specs
@@ -138,7 +145,10 @@ class ToolEnvironment:
         return Observation(opening, self._offered, tuple(self.toolset.declared.items()), author)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls of an action concurrently; return the results in order.
+        """Execute the calls of an action concurrently and return their results in order.
+
+        An action without a call ends the episode or goes to the simulated user. None of the calls is executed if one of
+        them is malformed or there are more than `max_calls_per_turn`.
 
         Raises:
             InfrastructureError: If the backend of a tool failed.
@@ -181,7 +191,10 @@ class ToolEnvironment:
         return StepResult(Observation(messages, changed), reason=ended, calls=records)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the merged verdicts of the tools and the user; empty if none has one."""
+        """Return the merged verdicts of the tools and the user.
+
+        Empty if neither has a verdict.
+        """
         verdict = await self.toolset.verdict()
         if implements_protocol(self._user, GivesVerdict):
             with waiting_for("the user (verdict)"):
@@ -189,7 +202,7 @@ class ToolEnvironment:
         return verdict
 
     async def close(self) -> None:
-        """Release the tools and the user."""
+        """Close the simulated user and the tools."""
         try:
             await self._user_leaves()
         finally:
