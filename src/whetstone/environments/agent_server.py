@@ -1,4 +1,4 @@
-"""HTTP server through which the agents of an event loop call the policy."""
+"""HTTP server of an event loop through which external agents call the policy during training."""
 
 from __future__ import annotations
 
@@ -28,19 +28,23 @@ if TYPE_CHECKING:
 _MAX_BODY_BYTES, _BODY_SECONDS = 16 << 20, 60.0
 """Maximum size of a request, and time until it is complete."""
 _MAX_STARTING = 16
-"""Agents that start at the same time. Clients give up if a connection is not accepted within five seconds, and hundreds
-that start at the same moment in one process wait for each other."""
+"""Maximum number of agents that start at the same time. Clients give up if a connection is not accepted within five
+seconds, and hundreds that start at the same moment in one process wait for each other."""
 MODEL = "policy"
-"""Name of the model that agents ask."""
+"""Name of the policy in the requests of agents."""
 _MAX_NAME_CHARACTERS = 100
-"""Characters of the name of an agent."""
+"""Maximum characters of the name of an agent."""
 
 
 _Servers = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, "Awaitable[AgentServer]"]
 
 
 class AgentServer:
-    """The server of all agents of an event loop, on this machine."""
+    """HTTP server on 127.0.0.1 for all external agents of an event loop.
+
+    `AgentServer.for_loop` creates it at the first episode. Each `ExternalAgent` registers under its id in `agents`; its
+    requests have the path `/episodes/{id}/v1`.
+    """
 
     _servers: ClassVar[_Servers] = weakref.WeakKeyDictionary()
 
@@ -49,10 +53,13 @@ class AgentServer:
         self.serving: asyncio.Future[None] | None = None
         self._server: Any = None
         self.starting = asyncio.Semaphore(_MAX_STARTING)
-        """Held from an agent's start to its first request."""
+        """Semaphore that an agent holds from its start to its first request."""
 
     async def serve_socket(self, listening: socket.socket) -> asyncio.Server:
-        """Serve another socket too, until the returned server is closed."""
+        """Serve another listening socket too, until the returned server is closed.
+
+        Sandboxed agents connect to such a socket.
+        """
         server, config = self._server, self._server.config
 
         def protocol() -> asyncio.Protocol:
@@ -65,7 +72,7 @@ class AgentServer:
 
     @classmethod
     async def for_loop(cls) -> AgentServer:
-        """Return the server of this loop; start it if there is none."""
+        """Return the server of the running event loop; start it at the first call."""
         loop = asyncio.get_running_loop()
         if loop not in cls._servers:
             cls._servers[loop] = asyncio.ensure_future(cls._open_server())
@@ -73,6 +80,7 @@ class AgentServer:
 
     @classmethod
     async def _open_server(cls) -> AgentServer:
+        """Start uvicorn on a free port and return the server when it accepts connections."""
         uvicorn = importlib.import_module("uvicorn")
         agents: dict[str, ExternalAgent] = {}
         responses = StoredResponses()
@@ -101,6 +109,7 @@ class AgentServer:
 
 
 def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -> Any:
+    """Return the ASGI application of the agents' API: completions, models and rewards."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -167,16 +176,16 @@ def _application(agents: Mapping[str, ExternalAgent], stored: StoredResponses) -
 
 
 def _agent_name(body: Mapping[str, Any]) -> str:
-    """Return the name that a request gives its agent: `planner` for the model `policy:planner`."""
+    """Return the agent name in a request's model: `planner` for `policy:planner`."""
     model, _, name = str(body.get("model") or "").partition(":")
     return name[:_MAX_NAME_CHARACTERS] if model == MODEL else ""
 
 
 def _refuse_unsupported(question: CompletionRequest) -> None:
-    """Refuse the options of a request that no recipe supports.
+    """Refuse a request with options that training does not support.
 
     Raises:
-        RefusedError: The request has such an option.
+        RefusedError: If the request has such an option: several answers, a schema, a required call, or log-probs.
     """
     if question.count > 1:
         raise RefusedError("n: in training one answer is sampled; the recipe has the number of episodes", param="n")

@@ -59,21 +59,27 @@ _LIMITS = Limits(memory_mb=2048, processes=128)
 
 
 class ExternalAgent:
-    """One run of an agent. Ends: terminated when the agent exits; by the deadline of the episode.
+    """Environment that runs an external agent, which calls the policy over HTTP.
+
+    One instance runs the agent once. The recipe name is `agent`.
+
+    Ends: terminated when the agent exits; by the deadline of the episode.
 
     Args:
         command: Command to run, with `{task}` for the task's prompt and `{id}` for its id; or
-        function: `package.module:name`, called with those of `task`, `id`, `base_url`, `anthropic_base_url`, `api_key`
-            and `model` that it has parameters for; async, or plain in a separate thread.
+        function: `package.module:name`, called with those of `task`, `id`, `messages`, `base_url`,
+            `anthropic_base_url`, `api_key` and `model` that it has parameters for; async, or plain in a separate
+            thread.
         folder: Working directory of a command; empty: the current directory.
         variables: Environment variables of a command, in addition to `OPENAI_BASE_URL`, `OPENAI_API_KEY` and
             `OPENAI_MODEL`, and the same of `ANTHROPIC`.
-        crash: What happens if the agent fails. `outcome`: the episode ends and the reward scores it; `error`: the
+        crash: Consequence of an agent that fails. `outcome`: the episode ends and the reward scores it; `error`: the
             episode has no score.
         sandbox: Run a command like untrusted code, in namespaces: it reads this Python, the system's programs, `folder`
             and `readable`, writes only to its home, and reaches only its model.
-        readable: Other folders that it can read there, such as the environment in which its program is installed.
-        limits: Resource limits there; the episode limits time and output. 2 GiB per process by default.
+        readable: Other folders that the sandboxed command can read, such as the environment in which its program is
+            installed.
+        limits: Resource limits of the sandbox; the episode limits time and output. 2 GiB per process by default.
 
     Raises:
         RecipeError: If neither or both of `command` and `function` are given, if the function does not exist, or if a
@@ -115,18 +121,22 @@ class ExternalAgent:
         self._running: asyncio.Task[None] | None = None
         self._server: AgentServer | None = None
         self.final: dict[str, Any] = {}
-        """Result so far: return value or output, exit status, posted reward, error."""
+        """Result of the agent so far: return value or output, exit status, posted reward, error."""
 
     @property
     def effects(self) -> Effect | None:
-        """Return the effect that the function declares; unknown for a command."""
+        """Return the side effect that the agent's function declares.
+
+        None for a command, whose effect is unknown.
+        """
         return declared_effect(self._function)
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """See `Environment`.
+        """Start the agent and return its first request as the first observation.
 
         Raises:
             EpisodeError: If the agent ended without a request.
+            RecipeError: If the command cannot be executed.
         """
         self._server = await AgentServer.for_loop()
         self._server.agents[self._id] = self
@@ -146,7 +156,9 @@ class ExternalAgent:
         return self._observe(self._pending)
 
     async def step(self, action: Message) -> StepResult:
-        """See `Environment`.
+        """Answer the agent's pending request with the action and return its next request.
+
+        The episode ends when the agent exits instead.
 
         Raises:
             EpisodeError: If the agent crashed and `crash` is `error`.
@@ -166,9 +178,9 @@ class ExternalAgent:
         return StepResult(self._observe(self._pending))
 
     def _observe(self, request: _Request) -> Observation:
-        """Return the new messages of a request.
+        """Return the new messages of a request as an observation.
 
-        The request extends the longest conversation that is its prefix, or starts a new one.
+        The request extends the longest conversation that is its prefix, or starts a new conversation.
         """
         content = request.content
         keys = [comparison_key(message) for message in content.messages]
@@ -198,7 +210,7 @@ class ExternalAgent:
         return {**fell, **self.final}
 
     async def close(self) -> None:
-        """See `Environment`."""
+        """Cancel the agent and refuse its pending requests with status 409."""
         if self._server is not None:
             self._server.agents.pop(self._id, None)
             self._server.responses.forget(self._id)
@@ -213,20 +225,26 @@ class ExternalAgent:
             self._pending = None if self._requests.empty() else self._requests.get_nowait()
 
     async def request_action(self, content: CompletionRequest, agent: str = "") -> CompletionResponse:
-        """Return the policy's answer to a request.
+        """Return the policy's response to a request of the agent; called by `AgentServer`.
+
+        Waits until `step` provides the action.
 
         Args:
-            agent: Name of the agent that sends it.
+            content: Parsed request.
+            agent: Name of the agent that sends the request; empty if it has no name.
         """
         request = _Request(content, agent)
         self._requests.put_nowait(request)
         return await request.answer
 
     def record_reward(self, body: Mapping[str, Any]) -> None:
-        """Record a posted reward of the episode.
+        """Record a reward that the agent posted for its episode; called by `AgentServer`.
+
+        Args:
+            body: JSON with `reward` and optionally `success`, which defaults to a reward of at least 1.
 
         Raises:
-            RefusedError: If the reward is not a number, or if there are other fields.
+            RefusedError: If the reward is not a finite number, or the body has other fields.
         """
         if unknown := sorted(set(body) - {"reward", "success"}):
             raise RefusedError(
@@ -236,6 +254,7 @@ class ExternalAgent:
         self.final |= {"score": reward, "success": bool(body.get("success", reward >= 1))}
 
     async def _run(self, task: Task, url: str) -> None:
+        """Run the function or the command and store its result in `final`."""
         if self._command:
             await self._run_command(task)
             return
@@ -260,6 +279,7 @@ class ExternalAgent:
             self.final |= {"failed": describe_exception(error)[:500]}
 
     async def _run_command(self, task: Task) -> None:
+        """Run the command until it exits; store its last line of output and exit status."""
         argv = [part.replace("{task}", task.prompt).replace("{id}", task.id) for part in self._command]
         assert self._server is not None
         async with contextlib.AsyncExitStack() as stack:
@@ -294,12 +314,13 @@ class ExternalAgent:
             self.final["failed"] = f"exit status {code}: {complained.strip().rpartition(chr(10))[2]}"[:500]
 
     def _ending(self) -> str:
+        """Return a description of how the agent ended, for error messages."""
         return str(self.final.get("failed", "itself"))
 
     def _raise_internal_error(self) -> None:
-        """Raise the error of this process, if any, that ended the agent.
+        """Raise the exception of this process, if any, that ended the agent.
 
-        The episode has no score then.
+        Such an exception is not the agent's failure; the episode has no score.
         """
         error = None if self._running is None or self._running.cancelled() else self._running.exception()
         if error is not None:
@@ -307,7 +328,7 @@ class ExternalAgent:
 
 
 class _Request:
-    """A pending request of an agent."""
+    """A request of the agent that waits for an action of the policy."""
 
     def __init__(self, content: CompletionRequest, agent: str) -> None:
         self.content, self.agent = content, agent
@@ -316,16 +337,21 @@ class _Request:
 
 @dataclass(slots=True)
 class _Conversation:
-    """A conversation of an agent with its model."""
+    """Conversation of the agent with its model: tools, agent name and messages."""
 
     tools: tuple[ToolSpec, ...]
+    """Tools of the conversation's requests."""
     agent: str
+    """Name of the agent that sends the requests."""
     known: list[list[object]] = field(default_factory=list)
-    """Messages of the conversation, as comparison keys."""
+    """Comparison keys of the messages so far."""
 
 
 def _parse_result(returned: Any) -> dict[str, Any]:
-    """Return the result of an episode from the return value of a function: a mapping, a score or an answer."""
+    """Convert the return value of an agent function to the result of its episode.
+
+    A mapping is used as it is, a number is a score, and any other value is an answer.
+    """
     if isinstance(returned, Mapping):
         return dict(to_plain_values(dict(returned)))
     if isinstance(returned, bool | int | float):
@@ -334,9 +360,12 @@ def _parse_result(returned: Any) -> dict[str, Any]:
 
 
 def _client_variables(base: str) -> dict[str, str]:
-    """Return the environment variables of both clients for an address.
+    """Return the environment variables of OpenAI's and Anthropic's clients.
 
-    Anthropic's client adds /v1 itself.
+    Args:
+        base: URL of the server.
+
+    Anthropic's client appends /v1 itself.
     """
     openai = {"BASE_URL": f"{base}/v1", "API_BASE": f"{base}/v1", "API_KEY": _KEY, "MODEL": MODEL}
     anthropic = {"BASE_URL": base, "API_KEY": _KEY, "MODEL": MODEL}
@@ -345,7 +374,9 @@ def _client_variables(base: str) -> dict[str, str]:
 
 
 async def _start(argv: Sequence[str], folder: str, variables: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Start a command with its output in pipes, in a process group that `_end` can stop.
+    """Start a command with its output in pipes, in a separate process group.
+
+    `_end` stops the group.
 
     Raises:
         RecipeError: If the program cannot be executed.
@@ -365,9 +396,9 @@ async def _start(argv: Sequence[str], folder: str, variables: Mapping[str, str])
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill a process group and wait for it.
+    """Kill the process group of a command and wait for it.
 
-    Otherwise it would outlive the event loop that started it.
+    Without this, the processes would outlive the event loop that started them.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -378,7 +409,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of a stream."""
+    """Read a stream to its end and return its last `_MAX_OUTPUT_BYTES` bytes as text."""
     tail = b""
     while more := await stream.read(_MAX_OUTPUT_BYTES):
         tail = (tail + more)[-_MAX_OUTPUT_BYTES:]

@@ -1,15 +1,15 @@
-"""Games with several seats, each seat an environment: the messages of the others are its observations.
+"""Games with several seats: each seat is an environment, and the messages of the others are its observations.
 
 An episode is that of one seat. Two policies at one table are two episodes that wait for each other, so each role has
 its own trajectory, tokens and reward, and other components need no support for it. The game's script plays seats that
 no episode takes.
 
-The strategy `self_play` requests a seat for each episode (`SeatRequest`); all episodes of a game name the same table.
-A request without a table, and no request, give the episode a table to itself; without a request it has the first seat.
+The strategy `self_play` requests a seat for each episode (`SeatRequest`); all episodes of a game name the same table. A
+request without a table, and no request, give the episode a table to itself; without a request it has the first seat.
 
 Note:
-    A player that waits for one that has left would wait forever. A seat that is closed before the end therefore ends
-    the game for the others, and their last observation mentions it.
+    A player that waits for another that has left would wait forever. A seat that is closed before the end therefore
+    ends the game for the others, and their last observation mentions it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ from whetstone.trajectory import Author, Task
 
 
 class TableGame(Protocol):
-    """A game with seats: plain and synchronous. `roles` and `InstructsRoles` are class attributes."""
+    """Interface of a game with several seats: plain and synchronous.
+
+    `Seat` creates one game per table. `roles` and the attributes of `InstructsRoles` are read from the class.
+    """
 
     roles: tuple[str, ...]
+    """Names of the seats, in the order of the game."""
 
     def begin(self, task: Task, seed: int) -> None:
-        """Start a game."""
+        """Start a game of the task; the seed determines all random events."""
         ...
 
     def to_move(self) -> str:
@@ -48,7 +52,10 @@ class TableGame(Protocol):
         ...
 
     def seen(self, role: str) -> str:
-        """Return the text that a role has not read yet, when it is to move or at the end."""
+        """Return the text that a role has not read yet.
+
+        Called when it is the role's turn and at the end of the game.
+        """
         ...
 
     def act(self, role: str, command: str) -> bool:
@@ -56,37 +63,44 @@ class TableGame(Protocol):
         ...
 
     def script(self, role: str) -> str:
-        """Return the script's command for a role."""
+        """Return the script's command for a role whose turn it is.
+
+        Called for seats that no episode plays.
+        """
         ...
 
     def verdict(self, role: str) -> Mapping[str, Any]:
-        """Return the result for a role: `success`, `score`, …"""
+        """Return the result for a role: `success`, `score` (0 to 1) and further counts."""
         ...
 
 
 @runtime_checkable
 class InstructsRoles(Protocol):
-    """A game that explains how each role is played."""
+    """Optional protocol of a game with seats that explains how each role is played."""
 
     instructions: Mapping[str, str]
-    """Instruction by role; shown before the first observation."""
+    """Instruction by role; shown before the first observation of the role."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """A game and its players."""
+    """Running game and its players, shared by the `Seat` instances of its episodes."""
 
     game: TableGame
+    """The game."""
     scripted: frozenset[str]
     """Roles that the script plays."""
     left: str = ""
-    """Role that left before the end, or empty."""
+    """Role that left before the end of the game; empty if no role left."""
     taken: set[str] = field(default_factory=set)
+    """Roles that episodes play."""
     closed: set[str] = field(default_factory=set)
+    """Roles whose episodes are closed."""
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Condition that is notified after each move and when a role leaves."""
 
     def let_script(self) -> None:
-        """Let scripted seats move until another seat is to move."""
+        """Execute the moves of scripted seats until another seat is to move."""
         while (role := self.game.to_move()) in self.scripted:
             self.game.act(role, self.game.script(role))
 
@@ -95,10 +109,14 @@ _tables: dict[str, _Table] = {}
 
 
 class Seat:
-    """One seat at a table. Ends: terminated with the game; truncated if another player leaves.
+    """Environment of one seat in a game with several players.
+
+    A user-defined `TableGame` becomes an environment by `Seat(MyGame)`.
+
+    Ends: terminated with the game; truncated if another player leaves.
 
     Args:
-        game: Creates the game.
+        game: Factory of the game.
         actions: Same as for a game with one seat: commands as a call of `act`, or as text.
     """
 
@@ -110,7 +128,7 @@ class Seat:
         self.roles: tuple[str, ...] = tuple(game.roles) if implements_protocol(game, Seats) else ()
         self.role = ""
         self.raised: list[str] = []
-        """Commands on which the game raised an exception, with the exception."""
+        """Descriptions of the commands on which the game raised an exception, with the exception."""
         self._table: _Table | None = None
         self._requested: SeatRequest | None = None
         self._name = ""
@@ -121,7 +139,7 @@ class Seat:
         self._requested = seat
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Take the seat and wait for its turn.
+        """Take the seat, wait for its turn and return the first observation.
 
         Raises:
             TaskError: If the seat does not exist or is taken.
@@ -153,6 +171,8 @@ class Seat:
     async def step(self, action: Message) -> StepResult:
         """Execute one command, then wait until it is this seat's turn again.
 
+        A command that the game cannot read gets an error message and does not end the turn.
+
         Raises:
             EpisodeError: If no game is in progress.
         """
@@ -178,11 +198,17 @@ class Seat:
         return self._observe_table(table, action, understood=understood)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the result for this seat."""
+        """Return the result of the game for this seat.
+
+        Empty before the first reset and after `close`.
+        """
         return self._table.game.verdict(self.role) if self._table is not None else {}
 
     async def close(self) -> None:
-        """Leave the table and notify the other players."""
+        """Leave the table and notify the other players.
+
+        An unfinished game then ends for them.
+        """
         table, self._table = self._table, None
         if table is None:
             return
@@ -195,9 +221,9 @@ class Seat:
             _tables.pop(self._name, None)
 
     def _create_table(self, task: Task, seed: int, requested: SeatRequest | None) -> _Table:
-        """Create a table.
+        """Create a table and start its game.
 
-        If it has a name, every seat is played by an episode, otherwise all others are scripted.
+        At a table with a name, episodes play all seats; at a table without a name, scripts play all others.
         """
         game = self.made()
         game.begin(task, seed)
@@ -208,12 +234,14 @@ class Seat:
         return table
 
     async def _wait_for_turn(self) -> None:
+        """Wait until it is this seat's turn, the game is over, or a player left."""
         table = self._table
         assert table is not None
         async with table.moved:
             await table.moved.wait_for(lambda: table.left or table.game.to_move() in ("", self.role))
 
     def _observe_table(self, table: _Table, action: Message, *, understood: bool) -> StepResult:
+        """Return the text that this seat has not read yet, and the end of the game."""
         over = not table.game.to_move()
         self._over = over or bool(table.left)
         text = table.game.seen(self.role)

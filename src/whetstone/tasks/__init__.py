@@ -1,4 +1,4 @@
-"""Task sources, their file formats, and curricula."""
+"""Task sources, file formats of tasks, and curricula."""
 
 from typing import TYPE_CHECKING
 

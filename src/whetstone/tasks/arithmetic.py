@@ -26,19 +26,21 @@ from whetstone.trajectory import Task
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An expression and the single operations that lead to its value."""
+    """Arithmetic expression and the single operations that lead to its value."""
 
     expression: str
+    """The expression, such as `(12+34)*56`."""
     steps: tuple[str, ...]
-    """One operation each; `{0}` is the result of step 0."""
+    """Operations in order; `{0}` is replaced by the result of step 0."""
 
 
 def _numbers(draw: random.Random, count: int, digits: int) -> list[int]:
+    """Return `count` random numbers with the given number of digits."""
     return [draw.randint(10 ** (digits - 1), 10**digits - 1) for _ in range(count)]
 
 
 def _sum(draw: random.Random, a: int, b: int) -> str:
-    """Return `a+b` or `a-b`, never below zero."""
+    """Return `a+b` or `a-b` at random, with a result of at least 0."""
     return f"{a}+{b}" if draw.random() < 0.5 else f"{max(a, b)}-{min(a, b)}"
 
 
@@ -78,7 +80,7 @@ def _sum_of_products(draw: random.Random, digits: int) -> Problem:
 
 
 def _calls(problem: Problem) -> list[dict[str, Any]]:
-    """Return the calls of an expert, without the name of the tool."""
+    """Return the calculator calls of an expert, without the name of the tool."""
     results: list[str] = []
     calls = []
     for step in problem.steps:
@@ -96,6 +98,7 @@ KINDS: dict[str, Callable[[random.Random, int], Problem]] = {
     "sum_product_sum": _sum_product_sum,
     "sum_of_products": _sum_of_products,
 }
+"""Generators of problems by kind: (random generator, number of digits) → problem."""
 _HINTS = {
     "product": "One call does it.",
     "product_then_sum": "Multiply first, then add or subtract.",
@@ -111,11 +114,13 @@ _RUBRIC = (
     {"criterion": "It guesses a number without a call.", "points": -1, "rule": "no_call"},
 )
 _HELD_OUT_SHARE = 10
-"""One expression in this many is held out."""
+"""Number of expressions of which one is held out."""
 
 
 class Arithmetic:
-    """Generated arithmetic, tagged by kind and by the number of operations.
+    """Task source of generated arithmetic, tagged by kind and number of operations.
+
+    The expert calculates one operation per turn with the calculator.
 
     Args:
         seed: Determines the training tasks; the held-out expressions do not depend on it.
@@ -126,7 +131,7 @@ class Arithmetic:
             out of turns in long tasks, so imitating it reaches less than the reward permits.
 
     Raises:
-        OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` is no probability.
+        OptionError: If a kind is unknown, a weight is negative, there is no kind, or `recheck` is not a probability.
     """
 
     def __init__(
@@ -148,13 +153,13 @@ class Arithmetic:
         self.seed, self.digits, self.recheck = seed, digits, recheck
 
     def task(self, index: int) -> Task:
-        """Return training task `index`; the kind is sampled by weight."""
+        """Return training task `index`; its kind is sampled by weight."""
         draw = derive_random(self.seed, "arithmetic", "training", index)
         (kind,) = draw.choices(list(self.weights), list(self.weights.values()))
         return self._sample_task(draw, kind, held_out=False)
 
     def held_out(self, count: int) -> list[Task]:
-        """Return held-out tasks, the same for every seed."""
+        """Return up to `count` distinct held-out tasks, the same for every seed."""
         kinds = list(self.weights)
         chosen: dict[str, Task] = {}
         attempt = 0
@@ -166,9 +171,9 @@ class Arithmetic:
         return list(chosen.values())
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return one operation per turn, using the results so far.
+        """Return the call of the next operation, or the answer after the last operation.
 
-        Without a tool, the answer.
+        Without tools, the answer.
         """
         results = [message.text for message in conversation if message.role == "tool"]
         steps: Sequence[str] = task.private["steps"]
@@ -182,13 +187,17 @@ class Arithmetic:
         return assistant(results[-1] if tools else str(task.private["answer"]))
 
     def _plan(self, task_id: str, steps: int) -> list[int]:
-        """Return the step of each call of the expert, in order; a checked step occurs twice."""
+        """Return the step of each call of the expert, in order.
+
+        A step whose result the expert checks occurs twice.
+        """
         if not self.recheck:
             return list(range(steps))
         draw = derive_random("arithmetic", "recheck", task_id)
         return [step for step in range(steps) for _ in range(2 if draw.random() < self.recheck else 1)]
 
     def _sample_task(self, draw: random.Random, kind: str, *, held_out: bool) -> Task:
+        """Generate a task of a kind on the requested side of the split."""
         while True:
             problem = KINDS[kind](draw, self.digits)
             if (derive_seed("held out", problem.expression) % _HELD_OUT_SHARE == 0) == held_out:

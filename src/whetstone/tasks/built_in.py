@@ -18,3 +18,4 @@ SOURCES = {
     "jsonl": Jsonl,
     "parquet": Parquet,
 }
+"""Task sources by their name in a recipe (`tasks.source`)."""

@@ -1,4 +1,4 @@
-"""Task source of a file, as a benchmark is published or with named columns.
+"""Task source of a file in the format of a published benchmark, or with named columns.
 
 tasks: {source: file, path: HumanEval.jsonl, format: humaneval}
 tasks: {source: file, path: questions.csv, columns: {prompt: question, answer: solution, tags: [topic]}}
@@ -18,7 +18,9 @@ from whetstone.tasks.splits import check_disjoint, split_unless_all
 
 
 class File(ListedTasks):
-    """Rows of JSON lines, a JSON list (`.json`), a table with a header (`.csv`, `.tsv`) or Parquet, one task each.
+    """Task source of a file, one task per row.
+
+    The file has JSON lines, a JSON list (`.json`), a table with a header (`.csv`, `.tsv`) or Parquet.
 
     Args:
         path: The file.
@@ -63,5 +65,8 @@ class File(ListedTasks):
 
 
 def task_suffix(path: Path) -> str:
-    """Return the format of a task file; a name without a known suffix means JSON lines."""
+    """Return the format of a task file as a suffix.
+
+    A name without a known suffix means JSON lines.
+    """
     return path.suffix if path.suffix in (".json", ".csv", ".tsv", ".parquet") else ".jsonl"

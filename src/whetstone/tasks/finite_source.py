@@ -1,4 +1,7 @@
-"""Base of sources with finite lists of tasks: training repeats in shuffled epochs, evaluation keeps the order."""
+"""`ListedTasks`: base class of sources with finite lists of tasks.
+
+Training repeats the tasks in shuffled epochs; evaluation keeps their order.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from whetstone.trajectory import Task
 
 
 class ListedTasks:
-    """A source over two lists of tasks.
+    """Task source over two lists of tasks; each epoch of training has another order.
 
     Args:
         training: Training tasks.
@@ -24,7 +27,7 @@ class ListedTasks:
 
     @property
     def training_tasks(self) -> int:
-        """Return the number of training tasks."""
+        """Return the number of training tasks, after which they repeat."""
         return len(self._training)
 
     def task(self, index: int) -> Task:
@@ -37,6 +40,7 @@ class ListedTasks:
         return self._held_out[:count]
 
     def _shuffle(self, epoch: int) -> list[int]:
+        """Return the shuffled order of an epoch: positions of training tasks."""
         order = list(range(len(self._training)))
         derive_random(self._seed, "order", epoch).shuffle(order)
         return order

@@ -27,25 +27,25 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Parser and description of one kind of file."""
+    """Format of a benchmark's file: parser of a row and description."""
 
     columns: str
     """Columns of a row; those in parentheses are optional."""
     reward: str
-    """Name of the reward."""
+    """Name of the reward that fits the tasks."""
     environment: str
-    """Name of the environment."""
+    """Name of the environment that fits the tasks."""
     about: str
-    """Description of a row, one sentence."""
+    """Description of a row in one sentence."""
     read: Callable[[Row, int], Task]
-    """(row, number) → task; raises ValueError or KeyError if the row is invalid."""
+    """Parser of a row: (row, number) → task; raises ValueError or KeyError if the row is invalid."""
 
 
 def _column(row: Row, names: str) -> Any:
-    """Return the first existing column of `a|b`.
+    """Return the first existing column of `a|b` that has a value.
 
     Raises:
-        KeyError: If none exists.
+        KeyError: If no such column exists.
     """
     existing = [name for name in names.split("|") if row.get(name) is not None]
     if not existing:
@@ -54,6 +54,11 @@ def _column(row: Row, names: str) -> Any:
 
 
 def _text(row: Row, names: str) -> str:
+    """Return the first existing column of `a|b`, which must be a nonempty text.
+
+    Raises:
+        ValueError: If it is not a text.
+    """
     value = _column(row, names)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"`{names.split('|')[0]}` is a text, got {json.dumps(value, default=str)[:60]}")
@@ -61,13 +66,17 @@ def _text(row: Row, names: str) -> str:
 
 
 def _prompt(row: Row, name: str) -> Any:
-    """Return a prompt: a text, or a list of messages."""
+    """Return a prompt column: a text, or a list of messages."""
     value = _column(row, name)
     return value if isinstance(value, list) else _text(row, name)
 
 
 def _at(row: Row, name: str) -> Any:
-    """Return a column, or a field of a column: `reward_model.ground_truth`."""
+    """Return a column, or a field of a column: `reward_model.ground_truth`.
+
+    Raises:
+        KeyError: If it does not exist.
+    """
     if name in row:
         return row[name]
     value: Any = row
@@ -79,10 +88,12 @@ def _at(row: Row, name: str) -> Any:
 
 
 def _id(row: Row, names: str, number: int) -> str:
+    """Return the id of a row: the first existing column of `a|b`, or else its number."""
     return str(next((row[name] for name in names.split("|") if row.get(name) is not None), number))
 
 
 def _tags(row: Row, **named: str) -> dict[str, str]:
+    """Return the tags of a row from the first existing column of each `a|b`."""
     return {
         tag: str(row[column])
         for tag, columns in named.items()
@@ -98,7 +109,7 @@ def extract_boxed(solution: str) -> str:
     '\\frac{1}{2}'
 
     Raises:
-        ValueError: If there is none, or it is not closed.
+        ValueError: If there is no `\boxed{…}`, or it is not closed.
     """
     start = solution.rfind("\\boxed{")
     depth, begin = 0, start + len("\\boxed{")
@@ -110,12 +121,14 @@ def extract_boxed(solution: str) -> str:
 
 
 def _math(row: Row, number: int) -> Task:
+    """Return the task of a row of MATH."""
     answer = str(row["answer"]) if row.get("answer") is not None else extract_boxed(_text(row, "solution"))
     tags = _tags(row, kind="subject|type", difficulty="level")
     return Task(_id(row, "unique_id|id", number), _text(row, "problem|question|prompt"), {"answer": answer}, tags)
 
 
 def _mbpp(row: Row, number: int) -> Task:
+    """Return the task of a row of MBPP, whose prompt shows the tests."""
     tests, code = _column(row, "test_list"), _text(row, "code")
     if not isinstance(tests, list) or not tests:
         raise ValueError("`test_list` is a list of assertions")
@@ -132,7 +145,11 @@ def _mbpp(row: Row, number: int) -> Task:
 
 
 def _find_entry_point(test: str, code: str) -> str:
-    """Return the function of the solution that the first assertion calls."""
+    """Return the name of the solution's function that the first assertion calls.
+
+    Raises:
+        ValueError: If there is no such function, or the code is not Python.
+    """
     try:
         defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)}
         calls = [node.func for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Call)]
@@ -145,6 +162,7 @@ def _find_entry_point(test: str, code: str) -> str:
 
 
 def _livecodebench(row: Row, number: int) -> Task:
+    """Return the task of a row of LiveCodeBench: a function or a program."""
     tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
     if not tests:
         raise ValueError("`public_test_cases` has no test")
@@ -173,6 +191,11 @@ def _livecodebench(row: Row, number: int) -> Task:
 
 
 def _tests(row: Row, column: str) -> list[dict[str, Any]]:
+    """Return the tests of a column of LiveCodeBench.
+
+    Raises:
+        ValueError: If the column is pickled or not a list.
+    """
     value = row.get(column) or "[]"
     try:
         tests = json.loads(value) if isinstance(value, str) else value
@@ -184,6 +207,7 @@ def _tests(row: Row, column: str) -> list[dict[str, Any]]:
 
 
 def _swe(row: Row, number: int) -> Task:
+    """Return the task of a row of SWE-bench."""
     named = ("repo", "base_commit", "patch", "test_patch", "version", "environment_setup_commit", "hints_text")
     private = {name: row[name] for name in named if row.get(name) is not None}
     for name in ("FAIL_TO_PASS", "PASS_TO_PASS"):
@@ -194,11 +218,13 @@ def _swe(row: Row, number: int) -> Task:
 
 
 def _gaia(row: Row, number: int) -> Task:
+    """Return the task of a row of GAIA."""
     private = {"answer": _text(row, "Final answer")} | {k: row[k] for k in ("file_name", "file_path") if row.get(k)}
     return Task(_id(row, "task_id", number), _text(row, "Question"), private, _tags(row, difficulty="Level"))
 
 
 def _browsecomp(row: Row, number: int) -> Task:
+    """Return the task of a row of BrowseComp; decrypted if the row has a canary."""
     problem, answer, canary = _text(row, "problem"), _text(row, "answer"), row.get("canary")
     if canary:
         problem, answer = _decrypt(problem, str(canary)), _decrypt(answer, str(canary))
@@ -219,6 +245,7 @@ def _decrypt(text: str, password: str) -> str:
 
 
 def _webshop(row: Row, number: int) -> Task:
+    """Return the task of a row of WebShop."""
     private = {
         "asin": _text(row, "asin"),
         "attributes": _column({**row, "none": []}, "instruction_attributes|attributes|none"),
@@ -230,12 +257,14 @@ def _webshop(row: Row, number: int) -> Task:
 
 
 def _alfworld(row: Row, number: int) -> Task:
+    """Return the task of a row of ALFWorld."""
     file = _text(row, "game_file|gamefile")
     prompt = row.get("task_desc") or row.get("goal") or file
     return Task(_id(row, "task_id|id", number), str(prompt), {"file": file}, _tags(row, kind="task_type"))
 
 
 def _verl(row: Row, number: int) -> Task:
+    """Return the task of a row of a dataset of verl."""
     prompt, judged = _prompt(row, "prompt"), row.get("reward_model") or {}
     if not isinstance(judged, Mapping) or judged.get("ground_truth") is None:
         raise ValueError("`reward_model.ground_truth` has no value")
@@ -293,13 +322,14 @@ FORMATS: Mapping[str, Format] = {
         "goal_options), (price_upper), (category)", "custom", "custom", "A request for a product.", _webshop,
     ),
 }  # fmt: skip
-"""Every format by its name."""
+"""Formats by their name in a recipe (`tasks.format`)."""
 
 
 def row_parser(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Task]:
     """Return the parser of rows, by a format's name or by columns.
 
     Args:
+        name: Name of a format; empty: use `columns`.
         columns: Column names by role: `prompt`, and optional `answer`, `id`, `tags` (a list) and `private` (a list).
 
     Raises:
@@ -321,6 +351,7 @@ def row_parser(name: str, columns: Mapping[str, Any]) -> Callable[[Row, int], Ta
 
 
 def _by_columns(columns: Mapping[str, Any], row: Row, number: int) -> Task:
+    """Return the task of a row by column names."""
     private = {str(name): _at(row, str(name)) for name in columns.get("private", ())}
     if "answer" in columns:
         private["answer"] = _at(row, str(columns["answer"]))

@@ -1,16 +1,10 @@
-"""Requests and their expected calls, in the files of the Berkeley function-calling leaderboard.
+"""Task source of single-turn function calls, in the files of the Berkeley Function Calling Leaderboard (BFCL).
 
 A question file has `{"id", "question": [[messages]], "function": [schemas]}` per line, and the file of possible answers
 `{"id", "ground_truth": [{function: {parameter: [accepted values]}}]}`. Use it with `environment: function_calls` and
 `reward: bfcl`.
 
 In the categories of Java and JavaScript, a call contains every value as a text in that language (`literals.py`).
-
-Note:
-    Some questions have no line among the answers. Those of `irrelevance` require no call; those of `relevance` require
-    any call; for any other question a missing line is an error.
-
-Source: Patil et al., https://github.com/ShishirPatil/gorilla/tree/main/berkeley-function-call-leaderboard.
 """
 
 from __future__ import annotations
@@ -31,7 +25,9 @@ from whetstone.trajectory import Task
 
 
 class FunctionCalls(ListedTasks):
-    """One turn per request; the expert makes the first accepted calls.
+    """Task source of BFCL's single-turn requests.
+
+    The expert makes the first accepted calls.
 
     Args:
         path: The questions.
@@ -63,7 +59,7 @@ class FunctionCalls(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=path), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the calls, with the first accepted value of each required parameter.
+        """Return the calls with the first accepted value of each required parameter.
 
         A few of the leaderboard's answers violate its own rules: a required parameter is missing, or has no accepted
         value. The nearest possible call is returned for these.
@@ -85,6 +81,7 @@ class FunctionCalls(ListedTasks):
 
 
 def _call(name: str, accepted: Mapping[str, Sequence[Any]], parameters: Mapping[str, Any], language: str) -> ToolCall:
+    """Return a call with the first accepted value of each required parameter."""
     required, schemas = parameters.get("required", ()), parameters.get("properties", {})
     arguments = {
         key: _first(values) for key, values in accepted.items() if values and ("" not in values or key in required)
@@ -104,6 +101,10 @@ def _first(values: Sequence[Any]) -> Any:
 
 
 def _first_of_each(value: Any) -> Any:
+    """Return a mapping with the first accepted value of each required key.
+
+    Other values as they are.
+    """
     if not isinstance(value, dict):
         return value
     below = {key: values if isinstance(values, list) else [values] for key, values in value.items()}
@@ -111,6 +112,11 @@ def _first_of_each(value: Any) -> Any:
 
 
 def _truths(path: Path) -> dict[str, Any]:
+    """Read the possible answers by id.
+
+    Raises:
+        TaskError: If the file is missing or has a bad line.
+    """
     truths = {}
     if not path.is_file():
         raise TaskError(f"{path}: no such file of possible answers")
@@ -129,6 +135,11 @@ def _truths(path: Path) -> dict[str, Any]:
 
 
 def _parse_row(row: Mapping[str, Any], truths: Mapping[str, Any] | None) -> Task:
+    """Create the task of a question.
+
+    Raises:
+        ValueError: If the question is invalid, or has no possible answer.
+    """
     id, functions = str(row["id"]), row["function"]
     if not isinstance(functions, list):
         raise ValueError("`function` is a list of schemas")
@@ -143,9 +154,12 @@ def _parse_row(row: Mapping[str, Any], truths: Mapping[str, Any] | None) -> Task
 
 
 def _possible(id: str, kind: str, truths: Mapping[str, Any] | None) -> Any:
-    """Return the accepted calls.
+    """Return the accepted calls of a question.
 
-    Empty if there must be none, None if any call is accepted.
+    An empty list if there must be no call, None if any call is accepted.
+
+    Raises:
+        ValueError: If the file of possible answers lacks the question.
     """
     if truths is not None and id in truths:
         return truths[id]
@@ -158,7 +172,11 @@ def _possible(id: str, kind: str, truths: Mapping[str, Any] | None) -> Any:
 
 
 def _messages(question: Any) -> list[dict[str, str]]:
-    """Return the messages; consecutive ones of the same role are joined."""
+    """Return the messages of a question; consecutive ones of the same role are joined.
+
+    Raises:
+        ValueError: If the question is not one list of messages with known roles.
+    """
     turns = question if isinstance(question, list) and question and isinstance(question[0], list) else [question]
     if len(turns) != 1 or not isinstance(turns[0], list) or not turns[0]:
         raise ValueError("`question` is a list of one list of messages")

@@ -1,4 +1,4 @@
-"""Generated tasks by difficulty level, with a permanent held-out set.
+"""`Generated`: base class of sources that generate tasks by difficulty level, with a permanent held-out set.
 
 Note:
     A held-out task must not occur in training. The content of a task determines whether it is held out, independent of
@@ -19,12 +19,14 @@ from whetstone.seeding import derive_random
 from whetstone.trajectory import Task
 
 _TRIES = 400
+"""Maximum number of tasks that are generated for one task of the requested side of the split."""
 
 
 class Generated(ABC):
-    """A source of generated tasks, one in `held_out_share` of them held out.
+    """Base class of a source that generates its tasks.
 
-    A subclass generates the tasks, and can demonstrate their solution with `demonstrate` (see `Expert`).
+    A subclass implements `make`, and can demonstrate solutions with `demonstrate` (see `Expert`). One task in
+    `held_out_share` is held out.
 
     Args:
         seed: Determines the training tasks; the held-out tasks do not depend on it.
@@ -35,11 +37,11 @@ class Generated(ABC):
     """
 
     name: ClassVar[str]
-    """Name of the domain, and prefix of ids."""
+    """Name of the domain, and prefix of task ids."""
     most: ClassVar[int] = 3
-    """Number of levels; the first is 1."""
+    """Number of levels; the first level is 1."""
     held_out_share: ClassVar[int] = 10
-    """One task in this many is held out."""
+    """Number of tasks of which one is held out."""
 
     def __init__(self, *, seed: int = 0, levels: list[int] | None = None) -> None:
         self.seed = seed
@@ -52,25 +54,30 @@ class Generated(ABC):
 
     @abstractmethod
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task of a level; its id is replaced.
+        """Generate a random task of a level, from 1 to `most`.
 
+        The random generator of the argument is the only source of randomness. The id of the returned task is replaced.
         `private` must be serializable as JSON.
         """
 
     def what(self, task: Task) -> Any:
         """Return the identity of a task as JSON values.
 
-        Equal tasks are on the same side of the split.
+        By default, the identity is the prompt and the private data. Tasks with equal identities have the same id and
+        are on the same side of the split.
         """
         return [task.prompt, task.private]
 
     def task(self, index: int) -> Task:
-        """Return training task `index`."""
+        """Return training task `index`, whose level is sampled uniformly from `levels`."""
         draw = derive_random(self.seed, self.name, "training", index)
         return self._sample_task(draw, draw.choice(self.levels), held_out=False)
 
     def held_out(self, count: int) -> list[Task]:
-        """Return distinct held-out tasks, the same for every seed, from all levels in turn."""
+        """Return up to `count` distinct held-out tasks, from all levels in turn.
+
+        The tasks are the same for every seed.
+        """
         chosen: dict[str, Task] = {}
         for attempt in range(20 * count):
             if len(chosen) == count:
@@ -81,6 +88,11 @@ class Generated(ABC):
         return list(chosen.values())
 
     def _sample_task(self, draw: Random, level: int, *, held_out: bool) -> Task:
+        """Generate tasks of a level until one is on the requested side of the split.
+
+        Raises:
+            OptionError: If none of `_TRIES` tasks is.
+        """
         for _ in range(_TRIES):
             task = self.make(draw, level)
             written = json.dumps(self.what(task), sort_keys=True, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Grade-school problems in words (GSM8K), read from the published JSON lines.
+"""Task source of GSM8K, grade-school problems in words, from the published JSON lines.
 
 A solution marks each calculation as `<<48/2=24>>` and ends with `#### 72`. The marks are gold calculator calls and
 serve as demonstrations.
@@ -29,7 +29,7 @@ _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 
 
 class GSM8K(ListedTasks):
-    """The training problems of `train.jsonl`, the held-out ones of `test.jsonl`.
+    """Task source of GSM8K: trains on `train.jsonl` and holds out `test.jsonl`.
 
     Args:
         path: The folder with both files.
@@ -50,7 +50,10 @@ class GSM8K(ListedTasks):
         super().__init__(training, held_out, seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the next marked calculation, then the answer; without a tool, the answer."""
+        """Return the next marked calculation as a call, then the answer.
+
+        Without tools, the answer.
+        """
         calls: Sequence[str] = task.private["calls"]
         done = sum(message.role == "tool" for message in conversation)
         if tools and done < len(calls):
@@ -60,7 +63,14 @@ class GSM8K(ListedTasks):
 
 
 def problem_parser(split: str) -> Callable[[Mapping[str, Any], int], Task]:
-    """Return the parser of rows of a split."""
+    """Return the parser of rows of a split.
+
+    Args:
+        split: Name of the split, part of the task ids.
+
+    Returns:
+        (row, number) → task; raises a ValueError if the row is not a problem of GSM8K.
+    """
 
     def parse(row: Mapping[str, Any], number: int) -> Task:
         question, solution = row["question"], row["answer"]

@@ -1,4 +1,4 @@
-"""Python functions to write, each with its tests (HumanEval), read from the published JSON lines.
+"""Task source of HumanEval, Python functions to complete with tests, from the published JSON lines.
 
 Use it with `reward: unit_tests`, which runs code and tests in separate sandboxes.
 
@@ -22,10 +22,10 @@ _ASK = "Complete this Python function. Answer with the whole function in one fen
 
 
 class HumanEval(ListedTasks):
-    """The problems of `HumanEval.jsonl`; the expert answers with the published solution.
+    """Task source of HumanEval; the expert answers with the published solution.
 
     Args:
-        path: The file, or its folder.
+        path: The file `HumanEval.jsonl`, or its folder.
         seed: Determines the order of training problems.
         held_out_fraction: Fraction kept for evaluation; 1 keeps all of them, as the benchmark does, and trains on the
             same.
@@ -43,12 +43,12 @@ class HumanEval(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=str(file)), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the published solution."""
+        """Return the published solution in a fenced block."""
         return assistant(f"```python\n{task.private['prelude']}{task.private['solution']}\n```")
 
 
 def function_task(row: Mapping[str, Any], number: int) -> Task:
-    """Return the task of a row: a function to complete."""
+    """Create the task of a row: a function to complete."""
     private = {
         "entry_point": str(row["entry_point"]),
         "test": str(row["test"]),

@@ -15,7 +15,8 @@ from whetstone.tasks.splits import split_tasks
 from whetstone.trajectory import Task
 
 Parse = Callable[[Mapping[str, Any], int], Task]
-"""(the columns of a row, its number) → its task; raises a KeyError, ValueError or TypeError if the row is invalid."""
+"""Parser of a row: (the columns of a row, its number) → its task; raises a KeyError, ValueError or TypeError if the row
+is invalid."""
 
 
 def read_tasks(
@@ -25,7 +26,7 @@ def read_tasks(
 
     Args:
         path: The file or folder.
-        parse: Returns the task of a row.
+        parse: Parser of a row.
         on_bad_row: `stop` raises one error for all invalid rows; `skip` excludes and counts them.
         suffix: Format of the file, whatever its name.
         split: Split of a dataset with several splits.
@@ -34,7 +35,7 @@ def read_tasks(
         The tasks, and the number of skipped rows.
 
     Raises:
-        TaskError: The file does not exist or has no tasks, or rows are invalid and `on_bad_row` is `stop`.
+        TaskError: If the file does not exist or has no tasks, or rows are invalid and `on_bad_row` is `stop`.
     """
     if not path.exists():
         siblings = [p.name for p in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
@@ -52,6 +53,11 @@ def read_tasks(
 
 
 def _parse_row(row: Row, parse: Parse) -> Task:
+    """Return the task of a row.
+
+    Raises:
+        DataError: If the row is invalid, with the place of the row.
+    """
     try:
         return parse(row.columns, row.number)
     except KeyError as error:
@@ -63,10 +69,10 @@ def _parse_row(row: Row, parse: Parse) -> Task:
 
 
 class Jsonl(ListedTasks):
-    """Custom tasks: one `{"prompt": …, "answer": …}` per line, optionally with `id` and `tags`.
+    """Task source of JSON lines: one `{"prompt": …, "answer": …}` per line.
 
-    Every other key is for the verifier: it is in `task.private` under its name, like `answer` and the keys of a
-    `private` object.
+    A line can also have `id` and `tags`. Every other key is for the verifier: it is in `task.private` under its name,
+    like `answer` and the keys of a `private` object.
 
     Args:
         path: The file.
@@ -88,9 +94,15 @@ class Jsonl(ListedTasks):
 
 
 _KNOWN = ("prompt", "answer", "id", "tags", "private")
+"""Keys of a line that are not private data of the task by themselves."""
 
 
 def _parse(row: Mapping[str, Any], number: int) -> Task:
+    """Return the task of a line.
+
+    Raises:
+        ValueError: If a key is misspelled or has an invalid value.
+    """
     for key in row:
         near = difflib.get_close_matches(key, [name for name in _KNOWN if name not in row], n=1, cutoff=0.75)
         if near and key not in _KNOWN:

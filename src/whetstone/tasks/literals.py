@@ -30,7 +30,7 @@ _SECONDS = 0.2
 
 
 def _limit_time(read: _Typed) -> _Typed:
-    """Make a reader return the text itself if an expression takes too long."""
+    """Wrap a reader so that it returns the text itself after a timeout."""
 
     @functools.wraps(read)
     def limited(text: str, kind: str, elements: str = "") -> Any:
@@ -52,6 +52,7 @@ def _finite(kind: type[int] | type[float], written: str, text: str) -> Any:
 
 
 def _number(pattern: str, kind: type[int] | type[float], suffix: str = "") -> _Reader:
+    """Return a reader of numbers that match a pattern; other texts stay texts."""
     full_pattern = re.compile(rf"({pattern}){suffix}\n?")  # `$` of the original matches before a line break
 
     def read(text: str) -> Any:
@@ -62,10 +63,12 @@ def _number(pattern: str, kind: type[int] | type[float], suffix: str = "") -> _R
 
 
 def _boolean(text: str) -> Any:
+    """Return `true` and `false` as booleans; other texts stay texts."""
     return _BOOLEANS.get(text, text)
 
 
 def _strip_quotes(text: str) -> str:
+    """Return a text without the quotes around it, if it has any."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -98,6 +101,7 @@ def java_value(text: str, kind: str, elements: str = "") -> Any:
     (5, '5', [1, 2])
 
     Args:
+        text: Java source of the value.
         kind: The type in the function's schema.
         elements: The type of a collection's elements; empty: inferred from each element.
     """
@@ -115,6 +119,7 @@ def java_value(text: str, kind: str, elements: str = "") -> Any:
 
 
 def _java_list(text: str, elements: str) -> Any:
+    """Parse a Java list."""
     match, added = _AS_LIST.search(text, timeout=_SECONDS), _ADDED.search(text, timeout=_SECONDS)
     if match:
         written = _split_elements(match[1])
@@ -127,11 +132,12 @@ def _java_list(text: str, elements: str) -> Any:
 
 
 def _java_element(text: str, kind: str) -> Any:
+    """Parse an element of a Java collection."""
     return java_value(text, kind) if kind else _java_literal(text)
 
 
 def _java_literal(text: str) -> Any:
-    """Parse a value of unknown type."""
+    """Parse a Java value of unknown type."""
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if text.startswith('"') and text.endswith('"'):
@@ -169,6 +175,7 @@ def javascript_value(text: str, kind: str, elements: str = "") -> Any:
     ('a', [1, 'x'], {'a': 1})
 
     Args:
+        text: JavaScript source of the value.
         kind: The type in the function's schema.
         elements: The type of an array's elements; empty: inferred from each element.
     """
@@ -180,6 +187,7 @@ def javascript_value(text: str, kind: str, elements: str = "") -> Any:
 
 
 def _script_array(code: str, elements: str) -> Any:
+    """Parse a JavaScript array of one or two dimensions."""
     rows = _ROWS.match(code, timeout=_SECONDS)
     if rows:
         inner = [one.strip() for one in _INNER.findall(rows[0], timeout=_SECONDS)]
@@ -194,6 +202,7 @@ def _script_array(code: str, elements: str) -> Any:
 
 
 def _script_object(code: str) -> Any:
+    """Parse a JavaScript object."""
     match = _OBJECT.match(code, timeout=_SECONDS)
     if not match:
         return code
@@ -210,6 +219,7 @@ def _script_object(code: str) -> Any:
 
 
 def _script_literal(text: str) -> Any:
+    """Parse a JavaScript value of unknown type."""
     text = text.strip()
     if text in _BOOLEANS:
         return _BOOLEANS[text]
@@ -218,11 +228,13 @@ def _script_literal(text: str) -> Any:
 
 
 def _plain_number(text: str) -> Any:
+    """Parse an integer or a decimal number; other texts stay texts."""
     value = _finite(int, text, text)
     return _finite(float, text, text) if value is text else value
 
 
 def _split_elements(text: str) -> list[str]:
+    """Split a text at every comma, as the leaderboard does."""
     return [one.strip() for one in text.split(",")]
 
 
@@ -233,6 +245,12 @@ def format_literal(language: str, value: Any, kind: str, elements: str = "") -> 
 
     >>> format_literal("java", [1, 2], "Array", "integer"), format_literal("javascript", {"a": True}, "dict")
     ('new Object[]{1, 2}', '{"a": true}')
+
+    Args:
+        language: `java` or `javascript`.
+        value: The value.
+        kind: The type in the function's schema.
+        elements: The type of a collection's elements; empty: unknown.
     """
     if isinstance(value, str):
         return value
@@ -245,6 +263,7 @@ def format_literal(language: str, value: Any, kind: str, elements: str = "") -> 
 
 
 def _java_collection(value: list[Any] | dict[str, Any], kind: str, elements: str) -> str:
+    """Format a list or a mapping as Java source."""
     if isinstance(value, dict):
         puts = " ".join(f'put("{key}", {_format_element("java", each, "")});' for key, each in value.items())
         return f"new HashMap<String, Object>() {{{{ {puts} }}}}" if value else "new HashMap<>()"
@@ -258,6 +277,7 @@ def _java_collection(value: list[Any] | dict[str, Any], kind: str, elements: str
 
 
 def _script_collection(value: list[Any] | dict[str, Any], elements: str) -> str:
+    """Format a list or a mapping as JavaScript source."""
     if isinstance(value, dict):
         return (
             "{" + ", ".join(f'"{key}": {_format_element("javascript", each, "")}' for key, each in value.items()) + "}"
@@ -266,9 +286,10 @@ def _script_collection(value: list[Any] | dict[str, Any], elements: str) -> str:
 
 
 def _format_element(language: str, value: Any, kind: str, *, bare: bool = False) -> str:
+    """Format an element of a collection; a text gets quotes unless `bare`."""
     text = format_literal(language, value, kind)
     return f'"{text}"' if isinstance(value, str) and not bare else text
 
 
 LANGUAGES: Mapping[str, Callable[[str, str, str], Any]] = {"java": java_value, "javascript": javascript_value}
-"""Parser of each language: (text, type, type of elements) → value."""
+"""Parsers of values by language: (text, type, type of elements) → value."""

@@ -12,32 +12,36 @@ from whetstone.trajectory import Task
 
 @runtime_checkable
 class Source(Protocol):
-    """An infinite sequence of training tasks, and held-out tasks that never occur in it.
+    """Interface of a task source: training tasks without end, and held-out tasks.
 
-    `OPTIONAL` lists its optional protocols.
+    A held-out task never occurs in training. `OPTIONAL` lists the optional protocols of a source.
     """
 
     def task(self, index: int) -> Task:
         """Return training task `index`, from 0.
 
-        The same index is the same task, so that a run can resume.
+        The same index always gives the same task, so that a run can resume.
         """
         ...
 
     def held_out(self, count: int) -> Sequence[Task]:
-        """Return the first `count` held-out tasks, or fewer if there are not enough."""
+        """Return the first `count` held-out tasks, or all if there are fewer."""
         ...
 
 
 class Curriculum(Protocol):
-    """Selects the next task. Optional protocols: see `rollout/optional_protocols.py`."""
+    """Interface of a curriculum, which selects the task of each group.
+
+    Optional protocols: see `rollout/optional_protocols.py`.
+    """
 
     def choose(self, source: Source, first: int, number: int, step: int, rng: Random, /) -> int | Task:
         """Return the task of group `number`: an index of the source, or a generated task.
 
         Args:
+            source: Task source of the recipe.
             first: First index that can be selected; tasks before it were demonstrated.
-            number: Number of groups planned before it.
+            number: Number of groups planned before this one.
             step: Number of updates so far.
             rng: Random generator, the same for the same group.
         """
@@ -46,16 +50,28 @@ class Curriculum(Protocol):
 
 @runtime_checkable
 class Expert(Protocol):
-    """A source that can demonstrate the solution of its tasks."""
+    """Optional protocol of a source that can demonstrate the solution of its tasks."""
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the expert's next message, given the conversation and the available tools."""
+        """Return the expert's next message of an episode.
+
+        Args:
+            task: Task of the episode.
+            conversation: Messages so far.
+            tools: Tools that are available to the agent.
+
+        Raises:
+            TaskError: If the task has no expert.
+        """
         ...
 
 
 @runtime_checkable
 class Finite(Protocol):
-    """A source with a finite number of training tasks, which repeat."""
+    """Optional protocol of a source with a finite number of training tasks.
+
+    The tasks repeat.
+    """
 
     training_tasks: int
     """Number of training tasks; a component that requires more is refused."""
@@ -63,7 +79,7 @@ class Finite(Protocol):
 
 @runtime_checkable
 class ReportsSkipped(Protocol):
-    """A source that excludes invalid tasks."""
+    """Optional protocol of a source that excludes invalid tasks."""
 
     skipped: int
     """Number of excluded tasks; reported to the user."""

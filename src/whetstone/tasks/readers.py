@@ -23,9 +23,10 @@ from whetstone.errors import DataError, RecipeError, TaskError, did_you_mean
 from whetstone.tasks.tables import dataset_rows, parquet_rows
 
 OnBadRow = Literal["stop", "skip"]
-"""`stop` raises one error that lists the invalid rows; `skip` excludes and counts them."""
+"""Treatment of invalid rows: `stop` raises one error that lists them; `skip` excludes and counts them."""
 
 MAX_LINE_BYTES = 64 << 20
+"""Maximum bytes of one line or field."""
 MAX_LISTED = 10
 """Maximum number of invalid rows that an error lists."""
 _FORMATS = ".jsonl, .json, .csv, .tsv, .txt, .parquet, or a folder with a dataset"
@@ -41,18 +42,20 @@ _ITEM = TypeVar("_ITEM")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file."""
+    """One row of a file, as all readers return it."""
 
     where: str
-    """`file:line`, or `file, row n`."""
+    """Place of the row: `file:line`, or `file, row n`."""
     columns: Mapping[str, Any]
+    """Values by column name."""
     number: int = 0
-    """Line of JSON lines, otherwise index of the row, from 1."""
+    """Line number in JSON lines, otherwise index of the row, from 1."""
 
     def error(self, message: str, at: str = "") -> DataError:
-        """Return the error for a problem in the row.
+        """Return the error for a problem in the row; the caller raises it.
 
         Args:
+            message: Description of the problem.
             at: Path inside the row, such as `messages[2].tool_calls[0].function.arguments`.
         """
         return DataError(f"{self.where}  {at}: {message}" if at else f"{self.where}  {message}")
@@ -60,10 +63,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
-    """A row that cannot be read."""
+    """A row that a reader cannot read."""
 
     where: str
+    """Place of the row: `file:line`, or `file, row n`."""
     reason: str
+    """Reason why the row is invalid."""
 
     def __str__(self) -> str:
         return f"{self.where}  {self.reason}"
@@ -90,7 +95,7 @@ def read_all(
         The items, and the number of skipped rows.
 
     Raises:
-        DataError: The file cannot be read; or rows are invalid and `on_bad_row` is `stop`.
+        DataError: If the file cannot be read; or rows are invalid and `on_bad_row` is `stop`.
     """
     items: list[_ITEM] = []
     invalid: list[str] = []
@@ -108,7 +113,12 @@ def read_all(
 
 
 def parse_row(row: Row | InvalidRow, parse: Callable[[Row], Iterable[_ITEM]]) -> list[_ITEM] | str:
-    """Return the items of a row, or the reason why the row is invalid."""
+    """Return the items of a row, or the reason why the row is invalid.
+
+    Args:
+        row: Row of a reader.
+        parse: Returns the items of a row, or raises a DataError.
+    """
     if isinstance(row, InvalidRow):
         return str(row)
     try:
@@ -120,7 +130,13 @@ def parse_row(row: Row | InvalidRow, parse: Callable[[Row], Iterable[_ITEM]]) ->
 
 
 def describe_invalid(path: Path, invalid: Sequence[str], rows: int) -> str:
-    """Return one line with the number of invalid rows and the first of them."""
+    """Return an error message with the number of invalid rows and the first of them.
+
+    Args:
+        path: The file.
+        invalid: Reasons with the places of the rows.
+        rows: Number of all rows.
+    """
     if len(invalid) == 1:
         return f"{invalid[0]}; correct the row, or set `on_bad_row: skip`"
     listed = [reason.replace(str(path), path.name)[:150] for reason in invalid[:MAX_LISTED]]
@@ -137,8 +153,11 @@ def read_rows(path: Path, *, split: str = "train", suffix: str = "") -> Iterator
         split: Split of a dataset with several splits.
         suffix: Format of the file, such as `.jsonl`; empty: the suffix of its name.
 
+    Yields:
+        A `Row`, or an `InvalidRow` for a row that cannot be read.
+
     Raises:
-        DataError: The file does not exist, has an unknown format, or cannot be read at all.
+        DataError: If the file does not exist, has an unknown format, or cannot be read at all.
     """
     if not path.exists():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -160,15 +179,15 @@ def read_rows(path: Path, *, split: str = "train", suffix: str = "") -> Iterator
 
 
 def parse_row_object(line: bytes | str, *, what: str = "a row") -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parse a JSON object of a file strictly.
 
     Args:
         line: The text of the object.
         what: Name of the object in error messages.
 
     Raises:
-        ValueError: The line is not a JSON object, contains a number that JSON does not have, a duplicate key, or half
-            of a surrogate pair.
+        ValueError: If the line is not a JSON object, contains a number that JSON does not have, a duplicate key, or
+            half of a surrogate pair.
     """
     try:
         text = line if isinstance(line, str) else line.decode("utf-8-sig")
@@ -182,7 +201,7 @@ def parse_row_object(line: bytes | str, *, what: str = "a row") -> dict[str, Any
 
 
 def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]:
-    """Return a decoded JSON object.
+    """Return a decoded value that must be a JSON object with valid Unicode.
 
     Args:
         row: The decoded value.
@@ -190,7 +209,7 @@ def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]
         what: Name of the object in error messages.
 
     Raises:
-        ValueError: The value is not an object, or one of its texts is not valid Unicode.
+        ValueError: If the value is not an object, or one of its texts is not valid Unicode.
     """
     if not isinstance(row, dict):
         raise ValueError(f"{what} is a JSON object, got {type(row).__name__}")
@@ -201,7 +220,7 @@ def _check_object(row: Any, text: str, *, what: str = "a row") -> dict[str, Any]
 
 
 def _invalid_texts(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the paths of texts that cannot be encoded."""
+    """Yield the paths of texts that cannot be encoded as UTF-8."""
     if isinstance(value, str):
         if not value.isascii() and _SURROGATE.search(value):
             yield place
@@ -215,10 +234,12 @@ def _invalid_texts(value: Any, place: str = "") -> Iterator[str]:
 
 
 def _reject_constant(word: str) -> Any:
+    """Refuse NaN and infinity, which JSON does not have."""
     raise ValueError(f"not JSON: {word} is not a number of JSON")
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; refuse it if a key occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
         seen: set[str] = set()
@@ -228,6 +249,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse_finite(text: str) -> float:
+    """Parse a number; refuse it if it is out of range."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"not JSON: {text[:20]} is out of range")
@@ -241,7 +263,7 @@ _LENIENT = json.JSONDecoder()
 
 
 def _read_lines(path: Path) -> Iterator[Row | InvalidRow]:
-    """Read JSON lines."""
+    """Read the rows of a file with JSON lines."""
     with _open_bytes(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             where = f"{path}:{number}"
@@ -258,7 +280,7 @@ def _read_lines(path: Path) -> Iterator[Row | InvalidRow]:
 
 
 def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
-    """Read one JSON list of objects, or JSON lines in a file with the suffix `.json`."""
+    """Read a JSON list of objects, or JSON lines in a file with the suffix `.json`."""
     with _open_bytes(path) as file:
         head = next((line for line in iter(lambda: file.readline(MAX_LINE_BYTES), b"") if line.strip()), b"")
         is_object = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and _is_object(head)
@@ -299,7 +321,7 @@ def _read_list(path: Path) -> Iterator[Row | InvalidRow]:
 
 
 def _is_object(line: bytes) -> bool:
-    """Return whether a line is a whole JSON object."""
+    """Return whether a line is a complete JSON object."""
     try:
         return isinstance(_LENIENT.decode(line.decode("utf-8-sig", errors="replace")), dict)
     except (ValueError, RecursionError):
@@ -307,6 +329,11 @@ def _is_object(line: bytes) -> bool:
 
 
 def _kind_of_json(path: Path, text: str) -> str:
+    """Return the type of a JSON value, for a message.
+
+    Raises:
+        DataError: If the text is not JSON.
+    """
     try:
         return type(_LENIENT.decode(text)).__name__
     except (ValueError, RecursionError) as error:
@@ -315,6 +342,7 @@ def _kind_of_json(path: Path, text: str) -> str:
 
 
 def _skip_space(text: str, place: int) -> int:
+    """Return the index of the next character that is not white space."""
     match = _SPACE.match(text, place)
     return match.end() if match else place
 
@@ -323,7 +351,7 @@ def _skip_space(text: str, place: int) -> int:
 
 
 class _Lines:
-    """Lines of a text file for a CSV parser.
+    """Iterator over the lines of a text file for a CSV parser, with put-back.
 
     The lines of a record that ends with the file can be put back, because an unclosed quote takes all lines after it.
     """
@@ -354,7 +382,7 @@ _MAX_PUT_BACK = 20
 
 
 def _read_delimited(path: Path, delimiter: str) -> Iterator[Row | InvalidRow]:
-    """Read CSV or TSV with a header."""
+    """Read the rows of a CSV or TSV file with a header."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     _open_bytes(path).close()
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -394,6 +422,11 @@ def _read_delimited(path: Path, delimiter: str) -> Iterator[Row | InvalidRow]:
 
 
 def _check_header(path: Path, fields: list[str], reason: str) -> list[str]:
+    """Return the column names of a table.
+
+    Raises:
+        DataError: If the header is invalid, has a duplicate column or uses another delimiter.
+    """
     other = next((each for each in ";\t|" if len(fields) == 1 and each in fields[0]), None)
     if other is not None and not reason:
         reason = f"one column, with {other!r} in its name; save the file with commas (.csv) or tabs (.tsv)"
@@ -420,7 +453,7 @@ def _check_fields(fields: Sequence[str], header: Sequence[str]) -> str:
 
 
 def _read_texts(path: Path) -> Iterator[Row | InvalidRow]:
-    """Read texts that are separated by empty lines."""
+    """Read texts that are separated by empty lines, as rows with the column `text`."""
     with _open_bytes(path) as file:
         content = file.read().decode("utf-8-sig", errors="surrogateescape")
     texts = filter(str.strip, content.replace("\r\n", "\n").split("\n\n"))
@@ -436,7 +469,7 @@ def _open_bytes(path: Path) -> Any:
     """Open a file whose encoding can be UTF-8.
 
     Raises:
-        DataError: The file cannot be opened, or is UTF-16.
+        DataError: If the file cannot be opened, or is UTF-16.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115
@@ -453,7 +486,11 @@ def _open_bytes(path: Path) -> Any:
 
 
 def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
-    """Read Parquet files, or a dataset in a folder."""
+    """Read the rows of Parquet files, or of a dataset in a folder.
+
+    Raises:
+        DataError: If the files cannot be read, or there is no such split.
+    """
     has_parquet = path.suffix == ".parquet" or any(path.rglob("*.parquet"))
     is_saved = (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
     try:
@@ -468,7 +505,10 @@ def _read_tables(path: Path, split: str) -> Iterator[Row | InvalidRow]:
 
 
 def _read_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
-    """Read rows as Arrow stores them: `datasets` decodes JSON, whose nulls would look like those of structs."""
+    """Yield rows as Arrow stores them.
+
+    `datasets` decodes JSON, whose nulls would look like those of structs.
+    """
     if isinstance(table, list):
         yield from table
         return
@@ -492,4 +532,5 @@ def remove_padding(value: Any) -> Any:
 
 
 def _is_missing(value: Any) -> bool:
+    """Return whether a value is None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))

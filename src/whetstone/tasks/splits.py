@@ -1,4 +1,4 @@
-"""Splits of tasks into training and held-out ones, without overlap of ids or texts.
+"""Splits of tasks into training and held-out tasks, without overlap of ids or texts.
 
 Note:
     Public data contains duplicates. A question that occurs twice, once with an additional blank, would be both trained
@@ -19,19 +19,26 @@ _WORDS = re.compile(r"\w+")
 
 
 def comparison_text(task: Task) -> str:
-    """Return the compared text: the words of the prompt, or the id if there are none."""
+    """Return the text by which tasks are compared: the words of the prompt.
+
+    Return the id if the prompt has no words.
+    """
     words = _WORDS.findall(task.text.lower())
     return " ".join(words) if words else f"\x1f{task.id}"
 
 
 def split_tasks(tasks: Sequence[Task], share: float, *, where: str) -> tuple[list[Task], list[Task]]:
-    """Return training and held-out tasks, each in the order of `tasks`.
+    """Split tasks by their texts into training and held-out tasks, both in order.
 
-    The split is independent of any seed.
+    The split depends on the ids only, not on a seed. Tasks with the same text are on the same side.
 
     Args:
+        tasks: Tasks with distinct ids.
         share: Fraction of the texts that are held out; at least one and never all.
         where: Origin of the tasks, for messages.
+
+    Returns:
+        Training tasks and held-out tasks.
 
     Raises:
         OptionError: If the fraction is not between 0 and 1.
@@ -57,7 +64,7 @@ def split_tasks(tasks: Sequence[Task], share: float, *, where: str) -> tuple[lis
 
 
 def split_unless_all(tasks: list[Task], share: float, *, where: str) -> tuple[list[Task], list[Task]]:
-    """Split as `split` does.
+    """Split tasks as `split_tasks` does, or use all tasks for both sides.
 
     A fraction of 1 holds out all tasks, as benchmarks do, and trains on the same.
     """
@@ -65,10 +72,15 @@ def split_unless_all(tasks: list[Task], share: float, *, where: str) -> tuple[li
 
 
 def check_disjoint(training: Iterable[Task], held_out: Iterable[Task], *, where: str) -> None:
-    """Check that given splits share no text.
+    """Check that no held-out task has the text of a training task.
+
+    Args:
+        training: Training tasks.
+        held_out: Held-out tasks.
+        where: Origin of the tasks, for the message.
 
     Raises:
-        TaskError: If they do; the message has the number and an example.
+        TaskError: If a text is on both sides; the message has the number and an example.
     """
     known = {comparison_text(task): task.id for task in training}
     both = [(known[comparison_text(task)], task.id) for task in held_out if comparison_text(task) in known]

@@ -11,14 +11,19 @@ from whetstone.optional_dependencies import install_command
 
 
 def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows of a Parquet file, or of a folder of Parquet files, by split.
+    """Read the rows of a Parquet file, or of a folder of Parquet files, by split.
 
     A file belongs to the split that its name starts with. If no name starts with `training` and `held_out` is empty,
     all files are the split `training`.
 
+    Args:
+        path: The file or folder.
+        training: Name of the training split.
+        held_out: Name of the held-out split; empty: none.
+
     Raises:
-        TaskError: The file does not exist or cannot be read.
-        RecipeError: `pyarrow` is not installed.
+        TaskError: If the file does not exist or cannot be read.
+        RecipeError: If `pyarrow` is not installed.
     """
     try:
         import pyarrow.parquet
@@ -43,11 +48,17 @@ def parquet_rows(path: Path, training: str, held_out: str) -> dict[str, list[Map
 
 
 def dataset_rows(path: Path, training: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-    """Return the rows of a dataset of Hugging Face in a folder, by split.
+    """Read the rows of a Hugging Face dataset in a folder, by split.
+
+    Nothing is downloaded.
+
+    Args:
+        path: Folder as `save_to_disk` writes it, or in the layout of the hub.
+        training: Name of the split of a dataset without splits.
 
     Raises:
-        TaskError: The folder does not exist or cannot be read.
-        RecipeError: `datasets` is not installed.
+        TaskError: If the folder does not exist or cannot be read.
+        RecipeError: If `datasets` is not installed.
     """
     try:
         import datasets

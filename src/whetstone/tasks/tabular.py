@@ -24,7 +24,10 @@ from whetstone.trajectory import Task
 
 
 class _Rows(ListedTasks, ABC):
-    """Tasks from rows with columns; a subclass reads them."""
+    """Base class of task sources of tables; a subclass reads the rows of each split.
+
+    The arguments are those of `Parquet`.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,11 @@ class _Rows(ListedTasks, ABC):
         super().__init__(trained, held_out_tasks, seed=seed)
 
     def _tasks(self, rows: Iterable[Mapping[str, Any]], path: str, name: str, on_bad_row: OnBadRow) -> list[Task]:
+        """Return the tasks of rows and count invalid rows.
+
+        Raises:
+            TaskError: If rows are invalid and `on_bad_row` is `stop`.
+        """
         tasks: list[Task] = []
         invalid: list[str] = []
         number = 0
@@ -75,11 +83,19 @@ class _Rows(ListedTasks, ABC):
 
     @abstractmethod
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-        """Return the rows of each split."""
+        """Return the rows of each split, by the name of the split.
+
+        Args:
+            path: The file or folder.
+            training: Name of the training split.
+            held_out: Name of the held-out split; empty: none.
+        """
 
 
 class Parquet(_Rows):
-    """A Parquet file, or a folder of them: `train*.parquet` and `test*.parquet`, or any names as one split.
+    """Task source of a Parquet file, or of a folder of Parquet files.
+
+    The files of a folder are `train*.parquet` and `test*.parquet`, or have any names as one split.
 
     Args:
         path: The file or folder.
@@ -100,12 +116,14 @@ class Parquet(_Rows):
     """
 
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-        """Return the rows of each split."""
+        """Return the rows of each split of the Parquet files; see `parquet_rows`."""
         return parquet_rows(path, training, held_out)
 
 
 class HuggingFace(_Rows):
-    """A dataset in a folder, as `save_to_disk` writes it or in the layout of the hub. Nothing is downloaded.
+    """Task source of a Hugging Face dataset in a folder; nothing is downloaded.
+
+    The folder is as `save_to_disk` writes it or in the layout of the hub.
 
     Args:
         path: The folder.
@@ -117,7 +135,7 @@ class HuggingFace(_Rows):
     """
 
     def read(self, path: Path, training: str, held_out: str) -> Mapping[str, Iterable[Mapping[str, Any]]]:
-        """Return the rows of each split."""
+        """Return the rows of each split of the dataset; see `dataset_rows`."""
         return dataset_rows(path, training)
 
 
@@ -134,8 +152,12 @@ class _Columns:
     def parse_row(self, row: Row, split: str) -> Task:
         """Return the task of a row.
 
+        Args:
+            row: Row of the table.
+            split: Name of the split, part of ids without an id column.
+
         Raises:
-            DataError: A column is missing, or has no value.
+            DataError: If a column is missing, or has no value.
         """
         columns = row.columns
         for column in (*filter(None, (self.prompt, self.answer, self.id)), *self.tags, *self.private):

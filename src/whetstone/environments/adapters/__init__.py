@@ -1,2 +1,3 @@
-"""Environments of other packages as Whetstone environments. Each requires its package, which an extra of Whetstone
-installs, and reports if it is missing."""
+"""Environments of other packages as Whetstone environments. Each adapter requires its package, which an extra of
+Whetstone installs, and reports if the package is missing.
+"""

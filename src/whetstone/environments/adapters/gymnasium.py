@@ -1,13 +1,13 @@
-"""Any environment of Gymnasium, with text actions and observations; MiniGrid and BabyAI in words.
+"""Adapter for environments of Gymnasium, with text actions and observations; MiniGrid and BabyAI in words.
 
 Actions: of `Discrete` a number or its name; of `Box`, `MultiDiscrete` and `MultiBinary` numbers separated by spaces.
 Observations: numbers as they are, images of MiniGrid as a list of visible objects, others by `render_mode` `ansi` if
 `show` selects it.
 
 Note:
-    `truncated` is not `terminated`; the two are kept separate. A sum of rewards is meaningless before the end: an
-    agent that never moves has 0, which is above every negative threshold. An action out of range crashes many
-    environments; it is checked against the space, and the agent reads an error.
+    `truncated` is not `terminated`; the two are kept separate. A sum of rewards is meaningless before the end: an agent
+    that never moves has 0, which is above every negative threshold. An action out of range crashes many environments;
+    it is checked against the space, and the agent reads an error.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ _NEEDS = (require_package("gymnasium", "gymnasium"),)
 _GOAL_ENDS = ("Acrobot", "CliffWalking", "CliffWalkingSlippery", "MountainCar", "Taxi")
 """Environments that terminate only at the goal; their thresholds are means over many starts, or missing."""
 _TRIED_STEPS = 300
+"""Number of random steps of the check whether rewards above 0 exist."""
 _GRID_ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+"""Names of MiniGrid's actions, in the order of their numbers."""
 _LOOKED_AT = 20
-"""Maximum number of values of an observation that are written out."""
+"""Maximum number of values of an array that are written out."""
 
 
 class Gymnasium:
-    """One environment, created with `gymnasium.make`.
+    """Game that plays an environment created with `gymnasium.make`.
 
     Args:
         id: Id, such as `FrozenLake-v1`; `module:id` imports the module first.
@@ -78,7 +80,7 @@ class Gymnasium:
         self.terminated = self.truncated = False
 
     def check(self) -> None:
-        """Check that an episode can be a success.
+        """Check with random steps that an episode can be a success.
 
         Raises:
             RecipeError: If there is no threshold, and random steps have rewards below 0 but none above.
@@ -99,7 +101,11 @@ class Gymnasium:
             )
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Reset with the task's seed, or that of the episode if the task has none."""
+        """Reset the environment with the seed of the task, or else of the episode.
+
+        Raises:
+            TaskError: If the task belongs to another environment.
+        """
         if task.private.get("id", self.id) != self.id:
             raise TaskError(f"task {task.id}: is of {task.private['id']}, not of {self.id}; set the same id for both")
         with contextlib.redirect_stdout(io.StringIO()):  # MiniGrid prints discarded attempts
@@ -108,7 +114,10 @@ class Gymnasium:
         return GameObservation(f"{self.instruction}\n{self._observation_text(observation)}")
 
     def act(self, command: str) -> GameObservation:
-        """Execute one step; an invalid action returns an error and costs no step."""
+        """Execute one step of the environment.
+
+        An invalid action returns an error and costs no step.
+        """
         action = read_action(self._env.action_space, command, self.names)
         if action is None:
             return GameObservation(f"no such action. {self.instruction}", 0.0, understood=False)
@@ -121,7 +130,7 @@ class Gymnasium:
         )
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the sum of rewards, and whether it is a success.
+        """Return the sum of rewards (`return`), the number of steps and the success.
 
         A success requires a termination, or the full time limit. The score is the fraction of a positive threshold that
         was reached.
@@ -132,7 +141,7 @@ class Gymnasium:
         return {"success": done, "score": 1.0 if done else share, "return": self.total, "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Return every discrete action; a few samples of other spaces."""
+        """Return all actions of a discrete space, or eight samples of another space."""
         space = self._env.action_space
         if hasattr(space, "n") and type(space).__name__ == "Discrete":
             return list(self.names) or [str(int(space.start) + k) for k in range(int(space.n))]
@@ -159,7 +168,7 @@ class Gymnasium:
 def _success_criterion(
     env: Any, success_at: float | Literal["end"] | None
 ) -> tuple[float | Literal["end"], float | None, int | None]:
-    """Return the success criterion, the sum for score 1, and the time limit in steps."""
+    """Return the success criterion, the return for score 1, and the limit of steps."""
     import gymnasium
 
     spec = env.spec
@@ -173,7 +182,7 @@ def _success_criterion(
 
 
 class GymnasiumTasks(Generated):
-    """Seeds of one environment, one in ten of them held out.
+    """Task source: seeds of one Gymnasium environment, one in ten of them held out.
 
     Args:
         id: See the environment.
@@ -189,15 +198,19 @@ class GymnasiumTasks(Generated):
         self.id = id
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task with a random seed; see `Generated`."""
         return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
 
 
 def make_environment(id: str, options: Mapping[str, Any]) -> Any:
-    """Create the environment of an id.
+    """Create a Gymnasium environment by its id.
+
+    Args:
+        id: Id, or `module:id` to import a module first.
+        options: Keyword arguments of `gymnasium.make`.
 
     Raises:
-        RecipeError: If there is none, or it cannot be created with these options.
+        RecipeError: If there is no such environment, or it cannot be created with these options.
     """
     check_requirements("gymnasium", _NEEDS)
     import gymnasium
@@ -224,7 +237,13 @@ def make_environment(id: str, options: Mapping[str, Any]) -> Any:
 
 
 def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
-    """Parse an action; None if it is not in the space."""
+    """Parse a text as an action of a Gymnasium space; None if it is not in the space.
+
+    Args:
+        space: Action space.
+        text: A name of a discrete action, or numbers separated by spaces or commas.
+        names: Names of discrete actions, in order.
+    """
     kind, command = type(space).__name__, text.strip().lower()
     if kind == "Discrete" and command in names:
         return int(space.start) + list(names).index(command)
@@ -245,7 +264,10 @@ def read_action(space: Any, text: str, names: Sequence[str] = ()) -> Any:
 
 
 def format_observation(observation: Any) -> str:
-    """Format an observation: numbers with three decimals, fields by name."""
+    """Format an observation as text: numbers with three decimals, fields by name.
+
+    An array of more than 20 values is described by its type and shape.
+    """
     if isinstance(observation, Mapping):
         return "; ".join(f"{name}: {format_observation(value)}" for name, value in observation.items())
     if isinstance(observation, tuple):
@@ -263,7 +285,7 @@ def format_observation(observation: Any) -> str:
 def grid_in_words(observation: Mapping[str, Any]) -> str:
     """Return the view of MiniGrid's agent as text.
 
-    It has the mission, and each object with its distance ahead and to the side.
+    The text has the mission, each visible object with its distance ahead and to the side, and the carried object.
     """
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
@@ -291,10 +313,12 @@ def grid_in_words(observation: Mapping[str, Any]) -> str:
 
 
 def _is_grid(env: Any) -> bool:
+    """Return whether an environment belongs to MiniGrid."""
     return type(env.unwrapped).__module__.startswith("minigrid.")
 
 
 def _instruction(space: Any, names: Sequence[str]) -> str:
+    """Return the description of an action space for the agent."""
     kind = type(space).__name__
     if names:
         return f"Actions: {', '.join(names)}."

@@ -1,4 +1,4 @@
-"""Interactive fiction through Jericho: any story file that it supports, with the score if it knows the game.
+"""Adapter for Jericho: interactive fiction from any story file that it supports, with the game's score if known.
 
 Source: Jericho, arXiv:1909.05398.
 """
@@ -18,10 +18,10 @@ _NEEDS = (require_package("jericho", "jericho"),)
 
 
 class Jericho:
-    """One story, from its start.
+    """Game that plays one story of interactive fiction from its start.
 
     Args:
-        story: The file (`.z3`, `.z5`, `.z8`).
+        story: Story file (`.z3`, `.z5`, `.z8`).
         max_steps: Number of commands after which the episode is truncated.
 
     Raises:
@@ -41,7 +41,7 @@ class Jericho:
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start the story and return its first text."""
+        """Restart the story and return its first text."""
         from jericho import FrotzEnv
 
         self._env = self._env or FrotzEnv(self.story)
@@ -51,14 +51,14 @@ class Jericho:
         return GameObservation(str(text).strip())
 
     def act(self, command: str) -> GameObservation:
-        """Execute one command."""
+        """Execute one command and return the story's text and the change of its score."""
         text, reward, done, self._info = self._env.step(command)
         self.steps += 1
         late = self.steps >= self.max_steps and not done
         return GameObservation(str(text).strip(), float(reward), terminated=bool(done), truncated=late)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the score as a fraction of the maximum, if the game is known.
+        """Return the score as a fraction of the maximum; 0 if the game has no known score.
 
         A victory is a success.
         """

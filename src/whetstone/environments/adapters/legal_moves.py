@@ -1,11 +1,11 @@
-"""Legal moves of games that explain their rules in words: candidates from the game's text, tried on a copy.
+"""Search for legal moves of games that explain their rules in words: candidates from the text, tried on a copy.
 
     listed moves → text in brackets in the rules → the same with other numbers and squares
         → each tried on a copy of the game, until one is legal
 
 Note:
-    A player that tries only listed moves gives up in most games, which is a win of the other side. Lists can also
-    occur in messages of players; only the game's text is read.
+    A player that tries only listed moves gives up in most games, which is a win of the other side. Lists can also occur
+    in messages of players; only the game's text is read.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _PLACEHOLDER = re.compile(r"<.*>|[A-Z]|[nijk]|row|col|number|amount|value|index|
 
 
 def listed_moves(text: str) -> list[str]:
-    """Return the moves in brackets after the last `Available moves:` of a text."""
+    """Return the moves in brackets of the last list, such as after `Available moves:`."""
     lists = _MOVES.findall(text)
     return _LISTED.findall(lists[-1]) if lists else []
 
 
 class GameText:
-    """Messages of the game itself to a seat."""
+    """Messages of a game to one seat, from which candidate moves are derived."""
 
     def __init__(self) -> None:
         self.forms: dict[str, None] = {}
-        """Texts in brackets, in order."""
+        """Texts in brackets, without duplicates, in the order of their first occurrence."""
         self.listed: list[str] = []
-        """Moves of the last list."""
+        """Moves of the most recent list of available moves."""
 
     def read(self, text: str) -> None:
-        """Read a message of the game."""
+        """Add a message of the game."""
         self.forms |= dict.fromkeys(form for form in _LISTED.findall(text) if not re.match(r"\[(?:GAME|Player)", form))
         self.listed = listed_moves(text) or self.listed
 
     def candidate_moves(self, draw: Random) -> Iterator[str]:
-        """Yield distinct moves to try.
+        """Yield distinct moves to try, the most likely first.
 
         First the listed moves, then forms unchanged and with other numbers, each shape equally often, then every pair
-        of squares.
+        of squares, then `[pass]`. Order and numbers are random.
         """
         seen = set()
         for move in self._all_candidates(draw):
@@ -80,9 +80,9 @@ class GameText:
 
 
 def similar_move(form: str, draw: Random) -> str:
-    """Return a move of the same form: other numbers.
+    """Return a move of the same form with other numbers, letters or squares.
 
-    Other squares, the second of two near the first.
+    The second of two squares is near the first.
 
     >>> similar_move("[take 3]", Random(0)), similar_move("[a2a3]", Random(1))
     ('[take 6]', '[b4b3]')
@@ -108,12 +108,12 @@ def similar_move(form: str, draw: Random) -> str:
 
 @functools.lru_cache(maxsize=64)
 def nearby_moves(first: str, between: str, second: str) -> tuple[str, ...]:
-    """Return every move between two near squares on an 8 × 8 board, in the given form.
+    """Return all moves between two near squares of an 8 × 8 board, in the given form.
 
     Args:
         first: A letter of the first square, uppercase or lowercase.
         between: Text between the squares.
-        second: A letter of the second one.
+        second: A letter of the second square, uppercase or lowercase.
     """
     return tuple(
         f"[{_letter(first, column)}{row}{between}{_letter(second, (column + aside) % 8)}{max(0, row + ahead)}]"
@@ -128,7 +128,14 @@ def _letter(like: str, number: int) -> str:
 
 
 class MoveTrial:
-    """A copy of a game on which moves are tried; the game and the shared random generator are not changed."""
+    """A copy of a game on which moves are tried without an effect on the game.
+
+    The shared random generator keeps its state, too.
+
+    Args:
+        env: Game of TextArena.
+        seat: Seat whose moves are tried.
+    """
 
     def __init__(self, env: Any, seat: int) -> None:
         self.env, self.seat = env, seat
@@ -136,7 +143,10 @@ class MoveTrial:
         self._used = 0
 
     def try_move(self, move: str) -> tuple[bool, bool]:
-        """Return whether the game accepts a move, and whether the player loses by it."""
+        """Return whether the game accepts a move, and whether the player loses by it.
+
+        A move on which the game raises an exception is not accepted.
+        """
         outside = random.getstate()
         fresh = self._copy is None or self._used >= _USES
         try:
@@ -161,9 +171,14 @@ class MoveTrial:
 
 
 def find_move(env: Any, seat: int, game_text: GameText, draw: Random, *, careful: bool = False) -> str | None:
-    """Return a legal move of a seat; None if none was found.
+    """Return a legal move of a seat; None if no tried move is legal.
+
+    Candidates are tried in random order on a copy; the game itself is not changed.
 
     Args:
+        env: Game of TextArena.
+        seat: Seat that is to move.
+        game_text: Messages of the game to the seat.
         careful: Prefer a move that does not lose immediately. This lookahead is fair only in games without hidden
             information.
     """
@@ -180,19 +195,25 @@ def find_move(env: Any, seat: int, game_text: GameText, draw: Random, *, careful
 
 
 def is_eliminated(state: Any, seat: int) -> bool:
-    """Return whether a seat is eliminated while others play on.
+    """Return whether a seat is eliminated while others continue to play.
 
-    Most games of TextArena keep no such list.
+    Most games of TextArena have no list of eliminated seats.
     """
     return seat in getattr(state, "elimination_order", ())
 
 
 def is_accepted(state: Any, seat: int, before: int) -> bool:
-    """Return whether a game accepted a move, by its log and its state of the seat."""
+    """Return whether a game accepted a move, by its log and its state of the seat.
+
+    Args:
+        state: State of the game after the move.
+        seat: Seat that moved.
+        before: Length of the log before the move.
+    """
     refused = any("invalid move" in str(message).lower() for _, message in state.logs[before:])
     return not refused and not state.game_info.get(seat, {}).get("invalid_move")
 
 
 def finite_reward(value: Any) -> float:
-    """Return a reward if it is a finite number, or else 0."""
+    """Return a reward as a float if it is a finite number, else 0."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0

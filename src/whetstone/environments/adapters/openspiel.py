@@ -1,4 +1,4 @@
-"""Games of OpenSpiel in text: two and more players, random events, hidden cards.
+"""Adapter for games of OpenSpiel in text: two and more players, random events, hidden cards.
 
 The agent has one seat, scripted opponents the others; the task's seed determines random events.
 
@@ -25,7 +25,7 @@ from whetstone.trajectory import Author, Task
 
 _NEEDS = (require_package("pyspiel", "openspiel"),)
 _TRIED = 40
-"""Number of random turns in the check whether a game is playable."""
+"""Maximum number of random turns in the check whether a game is playable."""
 MAX_SEARCH_POSITIONS = 4_000
 """Maximum number of positions that the alpha-beta search visits per move."""
 _MAX_SEARCH_MOVES = 160_000
@@ -33,7 +33,7 @@ _MAX_SEARCH_MOVES = 160_000
 
 
 class OpenSpiel:
-    """One game.
+    """Game of OpenSpiel in which the agent plays the seat of the task.
 
     Args:
         id: Name in OpenSpiel, such as `tic_tac_toe` or `kuhn_poker`.
@@ -63,7 +63,7 @@ class OpenSpiel:
         self.instruction = "Answer with one of the moves."
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Start a game, in the seat of the task."""
+        """Start a game in the seat of the task and play until it is the agent's turn."""
         self._draw = derive_random(int(task.private.get("seed", seed)), "openspiel")
         self.seat = int(task.private.get("seat", 0)) % self._game.num_players()
         self._state = self._game.new_initial_state()
@@ -71,9 +71,9 @@ class OpenSpiel:
         return GameObservation(self._observation_text(), author=Author.OTHER_AGENT)
 
     def act(self, command: str) -> GameObservation:
-        """Execute the agent's move and those of the others.
+        """Execute the agent's move, then random events and the opponents' moves.
 
-        An invalid move returns an error.
+        An invalid move returns an error and changes nothing.
         """
         action = self._moves().get(_normalize_spaces(command))
         if action is None:
@@ -85,7 +85,10 @@ class OpenSpiel:
         return GameObservation(self._observation_text(), 0.0, author=Author.OTHER_AGENT)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the agent's return, and whether it is a success."""
+        """Return the agent's return, the success, and the score.
+
+        The score is the return scaled from 0 (the minimum of the game) to 1 (the maximum); 0 before the end.
+        """
         over = self._state.is_terminal()
         low, high = self._game.min_utility(), self._game.max_utility()
         score = (self._own_return() - low) / (high - low) if over else 0.0
@@ -96,7 +99,7 @@ class OpenSpiel:
         """Check that moves can be made, and that an episode can be a success or a failure.
 
         Raises:
-            RecipeError: If not.
+            RecipeError: If the game raises in random play, or `success_at` makes every or no return a success.
         """
         try:
             self._try_random_turns()
@@ -114,11 +117,11 @@ class OpenSpiel:
             )
 
     def admissible(self) -> list[str]:
-        """Return the legal moves."""
+        """Return the texts of the legal moves."""
         return list(self._moves())
 
     def solve(self) -> str:
-        """Return the move that the search finds.
+        """Return the move that the alpha-beta search finds.
 
         Raises:
             TaskError: If the search does not support the game.
@@ -128,10 +131,10 @@ class OpenSpiel:
         return self._move_text(self._search_move())
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the game has no resources."""
 
     def _play_others(self) -> None:
-        """Play random events and opponents, until the agent's turn or the end."""
+        """Play random events and opponents until the agent's turn or the end of the game."""
         while not self._state.is_terminal() and self._state.current_player() != self.seat:
             if self._state.is_chance_node():
                 outcomes, weights = zip(*self._state.chance_outcomes(), strict=True)
@@ -143,22 +146,23 @@ class OpenSpiel:
             self._state.apply_action(action)
 
     def _search_move(self) -> int:
-        """Return a good move of the current player."""
+        """Return the move that the alpha-beta search finds for the current player."""
         seat = int(self._state.current_player())
         return AlphaBetaSearch(seat, self._game.max_utility(), self._game.min_utility()).find_best_move(self._state)
 
     def _moves(self) -> dict[str, int]:
-        """Return the legal moves by their text."""
+        """Return the legal actions by the text of the move."""
         moves: dict[str, int] = {}
         for action in self._state.legal_actions():
             moves.setdefault(self._move_text(action), action)
         return moves
 
     def _move_text(self, action: int) -> str:
+        """Return the text of an action."""
         return _normalize_spaces(self._state.action_to_string(self.seat, action))
 
     def _try_random_turns(self) -> None:
-        """Play some random turns."""
+        """Play up to `_TRIED` random turns; raises if the game cannot be played."""
         opponent, self.opponent = self.opponent, "random"
         self.begin(Task("", "", {"seed": 0}), 0)
         for _ in range(_TRIED):
@@ -168,9 +172,11 @@ class OpenSpiel:
         self.opponent = opponent
 
     def _own_return(self) -> float:
+        """Return the agent's return; 0 before the end of the game."""
         return float(self._state.returns()[self.seat]) if self._state.is_terminal() else 0.0
 
     def _observation_text(self) -> str:
+        """Return the agent's view of the state and its legal moves."""
         kind = self._game.get_type()
         if kind.provides_information_state_string and kind.information == kind.information.IMPERFECT_INFORMATION:
             text = self._state.information_state_string(self.seat)
@@ -184,7 +190,7 @@ class OpenSpiel:
 
 
 class OpenSpielTasks(GameTasks):
-    """Seeds of one game; the agent has each seat equally often.
+    """Task source: seeds of one OpenSpiel game; the agent has each seat equally often.
 
     Args:
         id: See the environment.
@@ -203,16 +209,16 @@ class OpenSpielTasks(GameTasks):
         self._solver.game = lambda: OpenSpiel(id=id, opponent=opponent)
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task with a random seed and seat; see `Generated`."""
         private = {"id": self.id, "seed": draw.randrange(2**31), "seat": draw.randrange(self._seats)}
         return Task("", "", private, {"kind": f"{self.id}, seat {private['seat']}"})
 
 
 def load_game(id: str) -> Any:
-    """Load a game.
+    """Load an OpenSpiel game by its id.
 
     Raises:
-        RecipeError: If there is none with the id, or its players move simultaneously.
+        RecipeError: If there is no such game, it cannot be loaded, or its players move simultaneously.
     """
     check_requirements("openspiel", _NEEDS)
     import pyspiel
@@ -230,10 +236,11 @@ def load_game(id: str) -> Any:
 
 
 _SEARCHABLE = "zero-sum games of two players without random events and hidden information"
+"""Description of the games that the alpha-beta search supports, for messages."""
 
 
 def supports_search(game: Any) -> bool:
-    """Return whether the alpha-beta search supports a game."""
+    """Return whether the alpha-beta search supports a game of OpenSpiel."""
     kind = game.get_type()
     determined = kind.chance_mode == kind.chance_mode.DETERMINISTIC
     seen = kind.information == kind.information.PERFECT_INFORMATION
@@ -241,11 +248,12 @@ def supports_search(game: Any) -> bool:
 
 
 def _zero_sum(game: Any) -> bool:
+    """Return whether a game is zero-sum."""
     return bool(game.get_type().utility == game.get_type().utility.ZERO_SUM)
 
 
 def _normalize_spaces(text: str) -> str:
-    """Return a move with one blank between words and none around."""
+    """Return a text with one blank between words and no outer blanks."""
     return " ".join(text.split())
 
 

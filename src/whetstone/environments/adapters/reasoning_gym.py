@@ -1,4 +1,4 @@
-"""Generators of reasoning-gym: a question, one answer, and the generator's verifier.
+"""Adapter for generators of reasoning-gym: a question, one answer, and the score of the generator's verifier.
 
 Note:
     A verifier is third-party code that works on model output. Nine of them run the answer as Python; others raise on
@@ -44,6 +44,7 @@ _SECONDS = 5.0
 _MAX_SEEDS = 20
 """Maximum number of seeds tried for a question."""
 _NONSENSE = ("zzqx", " ", "I do not know.")
+"""Texts whose highest score is subtracted from the score of an answer."""
 _LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
 """Verifiers that run an answer as Python."""
 _EXPRESSIONS = (
@@ -51,6 +52,7 @@ _EXPRESSIONS = (
 )  # fmt: skip
 """Verifiers that run an answer as an expression of SymPy."""
 _RUNS = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(\s*\w*answer")
+"""Pattern of source code of a verifier that executes an answer."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = frozenset(
     "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt pi Abs Rational".split()  # noqa: SIM905
@@ -58,7 +60,7 @@ _FUNCTIONS = frozenset(
 
 
 class ReasoningGym:
-    """One question; the full message is the answer and ends the episode."""
+    """Game of one question: the full message is the answer and ends the episode."""
 
     name = "reasoning_gym"
     needs = _NEEDS
@@ -70,28 +72,34 @@ class ReasoningGym:
         self.score = 0.0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Return the question."""
+        """Return the question of the task."""
         self._question = task_question(task)
         self.score = 0.0
         return GameObservation(str(self._question.entry["question"]))
 
     def act(self, command: str) -> GameObservation:
-        """Score the answer; one that its verifier cannot parse is wrong."""
+        """Score the answer and end the game.
+
+        An answer that the verifier cannot parse has score 0 and counts as an invalid command.
+        """
         assert self._question is not None
         score = score_answer(self._question, command)
         self.score = score or 0.0
         return GameObservation("", self.score, terminated=True, understood=score is not None)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the verifier's score above that of nonsense; a score of 1 is a success."""
+        """Return the score of the answer from 0 to 1, see `score_answer`.
+
+        A score of 1 is a success.
+        """
         return {"success": self.score >= 1, "score": self.score}
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the game has no resources."""
 
 
 class ReasoningGymTasks(Generated):
-    """Questions of one or several generators, sampled uniformly.
+    """Task source: questions of reasoning-gym generators, sampled uniformly.
 
     Args:
         seed: See `Generated`.
@@ -119,7 +127,11 @@ class ReasoningGymTasks(Generated):
             _check_verifier(load_question(name, 0, json.dumps(self.options)))
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task: the name of a generator, a seed and options; see `Generated`.
+
+        Raises:
+            RecipeError: If the generator fails on `_MAX_SEEDS` seeds.
+        """
         name, failure = draw.choice(self.datasets), ""
         for _ in range(_MAX_SEEDS):  # a generator may fail on a seed
             private = {"dataset": name, "seed": draw.randrange(2**31), "options": self.options}
@@ -135,10 +147,10 @@ class ReasoningGymTasks(Generated):
         raise RecipeError(f"reasoning_gym: {name} fails to generate a question: {failure[:200]}")
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the generator's answer.
+        """Return the answer that the generator provides.
 
         Raises:
-            TaskError: If it has none, since several answers are correct and it only verifies.
+            TaskError: If it provides none, since several answers are correct and it only verifies.
         """
         question = task_question(task)
         if question.entry["answer"] is None:
@@ -149,23 +161,27 @@ class ReasoningGymTasks(Generated):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedQuestion:
-    """One question with its generator, which verifies answers."""
+    """One question of reasoning-gym with its generator, which verifies answers."""
 
     name: str
     """Name of the generator."""
     dataset: Any
+    """Generator of reasoning-gym, a dataset of one entry."""
     entry: Mapping[str, Any]
+    """Entry of the dataset: `question`, `answer` and `metadata`."""
 
 
 @functools.lru_cache(maxsize=4096)
 def load_question(name: str, seed: int, options: str) -> GeneratedQuestion:
-    """Return the question of a seed.
+    """Generate the question of a seed; cached.
 
     Args:
+        name: Name of the generator.
+        seed: Seed of the generator.
         options: Options of the generator, as JSON.
 
     Raises:
-        RecipeError: If the generator has no such options.
+        RecipeError: If the generator has no such options, or is `composite`.
     """
     import reasoning_gym
 
@@ -187,12 +203,11 @@ def task_question(task: Task) -> GeneratedQuestion:
 
 
 def score_answer(question: GeneratedQuestion, answer: str) -> float | None:
-    """Return the score of an answer from 0 to 1, above that of nonsense.
+    """Return the score of an answer from 0 to 1, or None if it cannot be parsed.
 
-    None if its verifier cannot parse it.
-
-    A verifier that raises or times out has not parsed it. An answer that would be executed is correct only if it equals
-    the generator's answer literally.
+    The score of nonsense is subtracted, and the rest scaled to 1. An answer on which the verifier raises or times out
+    cannot be parsed. An answer that is not safe to execute is correct only if it equals the generator's answer
+    literally.
     """
     if not is_safe_to_verify(question.name, answer):
         return float(answer == str(question.entry["answer"]))
@@ -208,14 +223,14 @@ def score_answer(question: GeneratedQuestion, answer: str) -> float | None:
 
 
 def nonsense_score(question: GeneratedQuestion) -> float:
-    """Return the highest score of nonsense."""
+    """Return the highest score that the verifier gives to a nonsense text."""
     return max(verifier_score(question, text) or 0.0 for text in _NONSENSE)
 
 
 def verifier_score(question: GeneratedQuestion, answer: str) -> float | None:
-    """Return the verifier's score, or that of this module's replacement.
+    """Return the verifier's score of an answer from 0 to 1.
 
-    None if the verifier raises.
+    None if the verifier raises. For some generators, a comparison of this module replaces the verifier's score.
     """
     replacement = _REPLACEMENTS.get(question.name)
     try:
@@ -227,10 +242,10 @@ def verifier_score(question: GeneratedQuestion, answer: str) -> float | None:
 
 
 def is_safe_to_verify(name: str, answer: str) -> bool:
-    """Return whether an answer is safe for a verifier.
+    """Return whether an answer can be passed to a verifier safely.
 
-    If the verifier executes it, it must be a literal, or an expression that has only numbers, single letters and
-    functions of mathematics.
+    If the verifier executes the answer, the answer must be a literal, or an expression that has only numbers, single
+    letters and functions of mathematics.
 
     >>> is_safe_to_verify("n_queens", "[['_', 'Q']]"), is_safe_to_verify("n_queens", "entry['answer']")
     (True, False)
@@ -254,7 +269,11 @@ def is_safe_to_verify(name: str, answer: str) -> bool:
 
 
 def _check_verifier(question: GeneratedQuestion) -> None:
-    """Refuse a verifier that is not safe for model output."""
+    """Refuse a verifier that is not safe for model output.
+
+    Raises:
+        RecipeError: If the verifier executes answers in an unknown way, or accepts nonsense.
+    """
     known = question.name in (*_LITERALS, *_EXPRESSIONS)
     if not known and _RUNS.search(inspect.getsource(type(question.dataset).score_answer)):
         raise RecipeError(f"reasoning_gym: {question.name}: its verifier executes answers as code")
@@ -263,19 +282,20 @@ def _check_verifier(question: GeneratedQuestion) -> None:
 
 
 def _finite(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """Return 0 for an answer that is not a number.
+    """Return the verifier's score, or 0 for an answer that contains NaN or infinity.
 
-    Its distance to the right answer would count as small.
+    The verifier would count its distance to the right answer as small.
     """
     return 0.0 if re.search(r"nan|inf", answer, re.IGNORECASE) else score
 
 
 def _same_word(score: float, answer: str, entry: Mapping[str, Any]) -> float:
+    """Return 1 if the answer equals the right one up to case and outer blanks, else 0."""
     return float(answer.strip().lower() == str(entry["answer"]).strip().lower())
 
 
 def _near(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """Require an approximately equal probability.
+    """Return the verifier's score if the probability is within 0.1 %, else 0.
 
     The verifier accepts 0 if the probability is small.
     """
@@ -284,7 +304,7 @@ def _near(score: float, answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def _require_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> float:
-    """Require the given numbers and the value 24.
+    """Return the verifier's score if the given numbers are used and give 24, else 0.
 
     The verifier accepts any four numbers, and 24.9.
     """
@@ -293,7 +313,7 @@ def _require_numbers(score: float, answer: str, entry: Mapping[str, Any]) -> flo
 
 
 class _SortedStrings(frozenset[str]):
-    """Strings that are iterated in alphabetical order."""
+    """Set of strings that is iterated in alphabetical order."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(super().__iter__()))
@@ -331,10 +351,12 @@ _SORT: dict[str, Callable[[Any], None]] = {
     "ransom_note": _sort_letters,
     "word_ladder": _sort_neighbors,
 }
-"""Generators that select their question or answer from a set of strings, whose order differs between processes."""
+"""Functions that fix the order of a generator that selects its question or answer from a set of strings, whose order
+differs between processes; by name of the generator."""
 _REPLACEMENTS: dict[str, Callable[[float, str, Mapping[str, Any]], float]] = {
     "coin_flip": _near,
     "complex_arithmetic": _finite,
     "game_of_life_halting": _same_word,
     "puzzle24": _require_numbers,
 }
+"""Functions that replace the score of a verifier that accepts wrong answers, by name of the generator."""

@@ -1,8 +1,8 @@
-"""Executes a function on untrusted model output in a child process, which is restricted and killed after a timeout.
+"""Execution of a function on untrusted model output in a child process, which is restricted and killed after a timeout.
 
 Note:
-    A deadline of the event loop cannot interrupt a power tower or an endless regular expression, and a signal waits
-    for the end of a multiplication. Only another process can be ended.
+    A deadline of the event loop cannot interrupt a power tower or an endless regular expression, and a signal waits for
+    the end of a multiplication. Only another process can be ended.
 
 Use it in a process with one thread, such as games with `isolation = "process"`: a fork of a process with more threads
 may hang.
@@ -25,16 +25,22 @@ from whetstone.sandbox.guest import confine, syscalls
 from whetstone.sandbox.isolation import readable_paths
 
 _MEMORY = 1 << 30
+"""Memory that the child can allocate in addition to the memory of this process, in bytes."""
 _MAX_BYTES = 1 << 20
+"""Maximum bytes of a result."""
 
 
 def run_in_subprocess(function: Callable[[], Any], *, seconds: float) -> Any:
-    """Call a function in a child and return its result via JSON.
+    """Call a function in a forked child process and return its result via JSON.
 
-    None on an exception, a timeout or 1 GiB of memory.
+    The child has no network, no file access except to readable system paths, and at most 1 GiB of additional memory.
 
     Args:
+        function: Function without arguments whose result JSON can represent.
         seconds: Timeout in seconds.
+
+    Returns:
+        The result; None if the function raised an exception, timed out or needed more memory.
     """
     calls = _filters()  # made once, before the fork, for every child
     reader, writer = os.pipe()
@@ -52,7 +58,7 @@ def run_in_subprocess(function: Callable[[], Any], *, seconds: float) -> Any:
 
 
 def _answer(function: Callable[[], Any], pipe: int, seconds: float, calls: Any) -> None:
-    """Run the child process."""
+    """Run the function in the child process, write its result to the pipe and exit."""
     try:
         _drop_rights(seconds, calls)
         data = json.dumps(function()).encode()
@@ -63,7 +69,7 @@ def _answer(function: Callable[[], Any], pipe: int, seconds: float, calls: Any) 
 
 
 def _drop_rights(seconds: float, calls: Sequence[Any]) -> None:
-    """Drop the rights of this process: more memory and time, files, the network."""
+    """Restrict this process: CPU time, memory, files and system calls."""
     for what, most in (
         (resource.RLIMIT_CPU, int(seconds) + 1),
         (resource.RLIMIT_FSIZE, 0),
@@ -90,11 +96,17 @@ def _filters() -> list[Any]:
 
 
 def _size() -> int:
+    """Return the size of this process's memory in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _read(pipe: int, until: float) -> Any:
+    """Read a JSON value from a pipe until a time of the monotonic clock.
+
+    Returns:
+        The value; None if it is incomplete or invalid.
+    """
     data = b""
     while len(data) < _MAX_BYTES:
         ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))

@@ -1,12 +1,12 @@
-"""ScienceWorld: primary-school experiments in text, in a Java process.
+"""Adapter for ScienceWorld: primary-school experiments in text, in a Java process.
 
 Note:
     - The score falls to −100 if the agent focuses on the wrong object; it is clipped at 0 and divided by 100.
     - The Java gateway does not support two threads, so each game has a process.
-    - Objects are listed in the order of a hash table, which differs between runs. Listed lines are sorted here, so
-      that the same episode has the same text.
-    - A variation that does not exist is not loaded, and the program continues with the previous state, solved or
-      not. Variations are therefore checked first.
+    - Objects are listed in the order of a hash table, which differs between runs. Listed lines are sorted here, so that
+    the same episode has the same text.
+    - A variation that does not exist is not loaded, and the program continues with the previous state, solved or not.
+    Variations are therefore checked first.
     - Some tasks start with points that the agent did not earn; these are subtracted.
 
 Source: ScienceWorld, arXiv:2203.07540.
@@ -36,15 +36,18 @@ _SOLUTIONS = {
     "inclined-plane-friction-unnamed-surfaces": 202, "measure-melting-point-unknown-substance": 96, "melt": 142,
     "mendelian-genetics-known-plant": 261, "mendelian-genetics-unknown-plant": 261,
 }  # fmt: skip
-"""Commands of ScienceWorld's solution, the maximum over variations and simplifications; other tasks take 50."""
+"""Number of commands of ScienceWorld's solution of a task, the maximum over variations and simplifications; other tasks
+take 50."""
 _MIN_STEPS = 100
+"""Minimum of the maximum number of commands per episode."""
 _one_at_a_time = threading.RLock()
 """Lock of the Java gateway, which does not support two threads."""
 _EASY = ("find-living-thing", "find-non-living-thing", "find-plant", "find-animal", "lifespan-longest-lived")
+"""Tasks of `ScienceWorldTasks` by default; their solutions are short."""
 
 
 class ScienceWorld:
-    """One variation of one task.
+    """Game that plays one variation of a ScienceWorld task.
 
     Args:
         simplifications: Names of ScienceWorld's simplifications; `easy` for all.
@@ -63,7 +66,7 @@ class ScienceWorld:
         self.steps, self.limit, self.done = 0, 0, False
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Load the variation.
+        """Load the variation of the task and return its description and the first text.
 
         Raises:
             TaskError: If there is no such task or variation.
@@ -83,7 +86,7 @@ class ScienceWorld:
         return GameObservation(f"{env.get_task_description()}\n{sort_blocks(str(text))}")
 
     def act(self, command: str) -> GameObservation:
-        """Execute one command."""
+        """Execute one command; the reward is the change of the score."""
         before = self._score()
         text, _, done, self._info = _java().step(command)
         self.steps += 1
@@ -102,18 +105,19 @@ class ScienceWorld:
         return {"success": self._score() >= 1, "score": self._score(), "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Return ScienceWorld's valid actions."""
+        """Return the actions that ScienceWorld lists as valid in the current state."""
         return list(self._info.get("valid", ()))
 
     def close(self) -> None:
-        """Do nothing; the program stays for the next game of this process."""
+        """Do nothing; the Java program stays for the next game of this process."""
 
     def _score(self) -> float:
+        """Return the earned score from 0 to 1."""
         return max(0.0, (float(self._info.get("score", 0)) / 100 - self._given) / (1 - self._given))
 
 
 class ScienceWorldTasks(Generated):
-    """Variations of tasks, one in ten of them held out.
+    """Task source: variations of ScienceWorld tasks, one in ten of them held out.
 
     Args:
         seed: See `Generated`.
@@ -137,7 +141,7 @@ class ScienceWorldTasks(Generated):
             raise OptionError("variations", f"1 or more, got {variations}")
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task with a random variation; see `Generated`."""
         name = draw.choice(self.tasks)
         return Task(
             "",
@@ -147,14 +151,17 @@ class ScienceWorldTasks(Generated):
         )
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the next command of ScienceWorld's gold path."""
+        """Return the next command of ScienceWorld's gold path.
+
+        Assumes that the conversation follows the gold path.
+        """
         path = _gold_path(task.private["task"], task.private["variation"], self.simplifications)
         taken = sum(message.role == "assistant" for message in conversation)
         return command_to_message(path[min(taken, len(path) - 1)], tools)
 
 
 def max_commands(task: str) -> int:
-    """Return the maximum number of commands of a task.
+    """Return the maximum number of commands of an episode of a task.
 
     It is twice the length of ScienceWorld's solution, and at least 100.
     """
@@ -162,7 +169,10 @@ def max_commands(task: str) -> int:
 
 
 def sort_blocks(text: str) -> str:
-    """Sort the indented lines of each block of a text."""
+    """Sort the indented lines of each block of a text.
+
+    ScienceWorld lists objects in an order that differs between runs.
+    """
     lines: list[str] = []
     block: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -177,7 +187,7 @@ def sort_blocks(text: str) -> str:
 
 @functools.cache
 def _java() -> Any:
-    """Return the program of this process."""
+    """Return the ScienceWorld program of this process; start it at the first call."""
     from scienceworld import ScienceWorldEnv
 
     return ScienceWorldEnv("", envStepLimit=10_000)
@@ -185,12 +195,13 @@ def _java() -> Any:
 
 @functools.cache
 def _task_names() -> tuple[str, ...]:
+    """Return the names of all tasks of ScienceWorld."""
     return tuple(_java().get_task_names())
 
 
 @functools.cache
 def count_variations(task: str) -> int:
-    """Return the number of variations of a task.
+    """Return the number of variations of a ScienceWorld task.
 
     Raises:
         TaskError: If there is no such task; the message has the nearest name.
@@ -204,6 +215,7 @@ def count_variations(task: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _gold_path(task: str, variation: int, simplifications: str) -> tuple[str, ...]:
+    """Return the commands of ScienceWorld's solution of a variation."""
     with _one_at_a_time:
         env = _java()
         env.load(task, variation, simplifications, generateGoldPath=True)

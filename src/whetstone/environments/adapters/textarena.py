@@ -1,12 +1,12 @@
-"""Games of TextArena, single-player or against scripted opponents.
+"""Adapter for games of TextArena, single-player or against scripted opponents.
 
 The agent has seat 0. Opponents in the other seats play random legal moves; see `legal_moves.py`.
 
 Note:
     An opponent that cannot move forfeits, so that the agent would win with one legal move, or with none. A game is
-    refused if its opponents cannot be played here, or if text that is not a move wins it. The rewards of many
-    games are fractions: in a single-player game only the maximum is a success, and a game that ended by an invalid
-    move, or did not end, has score 0.
+        refused if its opponents cannot be played here, or if text that is not a move wins it. The rewards of many games
+        are fractions: in a single-player game only the maximum is a success, and a game that ended by an invalid move,
+        or did not end, has score 0.
 
 Source: TextArena, arXiv:2504.11442.
 """
@@ -38,7 +38,7 @@ from whetstone.trajectory import Author, Task
 
 _NEEDS = (require_package("textarena", "textarena"),)
 _MAX_MOVES_BETWEEN = 100
-"""Maximum number of moves of each opponent between two of the agent's, before the game fails."""
+"""Maximum number of moves of each opponent between two moves of the agent, before the game fails."""
 _SUICIDAL = ("Snake", "Surround")
 """Games without hidden information in which half of the legal moves lead into a wall."""
 _MAX_TURNS, _TRIED_GAMES, _TRIED_TURNS, _TRIED_SILENT = 40, 24, 120, 32
@@ -48,7 +48,7 @@ agent sends nothing, or text that is not a move."""
 
 
 class TextArena:
-    """One game.
+    """Game of TextArena in which the agent plays seat 0.
 
     Args:
         id: Id in TextArena, such as `TicTacToe-v0`.
@@ -80,10 +80,10 @@ class TextArena:
         self._text = ""
 
     def check(self) -> None:
-        """Check that the game is playable, and that invalid moves do not win it.
+        """Check that opponents can play the game, and that invalid moves do not win it.
 
         Raises:
-            RecipeError: If not; the message has the reason.
+            RecipeError: If a check fails; the message has the reason.
         """
         problem = _find_problem(self.id, self.players)
         if problem:
@@ -115,7 +115,13 @@ class TextArena:
         return GameObservation(self._text, author=self._author)
 
     def act(self, command: str) -> GameObservation:
-        """Execute the agent's move and those of the opponents."""
+        """Execute the agent's move and the opponents' until it is the agent's turn again.
+
+        A move on which the game raises an exception is invalid and changes nothing.
+
+        Raises:
+            InfrastructureError: If an opponent found no legal move.
+        """
         self.turns += 1
         if self.rewards is not None:
             return GameObservation("The game is over.", self._score(), terminated=True)
@@ -136,7 +142,7 @@ class TextArena:
         return GameObservation("The game is over.", self._score(), terminated=True, understood=understood)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the agent won, and its reward.
+        """Return whether the agent won, its reward, and the number of its moves.
 
         A win requires the highest reward of all seats, or the reward 1 in a single-player game. The score is a positive
         reward. It is 0 for a tie, for an unfinished game, and for a game that ended by an invalid move.
@@ -147,22 +153,27 @@ class TextArena:
         return {"success": won, "score": score, "reward": reward, "moves": self.turns}
 
     def admissible(self) -> list[str]:
-        """Return the moves that the game listed last."""
+        """Return the moves that the game's latest text lists; empty if it lists none."""
         return listed_moves(self._text)
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the game has no resources."""
 
     def any_move(self) -> str:
         """Return a legal move of the agent's seat, found in the same way as for opponents.
 
         Raises:
-            InfrastructureError: If none was found.
+            InfrastructureError: If no legal move was found.
         """
         with self._random.in_place():
             return self._move_of(0)
 
     def _move_of(self, seat: int) -> str:
+        """Return a legal move of a seat.
+
+        Raises:
+            InfrastructureError: If no legal move was found.
+        """
         careful = self.id.startswith(_SUICIDAL)
         move = find_move(self._env, seat, self._game_texts[seat], self._opponent, careful=careful)
         if move is None:
@@ -171,10 +182,13 @@ class TextArena:
         return move
 
     def _advance_to_agent(self) -> str:
-        """Let the opponents move until the agent is to; return the agent's observation.
+        """Execute the opponents' moves until it is the agent's turn.
+
+        Returns:
+            The agent's observation; empty if the game ended.
 
         Raises:
-            InfrastructureError: If an opponent found no move, or the agent is never to move again.
+            InfrastructureError: If an opponent found no move, or it is never the agent's turn again.
         """
         for _ in range(_MAX_MOVES_BETWEEN * self.players):
             self._read_messages()
@@ -191,14 +205,21 @@ class TextArena:
         )
 
     def _read_messages(self) -> None:
-        """Read the messages of the game itself to the seats; those of players are ignored."""
+        """Read the messages of the game itself to the seats.
+
+        Messages of players are ignored: they can contain lists of moves, too.
+        """
         for seat, messages in self._env.state.observations.items():
             for author, text, *_ in messages:
                 if author == -1:
                     self._game_texts[seat].read(str(text))
 
     def _play_opponent(self, seat: int) -> bool:
-        """Execute a move of an opponent; return whether the game is over."""
+        """Execute a move of an opponent; return whether the game is over.
+
+        Raises:
+            InfrastructureError: If no legal move was found, or the game refuses the move that its copy accepted.
+        """
         move = self._move_of(seat)
         before = len(self._env.state.logs)
         done, _ = self._env.step(move)
@@ -211,22 +232,24 @@ class TextArena:
         return bool(done)
 
     def _finish(self) -> None:
+        """Close the finished game and store the rewards of all seats."""
         if self.rewards is None:
             rewards, _ = self._env.close()
             by_seat = rewards if isinstance(rewards, Mapping) else {}
             self.rewards = {int(seat): finite_reward(reward) for seat, reward in by_seat.items()}
 
     def _own_reward(self) -> float:
+        """Return the agent's reward; 0 before the end of the game."""
         return (self.rewards or {}).get(0, 0.0)
 
     def _score(self) -> float:
-        """Return the earned reward, from 0 to 1."""
+        """Return the agent's reward clipped to 0 to 1; 0 after an invalid move."""
         fouled = self._env is not None and self._env.state.game_info.get(0, {}).get("invalid_move")
         return 0.0 if fouled or self.rewards is None else max(0.0, min(1.0, self._own_reward()))
 
 
 class TextArenaTasks(Generated):
-    """Seeds of one game, one in ten of them held out.
+    """Task source: seeds of one TextArena game, one in ten of them held out.
 
     Args:
         id: See the environment.
@@ -242,13 +265,13 @@ class TextArenaTasks(Generated):
         self.id = id
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task with a random seed; see `Generated`."""
         return Task("", "", {"id": self.id, "seed": draw.randrange(2**31)}, {"kind": self.id})
 
 
 @functools.lru_cache(maxsize=256)
 def _find_problem(id: str, players: int) -> str:
-    """Return why a game cannot be played here; empty if it can."""
+    """Return the reason why a game cannot be played here; empty if it can."""
     try:
         games, turns = 0, 0
         while players > 1 and (games < 2 or (games < _TRIED_GAMES and turns < _TRIED_TURNS)):
@@ -267,7 +290,10 @@ def _find_problem(id: str, players: int) -> str:
 
 
 def _play_trial(id: str, players: int, seed: int, say: Callable[[TextArena], str]) -> TextArena:
-    """Play some turns of a game with a scripted agent."""
+    """Play up to `_MAX_TURNS` turns of a game with a scripted agent; return the game.
+
+    The script returns the agent's message in a state of the game.
+    """
     game = TextArena(id=id, players=players)
     game.begin(Task("", "", {"seed": seed}), seed)
     for _ in range(_MAX_TURNS):
@@ -277,10 +303,11 @@ def _play_trial(id: str, players: int, seed: int, say: Callable[[TextArena], str
 
 
 def _constant_move(word: str, game: TextArena) -> str:
+    """Return the same message in every state; a scripted agent of `_play_trial`."""
     return word
 
 
 def _error_line(error: Exception) -> str:
-    """Return an exception in one line."""
+    """Return the type and at most 160 characters of an exception in one line."""
     text = " ".join(str(error).replace("*", " ").split())[:160]
     return f"{type(error).__name__}: {text}"

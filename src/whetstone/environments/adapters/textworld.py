@@ -1,12 +1,12 @@
-"""Games of TextWorld, generated for each task.
+"""Adapter for TextWorld: games that are generated for each task.
 
 `text: full` compiles each game and shows TextWorld's text (two seconds per game). `text: facts` plays the uncompiled
 game, which has no text, and shows the facts of the room in short sentences.
 
 Note:
     The package has one random generator and one parser for all games. Two games that are generated or loaded
-    concurrently are corrupted: some thousand episodes in threads show it, a hundred do not. A lock therefore
-    serializes the package.
+        concurrently are corrupted: some thousand episodes in threads show it, a hundred do not. A lock therefore
+        serializes the package.
 
 Source: TextWorld, arXiv:1806.11532.
 """
@@ -42,10 +42,10 @@ warnings.filterwarnings("ignore", message="Game .* is not fully supported")
 
 
 class TextWorld:
-    """One game.
+    """Game that plays one generated TextWorld game.
 
     Args:
-        text: `full` or `facts`; see above.
+        text: `full`: TextWorld's text, of a compiled game. `facts`: the facts of the room in short sentences.
         show_admissible: List the admissible commands.
     """
 
@@ -60,7 +60,7 @@ class TextWorld:
         self.steps = 0
 
     def begin(self, task: Task, seed: int) -> GameObservation:
-        """Generate the game, unless it exists, and start it."""
+        """Start the game of the task; generate its file if it does not exist."""
         import textworld
 
         path = game_file(self.text, *(int(task.private[key]) for key in ("seed", "rooms", "objects", "quest")))
@@ -76,7 +76,7 @@ class TextWorld:
         return GameObservation(f"{objective}{self._seen()}")
 
     def act(self, command: str) -> GameObservation:
-        """Execute one command."""
+        """Execute one command; the reward is the gain as a fraction of the maximum score."""
         before = self._state.get("score") or 0
         understood = command in self._state["admissible_commands"]
         if not understood and self.text == "facts":
@@ -89,12 +89,12 @@ class TextWorld:
         return GameObservation(self._seen(), float(gain), terminated=bool(done), understood=understood)
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the game was won, and the fraction of the score."""
+        """Return whether the game was won, and the score as a fraction of the maximum."""
         share = (self._state.get("score") or 0) / max(1, self._state.get("max_score") or 1)
         return {"success": bool(self._state.get("won")), "score": float(share), "steps": self.steps}
 
     def admissible(self) -> list[str]:
-        """Return TextWorld's admissible commands."""
+        """Return TextWorld's admissible commands in the current state."""
         return list(self._state["admissible_commands"])
 
     def solve(self) -> str:
@@ -110,6 +110,7 @@ class TextWorld:
                 env.close()
 
     def _seen(self) -> str:
+        """Return the text of the current state and, if enabled, the admissible commands."""
         text = _without_banner(str(self._state["feedback"])) if self.text == "full" else describe_room(self._state)
         if not self.show_admissible or self._state.get("won") or self._state.get("lost"):
             return text
@@ -117,7 +118,7 @@ class TextWorld:
 
 
 class TextWorldTasks(GameTasks):
-    """Games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
+    """Task source: games of 2, 4 and 8 rooms with quests of 2, 4 and 6 commands.
 
     Args:
         seed: See `Generated`.
@@ -145,14 +146,22 @@ class TextWorldTasks(GameTasks):
         self._solver.game = functools.partial(TextWorld, text=text)
 
     def make(self, draw: Random, level: int) -> Task:
-        """Generate a task; see `Generated`."""
+        """Generate a task with the seed and the size of a game; see `Generated`."""
         shape = _SHAPES[level - 1]
         return Task("", "", {"seed": draw.randrange(self.games), **shape}, {"kind": f"quest of {shape['quest']}"})
 
 
 @functools.lru_cache(maxsize=100_000)
 def game_file(text: str, seed: int, rooms: int, objects: int, quest: int) -> str:
-    """Return the file of a game; create it at the first call."""
+    """Return the path of a game's file; generate the game at the first call.
+
+    Args:
+        text: `full`: a compiled game (`.z8`); `facts`: an uncompiled game (`.json`).
+        seed: Seed of the generator.
+        rooms: Number of rooms.
+        objects: Number of objects.
+        quest: Length of the quest in commands.
+    """
     import textworld
     import textworld.generator
 
@@ -175,13 +184,18 @@ def game_file(text: str, seed: int, rooms: int, objects: int, quest: int) -> str
 
 @functools.cache
 def _folder() -> Path:
+    """Return the temporary folder of this process's game files; removed at exit."""
     folder = tempfile.mkdtemp(prefix="whetstone-textworld-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def describe_room(state: Mapping[str, Any]) -> str:
-    """Return the room, its objects and the inventory as text, from the facts."""
+    """Return the room, its objects and the inventory as text.
+
+    Args:
+        state: State of TextWorld with `facts` and `game`.
+    """
     infos = state["game"].infos
     named = {id: info.name or id for id, info in infos.items()}
     facts = state["facts"]

@@ -1,4 +1,6 @@
-"""Conversations of the Berkeley function-calling leaderboard, over the simulated services of its package."""
+"""Environments of the Berkeley Function Calling Leaderboard (BFCL): conversations over the simulated services of its
+package, and agent memory.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A conversation of several turns over simulated services: files, trades, travel, cars, tickets, messages.
+"""BFCL multi-turn conversations over simulated services: files, trades, travel, cars, tickets, messages.
 
 A turn ends with an action without calls; then the user sends the next message. After each turn with gold calls, the
 state of the services must equal that after the gold calls, and the results of the gold calls must have been returned at
@@ -6,7 +6,7 @@ some time. The first turn that fails decides.
 
 Note:
     Withheld functions are not offered but work, as in the benchmark. A turn without gold calls is not checked by
-    itself: its changes affect the check after the next one.
+        itself: its changes affect the check after the next turn.
 
 Source: Patil et al. 2025, the Berkeley Function Calling Leaderboard (V3, multi-turn), `multi_turn_checker`.
 """
@@ -33,9 +33,10 @@ MAX_STEPS = 20
 
 
 class BfclConversation:
-    """Plays `question` over the services of `involved_classes` in the task's private data.
+    """Environment that plays a multi-turn conversation of BFCL over its services.
 
-    The services start in `initial_config`; `ground_truth` has the gold calls.
+    The task's private data have the user's messages (`question`), the names of the services (`involved_classes`), their
+    initial state (`initial_config`) and the gold calls (`ground_truth`).
 
     Ends: terminated after the last turn; truncated if a turn takes more steps than allowed.
 
@@ -60,7 +61,7 @@ class BfclConversation:
         self._failure = ""
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the user's first message and the offered functions.
+        """Load the services and return the user's first message and the offered functions.
 
         Raises:
             RecipeError: If the package of the services is not installed.
@@ -72,7 +73,7 @@ class BfclConversation:
         return Observation(self._user_messages(), self._offered_tools(), author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls in order, or end the turn."""
+        """Execute the calls of an action in order; an action without calls ends the turn."""
         assert self._world is not None
         self._steps += 1
         if not action.tool_calls and not action.malformed:
@@ -96,6 +97,7 @@ class BfclConversation:
         self._world = self._gold = None
 
     def _end_turn(self) -> StepResult:
+        """Check the finished turn; return the user's next message or the episode's end."""
         self._failure = self._failure or self._find_failure()
         self._turn, self._steps, self._called = self._turn + 1, 0, False
         if self._turn >= len(self._private["question"]):
@@ -104,7 +106,7 @@ class BfclConversation:
         return StepResult(Observation(self._user_messages(), offers, author=Author.OTHER_AGENT))
 
     def _find_failure(self) -> str:
-        """Return why the finished turn was wrong; empty if it was right."""
+        """Return the reason why the finished turn was wrong; empty if it was right."""
         assert self._world is not None
         assert self._gold is not None
         wanted = self._private["ground_truth"][self._turn]
@@ -121,6 +123,7 @@ class BfclConversation:
         return f"turn {self._turn}: never returned {next(iter(missing))[:80]}" if missing else ""
 
     def _user_messages(self) -> tuple[Message, ...]:
+        """Return the user's messages of the current turn."""
         messages = self._private["question"][self._turn]
         if not messages:
             return (user(new_functions_message()),)
@@ -138,7 +141,13 @@ class BfclConversation:
 def execute_calls(
     world: ServiceState, action: Message
 ) -> tuple[tuple[Message, ...], tuple[CallRecord, ...], tuple[str, ...]]:
-    """Execute the calls of an action in order; return messages, records and results."""
+    """Execute the calls of an action in order.
+
+    Malformed calls and invalid arguments get an error message instead.
+
+    Returns:
+        Messages for the model, call records, and results of the executed calls.
+    """
     answers, records, returned = [], [], []
     for call in action.tool_calls:
         arguments = parse_or_none(call.arguments)
@@ -156,7 +165,11 @@ def execute_calls(
 
 
 class ServiceState:
-    """The services of one side: the agent's, or that of the gold calls."""
+    """Services of one side of a conversation: the agent's, or those of the gold calls.
+
+    Args:
+        task: Task whose private data name the services and their initial state.
+    """
 
     def __init__(self, task: Task) -> None:
         names = task.private["involved_classes"]
@@ -168,7 +181,7 @@ class ServiceState:
 
     @classmethod
     def from_services(cls, services: Mapping[str, Any]) -> ServiceState:
-        """Wrap existing services."""
+        """Create a state from existing services, by name."""
         world = cls.__new__(cls)
         world._set(services)
         return world
@@ -181,11 +194,19 @@ class ServiceState:
             self._methods |= {method: call for method, call in members if not method.startswith("_")}
 
     def bind_arguments(self, name: str, positional: Sequence[Any]) -> dict[str, Any]:
-        """Return positional arguments by name."""
+        """Return the positional arguments of a function by parameter name."""
         return dict(inspect.signature(self._methods[name]).bind_partial(*positional).arguments)
 
     def call_function(self, name: str, named: Mapping[str, Any], positional: Sequence[Any] = ()) -> tuple[str, str]:
-        """Call a function; return its result as text, and the outcome."""
+        """Call a function of a service; return its result as text, and the outcome.
+
+        An exception of the function is a result with the outcome `error`.
+
+        Args:
+            name: Name of the function.
+            named: Keyword arguments.
+            positional: Positional arguments.
+        """
         method = self._methods.get(name)
         if method is None:
             return f"Error during execution: name '{name}' is not defined", "unknown_tool"
@@ -196,6 +217,7 @@ class ServiceState:
 
 
 def _text(result: Any) -> str:
+    """Return a result as text, as the benchmark does: JSON for a dict, else `str`."""
     if isinstance(result, str):
         return result
     if type(result) is dict:
@@ -207,7 +229,11 @@ def _text(result: Any) -> str:
 
 
 def read_call(text: str) -> tuple[str, dict[str, Any], list[Any]]:
-    """Parse a gold call in Python syntax: name, keyword and positional arguments."""
+    """Parse a gold call in Python syntax.
+
+    Returns:
+        Name of the function, keyword arguments and positional arguments.
+    """
     call = parse_expression(text)
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)

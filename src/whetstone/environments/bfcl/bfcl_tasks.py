@@ -1,4 +1,4 @@
-"""The conversations of the leaderboard: the user's messages per turn, and the gold calls of each turn.
+"""Tasks of BFCL's multi-turn conversations: the user's messages and the gold calls of each turn.
 
 Source: Patil et al. 2025, the Berkeley Function Calling Leaderboard (V4); the files of `bfcl-eval`.
 """
@@ -23,7 +23,9 @@ Category = Literal["base", "miss_func", "miss_param", "long_context"]
 
 
 class ConversationTasks(ListedTasks):
-    """One task per conversation; the expert makes the gold calls, one per action if the turn has enough steps.
+    """Task source of BFCL's multi-turn conversations, one task per conversation.
+
+    The expert makes the gold calls, one per action if the turn has enough steps.
 
     Args:
         category: `base`; `miss_func`: a function is offered only from some turn on; `miss_param`: a turn omits an
@@ -52,7 +54,7 @@ class ConversationTasks(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=name), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the next gold call of the turn, and a text at its end."""
+        """Return the next gold calls of the turn, or a text that ends the turn."""
         turns = gold_actions(task)
         spoken = sum(message.role == "assistant" and not message.tool_calls for message in conversation)
         last = max((i for i, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls), default=-1)
@@ -62,7 +64,12 @@ class ConversationTasks(ListedTasks):
 
 
 def conversation_task(row: Mapping[str, Any], ground_truth: Sequence[Sequence[str]]) -> Task:
-    """Return the task of a question of the leaderboard and its gold calls."""
+    """Create the task of a BFCL question.
+
+    Args:
+        row: Question, a line of the benchmark's file.
+        ground_truth: Gold calls of each turn, in Python syntax.
+    """
     keys = ("question", "initial_config", "involved_classes", "missed_function", "excluded_function")
     private = {key: row[key] for key in keys if key in row} | {"ground_truth": ground_truth}
     first = "\n".join(message["content"] for message in row["question"][0])
@@ -82,6 +89,11 @@ def list_gold_turns(task: Task) -> list[list[ToolCall]]:
 
 
 def _answers(path: Path) -> dict[str, Sequence[Sequence[str]]]:
+    """Read the gold calls of each question, by its id.
+
+    Raises:
+        TaskError: If the file does not exist.
+    """
     if not path.is_file():
         raise TaskError(f"{path}: no such file of gold calls")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -91,7 +103,7 @@ def _answers(path: Path) -> dict[str, Sequence[Sequence[str]]]:
 def gold_actions(task: Task) -> list[list[list[ToolCall]]]:
     """Return the gold calls by turn and action.
 
-    An action has one call, or more if the step limit requires it.
+    An action has one call, or more if the turn has more calls than allowed steps.
     """
     return [
         [calls[at : at + size] for at in range(0, len(calls), size)]

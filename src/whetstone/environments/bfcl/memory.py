@@ -1,4 +1,4 @@
-"""Agent memory of the leaderboard: facts of earlier conversations are asked for in a later one.
+"""Agent memory of BFCL: facts of earlier conversations are asked for in a later conversation.
 
 In a *conversation* the agent receives facts, and its memory at the end is stored. A *question* of the same scenario, in
 a new context, must be answered from the memory. Three memories are available: pairs of keys and values (`kv`), texts by
@@ -32,12 +32,15 @@ from whetstone.trajectory import Author, EndReason, Task
 
 _STRIPPED = re.compile(r"[,./\-_*^()]")
 _ROOM = {"kv": 2000, "vector": 2000, "rec_sum": 10_000}
-"""Maximum characters of an entry."""
+"""Maximum characters of an entry, by backend."""
 _MOST_ENTRIES = {"kv": 50, "vector": 50, "rec_sum": 1}
+"""Maximum number of entries, by backend."""
 
 
 class Memory:
-    """Plays `question` of the task's private data over a memory of `backend`.
+    """Environment that plays a BFCL conversation or question with an agent memory.
+
+    The task's private data name the `backend` of the memory and the user's messages (`question`).
 
     Ends: terminated after the last turn; truncated if a turn takes more steps than allowed.
 
@@ -62,11 +65,13 @@ class Memory:
         self._answer = ""
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Return the instructions, the memory's content, and the user's first message.
+        """Fill or restore the memory and return the instructions and the first message.
+
+        The instructions show the content of the memory.
 
         Raises:
             RecipeError: If the package, or a dependency of the memory, is not installed.
-            TaskError: If the memory of the preceding conversations does not exist.
+            TaskError: If the stored memory of the preceding conversations does not exist.
         """
         self._private = private = task.private
         backend = private["backend"]
@@ -83,7 +88,11 @@ class Memory:
         return Observation((system(instructions), *self._user_messages()), tools, author=Author.OTHER_AGENT)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls, or end the turn."""
+        """Execute the calls of an action on the memory.
+
+        An action without calls ends the turn. After the last turn of a conversation, the memory is stored in `folder`,
+        if it is set.
+        """
         assert self._world is not None
         self._steps += 1
         if action.tool_calls or action.malformed:
@@ -99,8 +108,8 @@ class Memory:
     async def verdict(self) -> Mapping[str, Any]:
         """Return whether a question was answered correctly.
 
-        For a conversation, which the benchmark does not judge: the fraction of answers in the memory, among questions
-        that its text answers.
+        For a conversation, which the benchmark does not judge, the score is the fraction of answers that are in the
+        memory, among the questions that the conversation's text answers.
         """
         over = self._turn >= len(self._private.get("question", "?"))
         if "answers" in self._private:
@@ -122,15 +131,23 @@ class Memory:
         self._world = self._memory = None
 
     def _user_messages(self) -> tuple[Message, ...]:
+        """Return the user's messages of the current turn."""
         return tuple(user(str(one["content"])) for one in self._private["question"][self._turn])
 
     def _conversation_text(self) -> str:
+        """Return the user's messages of all turns as one text."""
         return "\n".join(str(one["content"]) for turn in self._private["question"] for one in turn)
 
     def _memory_file(self) -> Path:
+        """Return the path of the stored memory of the scenario."""
         return Path(self.folder, self._private["backend"], f"{self._private['scenario']}.json")
 
     def _read_stored(self) -> Any:
+        """Read the stored memory of the scenario.
+
+        Raises:
+            TaskError: If it does not exist.
+        """
         if not self._memory_file().is_file():
             raise TaskError(
                 f"{self._memory_file()}: no such file; play the conversations of this scenario first, in order "
@@ -152,11 +169,18 @@ def contains_answer(text: str, accepted: Sequence[str]) -> bool:
 
 
 def _bare(text: str) -> str:
+    """Return a text in lower case without punctuation."""
     return _STRIPPED.sub("", text).lower().replace("'", '"')
 
 
 def fill_memory(memory: Any, backend: str, texts: Sequence[str]) -> None:
-    """Store texts verbatim; if they exceed the capacity, the latest part."""
+    """Store texts in a memory verbatim; the latest part if they exceed its capacity.
+
+    Args:
+        memory: Empty memory.
+        backend: `kv`, `vector` or `rec_sum`.
+        texts: Texts to store, the oldest first.
+    """
     text, room = "\n".join(texts), _ROOM[backend]
     parts: list[str] = []
     while text:
@@ -174,7 +198,7 @@ def fill_memory(memory: Any, backend: str, texts: Sequence[str]) -> None:
 
 
 def export_memory(memory: Any, backend: str) -> dict[str, Any]:
-    """Return the content of a memory in the format of the package."""
+    """Return the content of a memory as JSON values, in the format of the package."""
     if backend == "rec_sum":
         return {"memory": memory.memory}
     both = {"core_memory": memory.core_memory, "archival_memory": memory.archival_memory}
@@ -182,7 +206,7 @@ def export_memory(memory: Any, backend: str) -> dict[str, Any]:
 
 
 def restore_memory(memory: Any, backend: str, content: Mapping[str, Any]) -> None:
-    """Load the output of `exported`."""
+    """Load content that `export_memory` returned into an empty memory."""
     for name, value in content.items():
         if backend == "vector":
             getattr(memory, name).load_from_snapshot(value)

@@ -1,4 +1,4 @@
-"""The leaderboard's questions about earlier conversations, and these conversations.
+"""Tasks of BFCL's agent memory: questions about earlier conversations, and these conversations.
 
 Source: Patil et al. 2025, the Berkeley Function Calling Leaderboard (V4, memory); the files of `bfcl-eval`.
 """
@@ -19,13 +19,17 @@ from whetstone.tasks.splits import split_unless_all
 from whetstone.trajectory import Task
 
 Backend = Literal["kv", "vector", "rec_sum"]
+"""Kind of an agent memory."""
 
 
 _LOOK = {"kv": "archival_memory_list_keys", "vector": "archival_memory_retrieve_all", "rec_sum": "memory_retrieve"}
+"""Name of the tool that returns the memory's content, by backend."""
 
 
 class MemoryTasks(ListedTasks):
-    """One task per question or conversation; the expert reads the memory and answers, or stores each message.
+    """Task source of BFCL's agent memory, one task per question or conversation.
+
+    The expert reads the memory and answers a question, or stores each message of a conversation.
 
     Args:
         backend: `kv`: pairs of keys and values, found by words; `vector`: texts by similarity; `rec_sum`: one text.
@@ -83,9 +87,9 @@ class MemoryTasks(ListedTasks):
         super().__init__(*split_unless_all(tasks, held_out_fraction, where=name), seed=seed)
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
-        """Return the expert's action.
+        """Return the expert's next action.
 
-        For a question, it reads the memory and answers; in a conversation, it stores each message verbatim.
+        For a question, the expert reads the memory and answers; in a conversation, it stores each message verbatim.
         """
         private, last = task.private, conversation[-1]
         if last.role == "tool":
@@ -103,31 +107,43 @@ class MemoryTasks(ListedTasks):
 
 
 def _storing_call(backend: str, key: str, text: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the arguments of the tool that stores a text."""
     if backend == "kv":
         return "archival_memory_add", {"key": key, "value": text}
     return ("archival_memory_add" if backend == "vector" else "memory_append"), {"text": text}
 
 
 def _private(row: Mapping[str, Any], backend: str, *, number: int, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the data of both parts.
+    """Return the private data that questions and conversations have in common.
 
-    `number` is that of the preceding conversations, `texts` their messages.
+    Args:
+        row: Line of the benchmark's file.
+        backend: Kind of the memory.
+        number: Number of preceding conversations of the scenario.
+        texts: Messages of the preceding conversations.
     """
     common = {"question": row["question"], "scenario": str(row["scenario"]), "backend": backend}
     return {**common, "number": number, "heard": list(texts)}
 
 
 def _task(row: Mapping[str, Any], backend: str, private: Mapping[str, Any]) -> Task:
+    """Create the task of a question or conversation."""
     id = str(row["id"]).replace("memory", f"memory_{backend}", 1)
     tags = {"kind": f"memory_{backend}", "scenario": str(row["scenario"])}
     return Task(id, "\n".join(str(one["content"]) for one in row["question"][0]), private, tags)
 
 
 def _words(row: Mapping[str, Any]) -> list[str]:
+    """Return the user's messages of all turns of a conversation."""
     return [str(one["content"]) for turn in row["question"] for one in turn]
 
 
 def _rows(path: Path) -> list[Mapping[str, Any]]:
+    """Read the lines of a JSON lines file.
+
+    Raises:
+        TaskError: If the file is missing or has a bad line.
+    """
     if not path.is_file():
         raise TaskError(f"{path}: no such file of the leaderboard's memory questions")
     try:

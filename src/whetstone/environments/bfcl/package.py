@@ -1,4 +1,4 @@
-"""Access to the package `bfcl-eval`: its data, and the services of conversations.
+"""Access to the package `bfcl-eval`: its data, and the services and memories of its conversations.
 
 Other modules of the package are not imported, so that its dependencies are not needed (`pip install --no-deps
 bfcl-eval`).
@@ -28,18 +28,19 @@ _FILES = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""Module and file of function descriptions of each class."""
+"""Module of each service class, and name of the file with its function descriptions."""
 _STATELESS = ("MathAPI",)
+"""Services without an initial state."""
 
 
 NEEDS = (Requirement("package", "bfcl_eval", "pip install --no-deps bfcl-eval"),)
 
 
 def data_folder() -> Path:
-    """Return the folder of the package's questions.
+    """Return the folder of the questions in the package `bfcl-eval`.
 
     Raises:
-        RecipeError: If it is not installed; the message has the command.
+        RecipeError: If the package is not installed; the message has the command.
     """
     check_requirements("BFCL", NEEDS)
     spec = importlib.util.find_spec("bfcl_eval")
@@ -49,7 +50,12 @@ def data_folder() -> Path:
 
 
 def load_services(names: Sequence[str], configuration: Mapping[str, Any], *, long_context: bool) -> dict[str, Any]:
-    """Return services by name, each in the initial state of a conversation.
+    """Return new services by name, each in the initial state of a conversation.
+
+    Args:
+        names: Class names of the services.
+        configuration: Initial state of each service, by name.
+        long_context: Load far more data than the conversation needs.
 
     Raises:
         RecipeError: If the package is not installed, or has no such service.
@@ -67,22 +73,22 @@ def load_services(names: Sequence[str], configuration: Mapping[str, Any], *, lon
 
 
 def service_functions(name: str) -> tuple[Mapping[str, Any], ...]:
-    """Return the descriptions of a service's functions."""
+    """Return the function descriptions of a service, by its class name."""
     return read_descriptions(_FILES[name])
 
 
 @functools.lru_cache(maxsize=32)
 def read_descriptions(module: str) -> tuple[Mapping[str, Any], ...]:
-    """Return the descriptions of the functions of a module of services."""
+    """Read the function descriptions of a service module; cached."""
     file = data_folder() / "multi_turn_func_doc" / f"{module}.json"
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line.strip())
 
 
 @functools.lru_cache(maxsize=1)
 def new_functions_message() -> str:
-    """Return the user's message for added functions.
+    """Return the user's message that announces added functions.
 
-    It is verbatim, so that scores are comparable.
+    The text is verbatim from the package, so that scores are comparable.
     """
     module = importlib.import_module("bfcl_eval.constants.default_prompts")
     return str(module.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
@@ -94,7 +100,10 @@ _NEEDS_OF_MEMORY = {
 
 
 def create_memory(backend: str) -> Any:
-    """Return an empty memory.
+    """Return an empty memory of the package.
+
+    Args:
+        backend: `kv`, `vector` or `rec_sum`.
 
     Raises:
         RecipeError: If the package or a dependency of this memory is not installed, or if there is no such memory.
@@ -114,9 +123,12 @@ def create_memory(backend: str) -> Any:
 
 
 def memory_instructions(backend: str, scenario: str, memory: Any, *, asks: bool) -> str:
-    """Return the system message, verbatim: the agent's role, and its memory.
+    """Return the verbatim system message: the agent's role, and its memory.
 
     Args:
+        backend: Kind of the memory.
+        scenario: Scenario of the conversation.
+        memory: Memory whose core content the message shows.
         asks: Append the answer format of the benchmark.
     """
     prompts = importlib.import_module("bfcl_eval.constants.default_prompts")

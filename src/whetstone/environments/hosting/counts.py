@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class HostCounts:
-    """Counters of this process."""
+    """Counters of the games, threads and worker processes of this process."""
 
     open_games: int = 0
     """Number of games that are not closed."""
@@ -26,8 +26,9 @@ class HostCounts:
 
 
 COUNTS = HostCounts()
+"""Counters of this process, updated by the hosts."""
 
 
 def copy_host_counts() -> HostCounts:
-    """Return a copy of the present counters."""
+    """Return a copy of the current counters of this process."""
     return replace(COUNTS)

@@ -1,9 +1,10 @@
-"""Program of a worker process that runs a game: reads a request, calls the game, writes the answer, until EOF.
+"""Program of a worker process that runs games: reads requests, calls the game and writes responses, until EOF.
 
     request   (method, arguments)         the first one of a connection: ("make", (version, factory))
     answer    ("ok", value) | ("failed", name of the exception, text)
 
 Each frame is eight bytes of length and a pickle. The frames use a socket; output that a package prints is discarded.
+`workers.py` starts the program and is the other end.
 
 Note:
     Both ends must have the same version of this file; otherwise a field would be missing in the middle of a run. The
@@ -21,11 +22,16 @@ import sys
 from typing import Any
 
 VERSION = 1
+"""Version of the worker protocol; a worker refuses a run with another version."""
 LENGTH = struct.Struct("!Q")
+"""Format of the length of a frame: eight bytes, big-endian."""
 
 
 def run_hosted_worker() -> None:
-    """Serve the socket whose descriptor is the first argument."""
+    """Serve requests on the socket whose file descriptor is the first argument.
+
+    Returns when the run closes the connection.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the run, and the run stops its workers
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(True)
@@ -57,9 +63,10 @@ def run_hosted_worker() -> None:
 
 
 def _error_name(error: BaseException) -> str:
-    """Return the name of an exception.
+    """Return the name of an exception as the run can recreate it.
 
-    For a subclass of an error of an unreadable value, the name of the base.
+    For a subclass of `ValueError`, `OverflowError` or `RecursionError` outside this project, the name of the base
+    class.
     """
     kinds = (ValueError, OverflowError, RecursionError)
     is_own = type(error).__module__.startswith("whetstone.")
@@ -68,14 +75,17 @@ def _error_name(error: BaseException) -> str:
 
 
 def _read(connection: socket.socket) -> Any:
-    """Return the next request; None if the run is gone."""
+    """Return the next request, or None if the run closed the connection."""
     head = _read_exactly(connection, LENGTH.size)
     body = _read_exactly(connection, LENGTH.unpack(head)[0]) if head else b""
     return pickle.loads(body) if body else None
 
 
 def _read_exactly(connection: socket.socket, count: int) -> bytes:
-    """Read `count` bytes; empty if the other end is closed."""
+    """Read `count` bytes from the socket.
+
+    Return no bytes if the run closed the connection.
+    """
     pieces = []
     while count:
         try:
@@ -90,6 +100,7 @@ def _read_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _write(connection: socket.socket, answer: Any) -> None:
+    """Send a response as one frame."""
     body = pickle.dumps(answer)
     connection.sendall(LENGTH.pack(len(body)) + body)
 

@@ -24,13 +24,20 @@ from whetstone.tools.thread_runner import with_result
 
 
 class Host(Protocol):
-    """A game and its execution."""
+    """Interface of a host: a game and the place in which its methods are executed.
+
+    `GameEnvironment` creates a host per episode.
+    """
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
         """Call a method of the game; return its result or raise its exception.
 
+        Args:
+            method: Name of the method.
+            arguments: Positional arguments of the call.
+
         Raises:
-            InfrastructureError: If the worker process is gone.
+            InfrastructureError: If the worker process of the game died.
         """
         ...
 
@@ -40,25 +47,30 @@ class Host(Protocol):
 
 
 def create_host(make: Callable[[], Game], isolation: Isolation) -> Host:
-    """Return a host for a new game, by its isolation."""
+    """Return a host for a new game.
+
+    Args:
+        make: Factory of the game.
+        isolation: `object`, `thread` or `process`; see `Isolation`.
+    """
     if isolation == "process":
         return ProcessHost(make)
     return ThreadHost(make) if isolation == "thread" else ObjectHost(make)
 
 
 class ObjectHost:
-    """Runs a game in the episode's thread."""
+    """Host that calls a game in the episode's thread."""
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.game: Game | None = make()
         COUNTS.open_games += 1
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
-        """See `Host`."""
+        """Call a method of the game; see `Host`."""
         return getattr(self.game, method)(*arguments)
 
     async def close(self) -> None:
-        """See `Host`."""
+        """Close the game; see `Host`."""
         game, self.game = self.game, None
         if game is not None:
             COUNTS.open_games -= 1
@@ -66,7 +78,7 @@ class ObjectHost:
 
 
 class _Thread:
-    """A thread that executes calls in order."""
+    """A thread that executes calls one after another; reused for the next game."""
 
     def __init__(self) -> None:
         self.inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -74,6 +86,7 @@ class _Thread:
         COUNTS.threads += 1
 
     def _serve(self) -> None:
+        """Execute the calls of the queue until `end`."""
         while (work := self.inbox.get()) is not None:
             work()
 
@@ -84,7 +97,7 @@ class _Thread:
         return await future
 
     def end(self) -> None:
-        """End the thread after the calls that it already has."""
+        """End the thread after the calls that are already in its queue."""
         self.inbox.put(None)
         COUNTS.threads -= 1
 
@@ -94,7 +107,7 @@ _MAX_IDLE = 64
 
 
 class ThreadHost:
-    """Runs a game in a thread that no other game uses until it is closed."""
+    """Host that calls a game in a thread that no other game uses until it is closed."""
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.make = make
@@ -103,7 +116,14 @@ class ThreadHost:
         COUNTS.open_games += 1
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
-        """See `Host`."""
+        """Call a method of the game in its thread.
+
+        The first call creates the game. See `Host`. If the caller is canceled during the call, the thread is abandoned
+        and the host is closed.
+
+        Raises:
+            RuntimeError: If the host is closed.
+        """
         if self.thread is None:
             raise RuntimeError("the game is closed")
         try:
@@ -113,7 +133,7 @@ class ThreadHost:
             raise
 
     async def close(self) -> None:
-        """See `Host`."""
+        """Close the game and return its thread to the pool of idle threads; see `Host`."""
         thread, self.thread = self.thread, None
         if thread is None:
             return
@@ -137,9 +157,9 @@ class ThreadHost:
             game.close()
 
     def _abandon(self) -> None:
-        """Release a thread that is in the middle of a call.
+        """Give up a thread that is in the middle of a call.
 
-        Afterwards it closes the game and ends.
+        After the call, the thread closes the game and ends.
         """
         thread, self.thread = self.thread, None
         if thread is not None:

@@ -34,8 +34,9 @@ from whetstone.errors import EpisodeError, InfrastructureError
 WORKERS = max(8, 4 * (os.cpu_count() or 1))
 """Maximum number of busy workers; further games wait, within the deadline of their episode."""
 EPISODES_OF_A_WORKER = 200
+"""Number of episodes after which a worker process is replaced."""
 IDLE_SECONDS = 60.0
-"""Seconds after which an idle worker is ended, when another one is requested or released."""
+"""Seconds after which an idle worker is ended; checked when another worker is requested or released."""
 _KNOWN = {
     name: kind
     for name, kind in vars(whetstone.errors).items()
@@ -44,23 +45,37 @@ _KNOWN = {
 
 
 def fixed_hash_variables() -> dict[str, str]:
-    """Return the environment variables of a process in which sets of strings have the same order as in every other."""
+    """Return environment variables of a child process with a fixed hash seed.
+
+    With them, sets of strings have the same order in every process.
+    """
     return {**os.environ, "PYTHONHASHSEED": "0"}
 
 
 class ProcessHost:
-    """A game in a worker process. The worker is requested at the first call, so that creating a host is cheap."""
+    """Host that calls a game in a worker process.
+
+    The worker is requested at the first call, so that creating a host is cheap.
+    """
 
     def __init__(self, make: Callable[[], Game]) -> None:
         self.make = make
         self.worker: _Worker | None = None
         self.places: asyncio.Semaphore | None = None
-        """Semaphore that `close` releases."""
+        """Semaphore of worker slots that `close` releases; None without a worker."""
         self.closed = False
         COUNTS.open_games += 1
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
-        """See `Host`."""
+        """Call a method of the game in its worker process; see `Host`.
+
+        The first call waits for a free worker slot. If the caller is canceled during a call, the worker is killed and
+        the host is closed.
+
+        Raises:
+            EpisodeError: If the host is closed.
+            InfrastructureError: If the worker process died.
+        """
         if self.closed:
             raise EpisodeError("the game is closed")
         if self.worker is None:
@@ -75,7 +90,10 @@ class ProcessHost:
         return await self._ask_worker(self.worker, method, arguments)
 
     async def close(self) -> None:
-        """See `Host`."""
+        """Close the game and return its worker to the pool; see `Host`.
+
+        A worker that served `EPISODES_OF_A_WORKER` episodes is ended instead.
+        """
         if self.closed:
             return
         self.closed = True
@@ -97,6 +115,10 @@ class ProcessHost:
         _reap()
 
     async def _ask_worker(self, worker: _Worker, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Send a request to the worker.
+
+        End the worker if it died or the caller is canceled.
+        """
         try:
             return await worker.ask(method, arguments)
         except (asyncio.CancelledError, InfrastructureError) as error:
@@ -120,13 +142,15 @@ class ProcessHost:
 
 
 class _Worker:
-    """One worker process and its connection."""
+    """A worker process and the connection to it."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        """Pickled factory of games: a worker creates games of one kind."""
+        """Pickled factory of games; a worker creates the games of one factory."""
         self.episodes = 0
+        """Number of episodes that the worker has served."""
         self.idle_since = 0.0
+        """Time at which the worker became idle, in seconds of the monotonic clock."""
         parent_end, child_end = socket.socketpair()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         environment = {
@@ -149,6 +173,11 @@ class _Worker:
         COUNTS.started += 1
 
     async def ask(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Send a request; return its result or raise the exception of the game.
+
+        Raises:
+            InfrastructureError: If the worker process died.
+        """
         loop = asyncio.get_running_loop()
         body = pickle.dumps((method, arguments))
         try:
@@ -173,6 +202,7 @@ class _Worker:
         return bytes(received)
 
     def _describe_exit(self) -> str:
+        """Return the exit code of the process and the last line of its standard error."""
         try:
             code: object = self.process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -182,7 +212,7 @@ class _Worker:
         return f"exit code {code}" + (f", {lines[-1]}" if lines else "")
 
     def end(self) -> None:
-        """Kill the process and its children."""
+        """Kill the worker process and its children; idempotent."""
         if self.connection.fileno() == -1:
             return
         self.connection.close()
@@ -198,11 +228,12 @@ _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] 
 
 
 def _worker_slots() -> asyncio.Semaphore:
-    """Return the semaphore of workers of this event loop."""
+    """Return the semaphore that limits the busy workers of the running event loop."""
     return _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(WORKERS))
 
 
 async def _worker_for(make: Callable[[], Game]) -> _Worker:
+    """Return an idle worker of a game factory, or start a new worker."""
     key = _pickle_factory(make)
     _reap()
     while _idle.get(key):
@@ -220,6 +251,11 @@ async def _worker_for(make: Callable[[], Game]) -> _Worker:
 
 
 def _pickle_factory(make: Callable[[], Game]) -> bytes:
+    """Return the pickled factory of a game.
+
+    Raises:
+        InfrastructureError: If the factory cannot be pickled, such as a lambda.
+    """
     try:
         return pickle.dumps(make)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -230,7 +266,7 @@ def _pickle_factory(make: Callable[[], Game]) -> bytes:
 
 
 def _reap() -> None:
-    """End workers that were idle too long."""
+    """End workers that were idle for more than `IDLE_SECONDS`."""
     late = time.monotonic() - IDLE_SECONDS
     for key, workers in list(_idle.items()):
         for worker in [worker for worker in workers if worker.idle_since < late]:
@@ -242,6 +278,7 @@ def _reap() -> None:
 
 @atexit.register
 def _end_all() -> None:
+    """End all idle workers when this process exits."""
     for workers in _idle.values():
         for worker in workers:
             worker.end()

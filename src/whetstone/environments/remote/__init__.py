@@ -1,1 +1,1 @@
-"""Environments on servers: the server and client of Whetstone, and clients of other projects' servers."""
+"""Environments on servers: server and client of Whetstone's protocol, and clients of other projects' servers."""

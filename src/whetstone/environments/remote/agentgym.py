@@ -42,9 +42,11 @@ from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import Task
 
 _HANDLES = ("env_idx", "id")
+"""Field names of an environment's id, the most likely first."""
 _INDICES = ("data_idx", "item_id", "session_id", "task_id", "game", "idx", "id", "seed")
 """Field names of an item, the most likely first."""
 _in_use: dict[tuple[str, str], AgentGym] = {}
+"""Environment that uses an id, by URL of the server and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +54,26 @@ class _Body:
     """Fields of the request body of a route."""
 
     fields: tuple[str, ...] = ()
+    """Names of all fields."""
     required: tuple[str, ...] = ()
+    """Names of the required fields."""
 
 
 class AgentGym:
-    """One environment of a server. Ends: as the environment does.
+    """Environment that runs on a server of AgentGym.
 
     The item is the task's `data_idx`, under the server's name for it. Other fields of the server's `reset` and `create`
     are read from `reset` and `create` in the task's private data.
+
+    Ends: as the environment does.
 
     Args:
         url: URL of the server, with the path of the environment if it serves several (`…/wordle`).
         actions: Commands as a call of `act`, or as text.
         full_text: Use the full text of a message as the command, as for SQL; false: its last line.
         instruction: System message; the servers do not explain their rules.
-        success_at: Minimum score, or reward if there is no score, of a success, at any turn. The maximum
-            of ScienceWorld is 100, that of Wordle 0.
+        success_at: Minimum score, or reward if there is no score, of a success, at any turn. The maximum of
+            ScienceWorld is 100, that of Wordle 0.
         seconds: Timeout of one request in seconds.
     """
 
@@ -89,7 +95,12 @@ class AgentGym:
         self._value, self._reached, self._over, self._lost = 0.0, False, False, False
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Create an environment, if there is none, and reset it."""
+        """Create an environment on the server, unless there is one, and reset it.
+
+        Raises:
+            InfrastructureError: If the server is unavailable, or gives the id to two episodes.
+            TaskError: If the task lacks a required field.
+        """
         if self._routes is None:
             self._routes = await self._read_routes()
         if self._id is None or self._lost:
@@ -103,7 +114,14 @@ class AgentGym:
         return Observation(opening, self.specs)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute one action."""
+        """Execute one command on the server.
+
+        An error that concerns the command is shown to the model.
+
+        Raises:
+            EpisodeError: If no episode is in progress.
+            InfrastructureError: If the server failed, or lost the environment.
+        """
         if self._id is None or self._over:
             raise EpisodeError("a step outside an episode; call reset first")
         if self._lost:
@@ -139,12 +157,15 @@ class AgentGym:
         return StepResult(Observation(answer), reward=reward, terminated=terminated, truncated=truncated, calls=calls)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return whether the required score was reached; the last score relative to it."""
+        """Return whether the required score was reached, and the last score as a fraction."""
         share = self._value / self.success_at if self.success_at > 0 else 0.0
         return {"success": self._reached, "score": 1.0 if self._reached else max(0.0, min(1.0, share))}
 
     async def close(self) -> None:
-        """Close the environment on the server."""
+        """Close the environment on the server.
+
+        Errors of an unavailable server are ignored.
+        """
         try:
             if self._id is not None and not self._lost:
                 _in_use.pop((self._asking.url, str(self._id)), None)
@@ -155,6 +176,11 @@ class AgentGym:
             await self._asking.close()
 
     async def _create(self, task: Task, seed: int) -> None:
+        """Create an environment on the server and register its id.
+
+        Raises:
+            InfrastructureError: If the response has no id, or another episode uses the id.
+        """
         self._id, self._lost = None, False
         created = await self._asking.send_request(
             "POST", "/create", self._request_body("/create", task, "create", seed)
@@ -176,7 +202,7 @@ class AgentGym:
     async def _read_routes(self) -> dict[str, _Body]:
         """Return the fields of each route from the server's OpenAPI document.
 
-        Empty if there is none.
+        Empty if the server has no such document.
         """
         prefix = urlsplit(self._asking.url).path
         root = JsonHttpClient(self._asking.url.removesuffix(prefix), seconds=self._asking.seconds) if prefix else None
@@ -194,13 +220,19 @@ class AgentGym:
 
     @property
     def _handle_fields(self) -> dict[str, Any]:
-        """Return the fields that identify the environment."""
+        """Return the fields that identify the environment in a request."""
         fields = (self._routes or {}).get("/step", _Body()).fields
         known = [name for name in _HANDLES if name in fields][:1]
         return dict.fromkeys(known or _HANDLES, self._id)
 
     def _request_body(self, route: str, task: Task, key: str, seed: int) -> dict[str, Any]:
         """Return the request body of a route for a task.
+
+        Args:
+            route: Path of the route.
+            task: Task whose `data_idx` and own fields are sent.
+            key: Key of the own fields in the task's private data.
+            seed: Seed of the episode, sent if the route has a field for it.
 
         Raises:
             TaskError: If the task lacks a required field.
@@ -225,12 +257,12 @@ class AgentGym:
         return fields
 
     async def _check_exists(self, problem: str) -> None:
-        """Check that the environment that returned an error still exists.
+        """Check that the environment that returned an error still exists on the server.
 
-        Assumed if the server cannot tell.
+        If the server has no route for the check, the environment is assumed to exist.
 
         Raises:
-            InfrastructureError: If it does not, so that the error is not the agent's.
+            InfrastructureError: If it does not exist, so that the error is not the agent's.
         """
         try:
             await self._asking.send_request("GET", f"/observation?id={self._id}&env_idx={self._id}", acting=True)
@@ -240,7 +272,10 @@ class AgentGym:
 
 
 def _body(document: Any, path: str) -> _Body:
-    """Return the JSON fields of a route; empty if the document does not specify them."""
+    """Return the JSON fields of a route in an OpenAPI document.
+
+    Empty if the document does not specify them.
+    """
     try:
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         schema = content["schema"]
@@ -252,7 +287,7 @@ def _body(document: Any, path: str) -> _Body:
 
 
 def _text(response: Any) -> str:
-    """Return the observation of a response, after the goal if there is one."""
+    """Return the observation of a response as text, after its goal if it has one."""
     if isinstance(response, Sequence) and not isinstance(response, str):  # a text and further values
         response = response[0] if response else ""
     if not isinstance(response, Mapping):

@@ -1,4 +1,4 @@
-"""Access to a served environment: a token, or a loopback name without one; checked before every route.
+"""Access control of a served environment: a token, or a loopback name without a token; checked before every route.
 
 Note:
     A loopback address is no protection from a browser on the same machine: see `network.loopback`.
@@ -13,22 +13,23 @@ from typing import Any
 from whetstone.network.host_header import find_other_site
 
 TOKEN = "WHETSTONE_TOKEN"
-"""Environment variable with the token, for server and client."""
+"""Name of the environment variable with the token, for server and client."""
 
 
 class Guard:
-    """ASGI middleware that checks the access to an application.
+    """ASGI middleware that refuses requests without access to a served environment.
 
     Args:
         served: The application.
-        token: Value of `Authorization: Bearer`; empty: any, by a loopback name.
+        token: Expected bearer token of the header `Authorization`; empty: no token, but requests must address this
+            machine by a loopback name.
     """
 
     def __init__(self, served: Any, *, token: str = "") -> None:
         self.served, self.token = served, token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Forward a request that has access; refuse others."""
+        """Forward a request that has access; answer another with status 401 or 403."""
         if scope["type"] == "http":
             status, reason = self._find_refusal(scope["headers"])
             if status:
@@ -38,7 +39,10 @@ class Guard:
             await self.served(scope, receive, send)
 
     def _find_refusal(self, headers: list[tuple[bytes, bytes]]) -> tuple[int, str]:
-        """Return (status, reason); status 0 if the request has access."""
+        """Return the status and the reason of a refusal.
+
+        Status 0 if the request has access.
+        """
         named = dict(headers)
         if b"origin" in named:
             return 403, "requests from pages in a browser are refused"
@@ -53,6 +57,7 @@ class Guard:
 
 
 async def _answer(send: Any, status: int, reason: str) -> None:
+    """Send a JSON response with an error."""
     body = json.dumps({"error": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

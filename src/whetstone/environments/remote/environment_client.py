@@ -28,10 +28,13 @@ from whetstone.trajectory import Task
 
 _Read = TypeVar("_Read")
 _ID = re.compile(r"[\w-]{1,128}", re.ASCII)
+"""Pattern of an episode id."""
 
 
 class Remote:
-    """One episode on a server; `WHETSTONE_TOKEN` of the environment is sent to it.
+    """Environment whose episodes run on a server of `whetstone environments serve`.
+
+    The environment variable `WHETSTONE_TOKEN` has the token that is sent to the server.
 
     Args:
         url: URL of the server, such as `http://localhost:8100`.
@@ -49,7 +52,7 @@ class Remote:
         self._seat = seat
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start an episode on the server.
+        """Open an episode on the server, start the task and return the first observation.
 
         Raises:
             InfrastructureError: If the server is unreachable, full, or of another version.
@@ -67,10 +70,13 @@ class Remote:
         )
 
     async def step(self, action: Message) -> StepResult:
-        """Execute an action on the server. A repeated request is not executed twice.
+        """Execute an action on the server.
+
+        A repeated request is not executed twice: it has the number of the turn.
 
         Raises:
-            InfrastructureError: If the server is unavailable, or its answer is not a valid result.
+            EpisodeError: If the environment was not reset.
+            InfrastructureError: If the server is unavailable, or its response is not a valid result.
         """
         if not self._id:
             raise EpisodeError("a step before the first reset")
@@ -80,11 +86,14 @@ class Remote:
         return result
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the verdict of the environment."""
+        """Return the verdict of the environment on the server."""
         return self._read(_parse_verdict, await self._ask_episode("verdict", {}))
 
     async def close(self) -> None:
-        """Close the episode; an unavailable server has closed it already."""
+        """Close the episode on the server; errors of an unavailable server are ignored.
+
+        The server closes an episode that is idle.
+        """
         id, self._id = self._id, ""
         try:
             if id:
@@ -94,7 +103,7 @@ class Remote:
             await self._asking.close()
 
     async def _ask_episode(self, what: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to a request about the running episode.
+        """Send a request about the running episode and return the JSON of its response.
 
         Raises:
             InfrastructureError: If the server restarted, or has closed the episode as idle.
@@ -109,13 +118,13 @@ class Remote:
 
 
 class RemoteTasks:
-    """The tasks of a server.
+    """Task source of a server of `whetstone environments serve`.
 
     Args:
         url: URL of the server.
 
     Raises:
-        TaskError: If it is unreachable or has no tasks.
+        TaskError: If the server is unreachable or has no tasks.
     """
 
     def __init__(self, *, url: str) -> None:
@@ -124,16 +133,32 @@ class RemoteTasks:
         self.task(0)
 
     def task(self, index: int) -> Task:
-        """Return training task `index` of the server."""
+        """Return training task `index` of the server; cached.
+
+        Raises:
+            TaskError: If the server is unreachable or has no such task.
+        """
         if index not in self._known:
             self._known[index] = self._fetch(f"/tasks/{index}", task_from_wire)
         return self._known[index]
 
     def held_out(self, count: int) -> Sequence[Task]:
-        """Return the held-out tasks of the server."""
+        """Return `count` held-out tasks of the server, or all if there are fewer.
+
+        Raises:
+            TaskError: If the server is unreachable or has no tasks.
+        """
         return self._fetch(f"/held_out/{count}", lambda row: list(map(task_from_wire, parse_field(row, "tasks", list))))
 
     def _fetch(self, path: str, parse: Callable[[Any], _Read]) -> _Read:
+        """Request and parse tasks in a separate thread.
+
+        An event loop may be running in this thread.
+
+        Raises:
+            TaskError: If the server is unreachable or refuses the request.
+        """
+
         async def ask() -> Any:
             asking = JsonHttpClient(self.url, token=os.environ.get(TOKEN, ""))
             try:
@@ -149,6 +174,11 @@ class RemoteTasks:
 
 
 def _parse_answer(url: str, parse: Callable[[Any], _Read], row: Any) -> _Read:
+    """Parse a response.
+
+    Raises:
+        InfrastructureError: If the response is invalid.
+    """
     try:
         return parse(row)
     except (ValueError, RecursionError) as error:
@@ -157,6 +187,11 @@ def _parse_answer(url: str, parse: Callable[[Any], _Read], row: Any) -> _Read:
 
 
 def _parse_id(row: Any) -> str:
+    """Parse the id of an opened episode.
+
+    Raises:
+        ValueError: If it is missing or has other characters than letters, digits, `_` and `-`.
+    """
     id = parse_field(row, "id", str)
     if not _ID.fullmatch(id):
         raise ValueError(f"expected an id of letters and digits, got {id[:80]!r}")

@@ -51,6 +51,7 @@ from whetstone.tools.thread_runner import call_user_function
 from whetstone.waiting import CLOSE_SECONDS, close_within
 
 _MAX_HELD_OUT = 4096
+"""Maximum number of held-out tasks per request."""
 _MAX_BYTES, _BODY_SECONDS = 16 << 20, 60.0
 """Maximum size of a request, and time until it is complete."""
 _UNUSED_SECONDS = 60.0
@@ -87,18 +88,27 @@ _OPERATIONS = {
 
 @dataclass(slots=True)
 class _Open:
-    """An open episode."""
+    """An open episode of the server."""
 
     environment: Environment
+    """Environment of the episode."""
     last_used: float
+    """Time of the last request, in seconds of the monotonic clock."""
     turn: int = -1
+    """Number of the last turn; -1 before the first action."""
     answer: Any = None
+    """Response to the last turn, for a repeated request."""
     begun: bool = False
+    """Whether the environment was reset."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Lock of the environment, which executes one request at a time."""
 
 
 class NoEpisodeError(EpisodeError):
-    """No episode with this id is open: it was closed, or opened before the server started."""
+    """No episode with the requested id is open.
+
+    It was closed, or opened before the server started.
+    """
 
 
 class FullError(Exception):
@@ -106,11 +116,11 @@ class FullError(Exception):
 
 
 class ServedEpisodes:
-    """The open episodes of a server.
+    """Open episodes of an environment server, by random id.
 
     Args:
-        make: Creates an environment.
-        capacity: Maximum number of open episodes; more are refused with 429.
+        make: Factory of environments, called once per episode.
+        capacity: Maximum number of open episodes; more are refused with status 429.
         idle_seconds: Seconds without requests after which an episode is closed.
     """
 
@@ -121,10 +131,10 @@ class ServedEpisodes:
         self._is_ready = False
 
     async def open_episode(self) -> str:
-        """Open an episode and return its id.
+        """Create an environment and return the id of its episode.
 
         Raises:
-            FullError: If the maximum number is open.
+            FullError: If the maximum number of episodes is open.
         """
         await self.close_idle_episodes()
         if len(self.open) >= self.capacity:
@@ -134,10 +144,10 @@ class ServedEpisodes:
         return id
 
     def get_episode(self, id: str) -> _Open:
-        """Return an open episode.
+        """Return an open episode and postpone its idle timeout.
 
         Raises:
-            NoEpisodeError: If there is none with this id.
+            NoEpisodeError: If no episode with this id is open.
         """
         episode = self.open.get(id)
         if episode is None:
@@ -157,7 +167,10 @@ class ServedEpisodes:
         return episode
 
     async def find_obstacle(self) -> str:
-        """Return why no episode can be opened; empty if an environment was created once."""
+        """Return the reason why no episode can be opened; empty if there is none.
+
+        An environment is created as a trial until this succeeds once.
+        """
         if not self._is_ready:
             try:
                 await self.make().close()
@@ -167,15 +180,23 @@ class ServedEpisodes:
         return ""
 
     def families(self) -> Iterator[Family]:
-        """Return metrics of the episodes."""
+        """Yield the metrics of the episodes for the route `/metrics`."""
         yield make_family("episodes_open", "gauge", "Open episodes.", len(self.open))
         yield make_family("episodes_capacity", "gauge", "Maximum number of open episodes.", self.capacity)
         yield make_family("episodes_expired_total", "counter", "Episodes closed as idle.", self.reaped)
 
     async def step(self, id: str, turn: int, action: Message) -> Any:
-        """Return the answer to an action.
+        """Execute an action and return its result as JSON.
 
-        For a repeated request of the last turn, the stored one.
+        A repeated request of the last turn returns the stored result.
+
+        Args:
+            id: Id of the episode.
+            turn: Number of the action in the episode, from 0.
+            action: Message of the agent.
+
+        Raises:
+            EpisodeError: If the episode was not reset, or the turn does not follow the last one.
         """
         episode = self.get_begun(id)
         async with episode.lock:
@@ -195,7 +216,10 @@ class ServedEpisodes:
             await close_within(CLOSE_SECONDS, closing, owner=f"the environment of episode {id}")
 
     async def close_idle_episodes(self) -> None:
-        """Close idle episodes."""
+        """Close episodes without requests for `idle_seconds`.
+
+        An episode that was never reset is closed after a minute at most.
+        """
         now = time.monotonic()
         late, unused = now - self.idle_seconds, now - min(self.idle_seconds, _UNUSED_SECONDS)
         for id in [
@@ -207,15 +231,18 @@ class ServedEpisodes:
             await self.close_episode(id)
 
     async def close(self) -> None:
-        """Close all episodes."""
+        """Close all episodes; called when the server stops."""
         for id in list(self.open):
             await self.close_episode(id)
 
 
 def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = None, *, token: str = "") -> Any:
-    """Return the server as an ASGI application.
+    """Build the ASGI application that serves an environment.
 
     Args:
+        name: Name of the environment, for descriptions.
+        episodes: Open episodes with the factory of the environment.
+        source: Task source of the routes `/tasks` and `/held_out`; None: no tasks.
         token: Token that clients must send; empty: none, but requests must address this machine by a loopback name.
 
     Raises:
@@ -349,7 +376,7 @@ def build_environment_app(name: str, episodes: ServedEpisodes, source: Any = Non
 
 @contextmanager
 def _task_errors(problem: str) -> Iterator[None]:
-    """Report exceptions of the environment's or the source's code as task errors."""
+    """Convert exceptions of the environment's or the source's code to task errors."""
     try:
         yield
     except (TaskError, EpisodeError, InfrastructureError):

@@ -18,17 +18,20 @@ from whetstone.json_lines import to_writable
 from whetstone.network import BoundedResponse, fetch_bounded, ssl_context
 
 _BUSY = (408, 425, 429, 502, 503, 504)
+"""Statuses of busy servers, after which a request is repeated."""
 _NOT_EXECUTED = (425, 429, 503)
 """Statuses of busy servers that guarantee that nothing was executed."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+"""Exceptions of a request that did not reach the server."""
 _CREDENTIALS = (401, 402, 403, 407)
 """Refusals that concern the client's credentials, not the request."""
 
 
 class RequestRefusedError(Exception):
-    """The server refuses the agent's request; the agent may read the text.
+    """Refusal of an agent's action by the server; the agent may read its text.
 
     Args:
+        text: Reason of the refusal.
         status: Status of the response; 0 if there was none.
     """
 
@@ -38,19 +41,19 @@ class RequestRefusedError(Exception):
 
     @property
     def may_be_server_failure(self) -> bool:
-        """Return whether the server may be down, or failed on this request.
+        """Return whether the server may be down, or may have failed on the request.
 
-        Another request finds out.
+        True without a response and for a status from 500 on; `JsonHttpClient.is_available` distinguishes the cases.
         """
         return self.status == 0 or self.status >= 500
 
 
 class NotFoundError(EpisodeError):
-    """The server does not know the requested object (404)."""
+    """The server does not know the requested object, such as an episode (status 404)."""
 
 
 class JsonHttpClient:
-    """A connection to a server.
+    """HTTP client of one environment server, for requests and responses in JSON.
 
     Args:
         url: URL of the server.
@@ -67,7 +70,12 @@ class JsonHttpClient:
     async def send_request(self, method: str, path: str, body: Any = None, *, acting: bool = False) -> Any:
         """Send a request and return the JSON of its response.
 
+        A request to a busy or unreachable server is repeated up to `tries` times.
+
         Args:
+            method: HTTP method.
+            path: Path below the URL of the server.
+            body: JSON of the request; None: no body.
             acting: The request is an action of the agent: the agent reads a refusal, and the request is not repeated if
                 it may have been executed.
 
@@ -76,8 +84,8 @@ class JsonHttpClient:
             NotFoundError: If the server does not know the episode (404).
             EpisodeError: If the episode is in another state (409).
             TaskError: If the server does not know the task (422).
-            RequestRefusedError: If `acting`: the status is 400 to 499 and not about credentials, or the response has
-                status 200 and an `error`; also if no response came or the server failed on the request
+            RequestRefusedError: Only if `acting`: the status is 400 to 499 and not about credentials, or the response
+                has status 200 and an `error`; also if no response came or the server failed on the request
                 (`may_be_server_failure`).
         """
         client = self._get_client()
@@ -100,13 +108,17 @@ class JsonHttpClient:
         raise InfrastructureError(f"{self.url}{path}: failed after {self.tries} attempts: {problem}")
 
     async def is_available(self) -> bool:
-        """Return whether the server responds to a request that does not depend on an agent."""
+        """Return whether the server responds to a request independent of any agent.
+
+        A status from 500 on counts as unavailable.
+        """
         try:
             return (await fetch_bounded(self._get_client(), "GET", "/", seconds=self.seconds)).status < 500
         except httpx2.HTTPError:
             return False
 
     def _get_client(self) -> httpx2.AsyncClient:
+        """Return the HTTP client; create it at the first request."""
         if self._client is None:
             self._client = httpx2.AsyncClient(
                 base_url=self.url, timeout=self.seconds, headers=self._headers, verify=ssl_context()
@@ -114,16 +126,16 @@ class JsonHttpClient:
         return self._client
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connections; a later request opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
 
 def format_field_errors(errors: Any) -> str:
-    """Return the error of each field, of a list as FastAPI and Pydantic write it.
+    """Return the error of each field in a list as FastAPI and Pydantic write it.
 
-    Empty for other values.
+    Return an empty text for other values.
 
     >>> format_field_errors([{"loc": ["body", "count"], "msg": "Field required", "input": {}}])
     'count: Field required'
@@ -137,10 +149,14 @@ def format_field_errors(errors: Any) -> str:
 
 
 def parse_reward(value: Any, where: str) -> float:
-    """Parse the reward of a response; a missing one is 0.
+    """Parse the reward of a response; a missing reward is 0.
+
+    Args:
+        value: Value of the response.
+        where: URL of the request, for the message.
 
     Raises:
-        InfrastructureError: If it is not a finite number.
+        InfrastructureError: If the value is not a finite number.
     """
     if value is None:
         return 0.0
@@ -150,10 +166,14 @@ def parse_reward(value: Any, where: str) -> float:
 
 
 def parse_flag(value: Any, where: str) -> bool:
-    """Parse a boolean of a response; a missing one is false.
+    """Parse a boolean of a response, such as `done`; a missing value is False.
+
+    Args:
+        value: Value of the response.
+        where: URL of the request, for the message.
 
     Raises:
-        InfrastructureError: If it is not a boolean.
+        InfrastructureError: If the value is not a boolean.
     """
     if value not in (None, False, True):
         raise InfrastructureError(f"{where}: the flag of the end of the episode is {str(value)[:40]!r}, not a boolean")
@@ -161,6 +181,7 @@ def parse_flag(value: Any, where: str) -> bool:
 
 
 def _parse_answer(answer: BoundedResponse, where: str, acting: bool) -> Any:
+    """Return the JSON of a response, or raise the error of its status or its `error`."""
     status = answer.status
     try:
         value = answer.json() if answer.content else None

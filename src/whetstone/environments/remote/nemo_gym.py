@@ -34,7 +34,9 @@ _MESSAGE_BY_ROLE = {"system": system, "developer": system, "user": user, "assist
 
 
 class NemoGym:
-    """One session of a server. Ends: terminated on an action without a call.
+    """Environment whose sessions run on a resources server of NeMo Gym.
+
+    Ends: terminated on an action without a call.
 
     Args:
         url: URL of the resources server.
@@ -54,7 +56,13 @@ class NemoGym:
         self._mistakes = 0
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start a session; its cookie identifies it."""
+        """Start a session on the server and return the task's messages and tools.
+
+        A cookie identifies the session.
+
+        Raises:
+            TaskError: If the task does not have the format of NeMo Gym.
+        """
         await self._asking.close()
         self._asking = JsonHttpClient(self._url, seconds=self._seconds)
         self._task, self._items, self._mistakes = task, [], 0
@@ -69,9 +77,9 @@ class NemoGym:
         return Observation((*own, *messages), tuple(self._tools.values()))
 
     async def step(self, action: Message) -> StepResult:
-        """Send each call to its route.
+        """Send each call of an action to the route of its tool.
 
-        An action without calls is the answer, unless a call was malformed.
+        An action without calls is the answer and ends the episode, unless a call was malformed.
         """
         if self._task is None:
             raise EpisodeError("a step before the first reset")
@@ -101,11 +109,11 @@ class NemoGym:
     async def verdict(self) -> Mapping[str, Any]:
         """Return the server's reward with its components.
 
-        0 and `unverified` if it cannot read the model's calls.
+        If the server cannot verify an episode with calls that failed, the reward is 0 and `unverified` is 1.
 
         Raises:
-            InfrastructureError: If it fails, or returns no reward, and the model made no mistake.
-            TaskError: If it refuses the task's row.
+            InfrastructureError: If the server fails, or returns no reward, and the model made no mistake.
+            TaskError: If the server refuses the task's row.
         """
         assert self._task is not None
         response = {
@@ -133,7 +141,11 @@ class NemoGym:
         await self._asking.close()
 
     async def _execute_call(self, name: str, arguments: str) -> tuple[str, str]:
-        """Return the text and the outcome of a call."""
+        """Return the text and the outcome of a call.
+
+        Raises:
+            InfrastructureError: If the server is unavailable, or lacks the route of a declared tool.
+        """
         if name not in self._tools:
             readable_name = sanitize_text(name[:100])
             return f"error: there is no tool {readable_name}{did_you_mean(readable_name, self._tools)}", "unknown_tool"
@@ -155,7 +167,7 @@ class NemoGym:
 
 
 class NemoGymTasks(ListedTasks):
-    """The rows of a NeMo Gym dataset as tasks.
+    """Task source of the rows of a NeMo Gym dataset.
 
     Args:
         path: JSON lines, each with `responses_create_params`.
@@ -172,6 +184,11 @@ class NemoGymTasks(ListedTasks):
 
 
 def _task(row: Mapping[str, Any], number: int) -> Task:
+    """Create the task of a row.
+
+    Raises:
+        ValueError: If the row does not have the format of NeMo Gym.
+    """
     params = row[_PARAMS]
     task = Task(str(row.get("id", number)), "", {"row": dict(row)})
     try:
@@ -186,7 +203,11 @@ def _task(row: Mapping[str, Any], number: int) -> Task:
 
 
 def _opening(task: Task) -> tuple[Message, ...]:
-    """Return the initial messages: those of the row, or else the task's prompt."""
+    """Return the initial messages: the input of the row, or else the task's prompt.
+
+    Raises:
+        ValueError: If the input is not a text or a list of messages.
+    """
     items = task.private.get("row", {}).get(_PARAMS, {}).get("input")
     if items is None:
         return (user(task.prompt),)
@@ -219,4 +240,5 @@ def _declared(task: Task, messages: Sequence[Message]) -> tuple[dict[str, Any], 
 
 
 def _text(content: Any) -> str:
+    """Return the content of a message as text."""
     return content if isinstance(content, str) else "".join(str(part["text"]) for part in content)

@@ -40,10 +40,13 @@ from whetstone.tools.sanitize_text import sanitize_text
 from whetstone.trajectory import CallRecord, Task
 
 _OUTCOMES = {"invalid_args": "invalid_arguments", "tool_not_found": "unknown_tool", "timeout": "timeout"}
+"""Outcome of a call by the error type of OpenEnv; others are `tool_error`."""
 
 
 class OpenEnv:
-    """One session of a server. Ends: as the environment does; if it has tools, also with an action without a call.
+    """Environment that runs on a server of OpenEnv.
+
+    Ends: as the environment does; if it has tools, also with an action without a call.
 
     Args:
         url: URL of the server, `http://…` or `ws://…`.
@@ -83,7 +86,13 @@ class OpenEnv:
         self._reward, self._reached, self._over = 0.0, False, True
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start an episode, with the fields under `reset` in the task's private data."""
+        """Start an episode on the server and return its first observation and tools.
+
+        The fields under `reset` in the task's private data are sent with the request.
+
+        Raises:
+            InfrastructureError: If the server is unavailable or stays full.
+        """
         if self._fields is None:
             await self._read_schema()
         answer = await self._session.start_episode({"seed": seed % 2**31, **task.private.get("reset", {})})
@@ -94,7 +103,12 @@ class OpenEnv:
         return Observation((user(text),), tuple(self._tools.values()) or self.specs)
 
     async def step(self, action: Message) -> StepResult:
-        """Execute one action."""
+        """Execute an action on the server: a command, or tool calls if it has tools.
+
+        Raises:
+            EpisodeError: If no episode is in progress.
+            InfrastructureError: If the server failed.
+        """
         if self._over or not self._session.is_running:
             raise EpisodeError("a step outside an episode; call reset first")
         if self._tools:
@@ -112,7 +126,7 @@ class OpenEnv:
         return StepResult(Observation(answer), reward=result.get("reward"), terminated=self._over, calls=calls)
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return whether the required reward was reached, and the last reward, from 0 to 1."""
+        """Return whether the required reward was reached, and the clipped last reward."""
         score = 1.0 if self._reached else max(0.0, min(1.0, self._reward))
         return {"success": self._reached, "score": score}
 
@@ -127,7 +141,11 @@ class OpenEnv:
     # ------------------------------------------------------------ actions of the server
 
     async def _read_schema(self) -> None:
-        """Read the fields of an action; none if the server has no `/schema`."""
+        """Read the fields of an action from the server; none if it has no route `/schema`.
+
+        Raises:
+            InfrastructureError: If the schema of an action is invalid.
+        """
         try:
             schema = await self._asking.send_request("GET", "/schema")
         except NotFoundError:  # an older server
@@ -142,12 +160,17 @@ class OpenEnv:
 
     @property
     def _calls_tools(self) -> bool:
-        """Return whether an action is a tool call."""
+        """Return whether the server's actions are tool calls."""
         fields = dict(self._fields or {})
         fields.pop("metadata", None)
         return self._fields != {} and (not fields or fields.get("type", {}).get("const") == "call_tool")
 
     async def _list_tools(self) -> dict[str, ToolSpec]:
+        """Return the server's tools by name.
+
+        Raises:
+            InfrastructureError: If the list is invalid.
+        """
         answer = await self._session.send_message(
             "mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         )
@@ -160,7 +183,7 @@ class OpenEnv:
         return {spec.name: spec for spec in map(_spec, tools)}
 
     def _action(self, command: str) -> Mapping[str, Any] | str:
-        """Return the server's action of a command; or the reason why it has none."""
+        """Return the server's action for a command, or the reason why there is none."""
         fields = parse_or_none(command)
         if fields:
             return fields
@@ -170,6 +193,7 @@ class OpenEnv:
         return {field or "message": command}
 
     def _describe_failure(self, action: Message) -> str:
+        """Return the reason why an action of the model cannot be sent; the model reads it."""
         if action.malformed:
             return sanitize_text("; ".join(action.malformed))
         if len(action.tool_calls) > 1:
@@ -181,7 +205,7 @@ class OpenEnv:
     async def _execute_calls(self, action: Message) -> StepResult:
         """Execute the calls of an action in order.
 
-        An action without calls is the final answer.
+        An action without calls ends the episode.
         """
         if action.malformed:
             return _refuse_action(action, self._describe_failure(action))
@@ -198,7 +222,11 @@ class OpenEnv:
         return StepResult(Observation(tuple(answers)), reward=reward, terminated=self._over, calls=tuple(records))
 
     async def _execute_call(self, call: ToolCall) -> tuple[str, str, float | None]:
-        """Return the text, the outcome and the reward of a call."""
+        """Return the text, the outcome and the reward of a call.
+
+        Raises:
+            InfrastructureError: If the server failed.
+        """
         if self._over:
             return "error: the episode was over, the call was not made", "too_many_calls", None
         if call.name not in self._tools:
@@ -217,7 +245,7 @@ class OpenEnv:
         return text, outcome, answer.get("reward")
 
     async def _send_action(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the result of an action; its reward is a number or None.
+        """Send an action; return the server's result with a reward of a number or None.
 
         Raises:
             RequestRefusedError: If the server refuses the action and is still available.
@@ -235,6 +263,7 @@ class OpenEnv:
         return {**answer, "reward": None if reward is None else self._reward}
 
     def _observation_text(self, answer: Mapping[str, Any]) -> str:
+        """Return the observation of a result as text."""
         observation = answer.get("observation") or ""  # an empty one shows nothing
         if self.observation_field and isinstance(observation, Mapping):
             return sanitize_text(str(observation.get(self.observation_field, "")))
@@ -257,6 +286,7 @@ def _refuse_action(action: Message, why: str) -> StepResult:
 
 
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    """Return the spec of a tool that the server lists."""
     parameters = tool.get("input_schema") or tool.get("inputSchema")
     return ToolSpec(
         sanitize_text(str(tool["name"])),

@@ -31,7 +31,9 @@ _MAX_BYTES = 32 << 20
 
 
 class OpenEnvSession:
-    """A connection, opened at the first request.
+    """WebSocket connection to an OpenEnv server, which holds the state of one episode.
+
+    `OpenEnv` creates it; the connection is opened at the first request.
 
     Args:
         url: URL of the socket.
@@ -45,7 +47,12 @@ class OpenEnvSession:
         self._socket: Any = None
 
     async def start_episode(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Start an episode and return the answer to `reset`.
+        """Start an episode and return the response to `reset`.
+
+        A request to a full server is repeated until the timeout.
+
+        Args:
+            data: Fields of the message `reset`.
 
         Raises:
             InfrastructureError: If the server is unavailable, stays full, or refuses.
@@ -65,10 +72,14 @@ class OpenEnvSession:
             pause = min(2.0, 2 * pause)
 
     async def send_message(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send one message and return the answer.
+        """Send one message and return the data of the response.
+
+        Args:
+            kind: Type of the message: `reset`, `step`, `mcp` or `state`.
+            data: Fields of the message.
 
         Raises:
-            InfrastructureError: If the server is unavailable, too slow, or its answer cannot be parsed.
+            InfrastructureError: If the server is unavailable, too slow, or its response cannot be parsed.
             RequestRefusedError: If it refuses a `step` but answers other requests.
         """
         if self._socket is None:
@@ -88,7 +99,7 @@ class OpenEnvSession:
             raise
 
     async def close_connection(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if it is open."""
         socket, self._socket, self.is_running = self._socket, None, False
         if socket is not None:
             with contextlib.suppress(Exception):  # the connection may be broken
@@ -96,6 +107,11 @@ class OpenEnvSession:
             await socket.close()
 
     async def _connect(self) -> None:
+        """Open the connection.
+
+        Raises:
+            InfrastructureError: If the server is unreachable.
+        """
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
@@ -115,6 +131,12 @@ class OpenEnvSession:
         return True
 
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Any:
+        """Send one message and return the parsed JSON of the response.
+
+        Raises:
+            InfrastructureError: If the connection is lost, or the response is not JSON.
+            _Failed: If there is no response in time.
+        """
         try:
             message = (
                 {"type": kind, "data": to_writable(data)} if kind != "state" else {"type": kind}
@@ -130,6 +152,14 @@ class OpenEnvSession:
             raise InfrastructureError(f"{self.url}: the connection is lost: {error}") from None
 
     def _read(self, kind: str, answer: Any) -> Mapping[str, Any]:
+        """Return the data of a response, or raise its error.
+
+        Raises:
+            InfrastructureError: If the response is invalid.
+            RequestRefusedError: If the server cannot parse the action.
+            _Full: If the server has its maximum number of sessions.
+            _Failed: If the server reports another error.
+        """
         content = answer.get("data") if isinstance(answer, Mapping) else None
         if not isinstance(content, Mapping) or answer.get("type") not in (_ANSWERS[kind], "error"):
             raise InfrastructureError(f"{self.url}: the answer to `{kind}` is invalid: {str(answer)[:80]}")
@@ -148,7 +178,7 @@ class _Full(Exception):
 
 
 class _Failed(Exception):
-    """The server reports an error."""
+    """The server reports an error, whose cause can be the server or the action."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -12,6 +12,7 @@ from whetstone.json_lines import to_writable
 from whetstone.trajectory import Author, CallRecord, EndReason, Task
 
 PROTOCOL = 1
+"""Version of the protocol between Whetstone's environment server and client."""
 
 _Kind = TypeVar("_Kind")
 _NAMES: dict[type, str] = {
@@ -24,7 +25,7 @@ _NAMES: dict[type, str] = {
 
 
 def task_to_wire(task: Task) -> dict[str, Any]:
-    """Return a task as JSON, with its private data for the verdict."""
+    """Return a task as JSON, including the private data that its verdict needs."""
     row = {"id": task.id, "prompt": task.prompt, "private": dict(task.private), "tags": dict(task.tags)}
     return row | (
         {"messages": [to_writable(message.to_openai()) for message in task.messages]} if task.messages else {}
@@ -32,7 +33,7 @@ def task_to_wire(task: Task) -> dict[str, Any]:
 
 
 def task_from_wire(row: Mapping[str, Any]) -> Task:
-    """Parse the output of `task_to_wire`.
+    """Parse a task that `task_to_wire` returned.
 
     Raises:
         ValueError: If it is not valid.
@@ -44,7 +45,7 @@ def task_from_wire(row: Mapping[str, Any]) -> Task:
 
 
 def observation_to_wire(observation: Observation) -> dict[str, Any]:
-    """Return an observation as JSON."""
+    """Return an observation as JSON with messages, tools, facts and author."""
     return {
         "messages": [to_writable(message.to_openai()) for message in observation.messages],
         "tools": [spec.to_openai() for spec in observation.tools],
@@ -54,7 +55,7 @@ def observation_to_wire(observation: Observation) -> dict[str, Any]:
 
 
 def observation_from_wire(row: Mapping[str, Any]) -> Observation:
-    """Parse the output of `observation_to_wire`.
+    """Parse an observation that `observation_to_wire` returned.
 
     Raises:
         ValueError: If it is not valid.
@@ -81,7 +82,7 @@ def result_to_wire(result: StepResult) -> dict[str, Any]:
 
 
 def result_from_wire(row: Mapping[str, Any]) -> StepResult:
-    """Parse the output of `result_to_wire`.
+    """Parse a result that `result_to_wire` returned.
 
     Raises:
         ValueError: If it is not valid.
@@ -99,7 +100,7 @@ def result_from_wire(row: Mapping[str, Any]) -> StepResult:
 
 
 def seat_from_wire(row: Mapping[str, Any]) -> SeatRequest:
-    """Return the seat of an episode.
+    """Parse the seat of an episode.
 
     Raises:
         ValueError: If a field is missing or has another type.
@@ -108,10 +109,16 @@ def seat_from_wire(row: Mapping[str, Any]) -> SeatRequest:
 
 
 def parse_field(row: Mapping[str, Any], name: str, kind: type[_Kind], default: Any = ...) -> _Kind:
-    """Return a field of an object, if it has the expected type.
+    """Return a field of a JSON object and check its type.
+
+    Args:
+        row: JSON object.
+        name: Name of the field.
+        kind: Expected type.
+        default: Value of a missing field; `...`: the field is required.
 
     Raises:
-        ValueError: If it has another type, or is missing and has no default.
+        ValueError: If the field has another type, or is missing and has no default.
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with `{name}`, got {str(row)[:80]!r}")
@@ -123,12 +130,14 @@ def parse_field(row: Mapping[str, Any], name: str, kind: type[_Kind], default: A
 
 
 def _spec(tool: Any) -> ToolSpec:
+    """Parse the spec of a tool."""
     function = parse_field(tool, "function", dict)
     description = parse_field(function, "description", str, "")
     return ToolSpec(parse_field(function, "name", str), description, dict(parse_field(function, "parameters", dict)))
 
 
 def _record(row: Any) -> CallRecord:
+    """Parse the record of a call."""
     return CallRecord(
         parse_field(row, "name", str),
         parse_field(row, "outcome", str),
@@ -139,6 +148,11 @@ def _record(row: Any) -> CallRecord:
 
 
 def _finite(row: Mapping[str, Any], name: str) -> float:
+    """Return a field that must be a finite number.
+
+    Raises:
+        ValueError: If it is not.
+    """
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         raise ValueError(f"`{name}` is {str(value)[:40]!r}, not a finite number")

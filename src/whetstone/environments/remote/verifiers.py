@@ -34,17 +34,19 @@ from whetstone.trajectory import CallRecord, Task
 
 _BRIDGE = Path(__file__).with_name("verifiers_bridge.py")
 _MAX_BYTES = 1 << 26
-"""Maximum bytes of one answer."""
+"""Maximum bytes of one response of the process."""
 
 
 class Verifiers:
-    """One task of a taskset. Ends: terminated on an action without a call.
+    """Environment that plays a `verifiers` taskset with its tools and rewards.
+
+    Ends: terminated on an action without a call.
 
     Args:
         taskset: Id of the installed taskset.
         python: Interpreter that has `verifiers` and the taskset; empty: this one.
         options: Configuration of the taskset, with its field names.
-        runtime: `subprocess`: hooks and rewards that ask for a runtime get a folder of this machine, and their programs
+        runtime: `subprocess`: hooks and rewards that require a runtime get a folder of this machine, and their programs
             are not sandboxed; empty: such a taskset is refused.
         max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
         success_at: Minimum reward of a success.
@@ -73,18 +75,19 @@ class Verifiers:
         self._tools: dict[str, ToolSpec] = {}
 
     def check(self) -> None:
-        """Check that the interpreter has the package.
+        """Check that the interpreter can import `verifiers`.
 
         Raises:
-            RecipeError: If it does not.
+            RecipeError: If it cannot.
         """
         check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start the task in the process.
+        """Start the task in the process of the taskset and return its messages and tools.
 
         Raises:
             TaskError: If the taskset has no such task, or lacks a requirement.
+            InfrastructureError: If the process failed.
         """
         await self._end_episode()
         self._bridge, self._episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
@@ -100,9 +103,9 @@ class Verifiers:
         return Observation(messages, tuple(self._tools.values()))
 
     async def step(self, action: Message) -> StepResult:
-        """Execute the calls of an action; an action without calls is the answer.
+        """Execute the calls of an action in order.
 
-        A malformed call is not an answer.
+        An action without calls ends the episode. A malformed call gets an error message and does not end the episode.
         """
         if self._bridge is None:
             raise EpisodeError("a step before the first reset")
@@ -128,7 +131,11 @@ class Verifiers:
         return StepResult(Observation(tuple(answers)), calls=tuple(records))
 
     async def verdict(self) -> Mapping[str, Any]:
-        """Return the sum of the weighted rewards, and each reward and metric by its name."""
+        """Return the sum of the weighted rewards, and each reward and metric by its name.
+
+        Raises:
+            InfrastructureError: If a reward cannot be computed.
+        """
         assert self._bridge is not None
         answer = await self._bridge.send_request(
             "score", self._episode, seconds=self.seconds, messages=self._transcript
@@ -138,10 +145,11 @@ class Verifiers:
         return {**{name: parse_reward(part, f"verifiers: {name}") for name, part in answer["parts"].items()}, **done}
 
     async def close(self) -> None:
-        """End the task in the process; the process stays for the next."""
+        """End the task in the process; the process stays for the next task."""
         await self._end_episode()
 
     async def _end_episode(self) -> None:
+        """End the task in the process, if one is running."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None and not bridge.has_ended:
             try:
@@ -169,7 +177,7 @@ class Verifiers:
 
 
 class VerifiersTasks(ListedTasks):
-    """The tasks of a taskset; the data for their rewards stay in its process.
+    """Task source of a `verifiers` taskset; the data for rewards stay in its process.
 
     Args:
         taskset: See the environment, as for `python`, `options`, `runtime` and `max_tasks`.
@@ -210,9 +218,12 @@ class VerifiersTasks(ListedTasks):
 
 
 class Bridge:
-    """A process with a taskset, for one event loop and many concurrent requests.
+    """Process of a taskset (`verifiers_bridge.py`) for concurrent requests.
+
+    `get_bridge` creates it and shares it among all episodes of a taskset.
 
     Args:
+        command: Command of the process, see `bridge_command`.
         seconds: Timeout of loading in seconds.
     """
 
@@ -228,11 +239,17 @@ class Bridge:
         return self._life.done()
 
     async def send_request(self, what: str, episode: str, *, seconds: float, **fields: Any) -> Any:
-        """Send a request and return its result.
+        """Send a request to the process and return its result.
+
+        Args:
+            what: Kind of the request: `begin`, `call`, `score`, `play` or `end`.
+            episode: Id of the episode.
+            seconds: Timeout in seconds.
+            fields: Further fields of the request.
 
         Raises:
             InfrastructureError: If the process is gone, too slow, or failed.
-            TaskError: If it refuses the task.
+            TaskError: If the process refuses the task.
         """
         process = await asyncio.shield(self._ready)
         self._last += 1
@@ -260,6 +277,7 @@ class Bridge:
         return reply["said"]
 
     async def _run_process(self, command: list[str], seconds: float) -> None:
+        """Run the process and deliver its responses to the waiting requests."""
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
@@ -291,6 +309,7 @@ class Bridge:
                 await process.wait()
 
     def _fail(self, error: Exception) -> None:
+        """Raise an error of the start in all requests."""
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # waiting requests raise it
@@ -300,7 +319,14 @@ _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Bridge]
 
 
 def get_bridge(command: list[str], seconds: float) -> Bridge:
-    """Return the process of a taskset in the running loop; restart it if it has ended."""
+    """Return the process of a taskset in the running event loop.
+
+    Restart it if it ended.
+
+    Args:
+        command: Command of the process, see `bridge_command`.
+        seconds: Timeout of loading in seconds.
+    """
     bridges = _bridges.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(command)
     if key not in bridges or bridges[key].has_ended:
@@ -321,8 +347,16 @@ def bridge_command(
     """Return the command that starts the process of a taskset.
 
     Args:
+        taskset: Id of the installed taskset.
+        python: Interpreter; empty: this one.
+        options: Configuration of the taskset.
+        runtime: `subprocess` or empty; see `Verifiers`.
+        max_tasks: Maximum number of tasks that are read.
         tasks: Print the tasks and exit.
         env: Configuration of the environment, if the package plays it with its harness.
+
+    Raises:
+        RecipeError: If the interpreter does not exist.
     """
     interpreter = shutil.which(python) if python else sys.executable
     if interpreter is None:

@@ -22,17 +22,20 @@ from pydantic import TypeAdapter
 
 
 class TasksetError(Exception):
-    """The task cannot be played here; the message is the reason."""
+    """The taskset or the task cannot be played here; the message is the reason."""
 
 
 class TasksetHost:
-    """A taskset.
+    """Taskset whose tasks Whetstone's agent loop plays.
 
     Args:
         taskset: Id of the installed taskset.
-        options: Its configuration.
+        options: Configuration of the taskset.
         most: Maximum number of tasks that are read.
-        runtime: `subprocess`: components that ask for a runtime get a folder of this machine; empty: they are refused.
+        runtime: `subprocess`: components that require a runtime get a folder of this machine; empty: they are refused.
+
+    Raises:
+        TasksetError: If the taskset has no tasks, or requires a harness, a container, a judge or a runtime.
     """
 
     def __init__(self, taskset: str, options: dict[str, Any], most: int, runtime: str) -> None:
@@ -53,6 +56,11 @@ class TasksetHost:
         self._check(self.tasks[0])
 
     def _check(self, task: Any) -> None:
+        """Refuse a taskset whose tasks have an unsupported requirement.
+
+        Raises:
+            TasksetError: If a task needs a container, a judge, or a runtime that is not allowed.
+        """
         from verifiers.v1.task import Task
 
         if task.NEEDS_CONTAINER:
@@ -68,7 +76,11 @@ class TasksetHost:
             )
 
     async def answer_request(self, request: dict[str, Any]) -> Any:
-        """Return the result of one request."""
+        """Return the result of one request: `begin`, `call`, `score` or `end`.
+
+        Raises:
+            TasksetError: If the taskset has no such task.
+        """
         if request["do"] == "begin":
             task = self.tasks[request["index"]] if request["index"] < len(self.tasks) else None
             if task is None or task.key != request["key"]:
@@ -85,11 +97,14 @@ class TasksetHost:
 
 
 class HarnessTaskset:
-    """A taskset that the package's environment and harness play, against an endpoint.
+    """Taskset that the package's environment and harness play against an endpoint.
 
     Args:
+        taskset: See `TasksetHost`, as for `options`, `most` and `runtime`.
         env: Configuration of the environment, with its field names; roles that name no runtime run on this machine.
-        others: See `TasksetHost`.
+
+    Raises:
+        TasksetError: If the taskset has no tasks, or its harness executes code without an allowed runtime.
     """
 
     def __init__(self, taskset: str, options: dict[str, Any], most: int, runtime: str, env: dict[str, Any]) -> None:
@@ -116,7 +131,11 @@ class HarnessTaskset:
         self.playing: dict[str, asyncio.Task[Any]] = {}
 
     async def answer_request(self, request: dict[str, Any]) -> Any:
-        """Return the result of one request: play an episode, or cancel one."""
+        """Return the result of one request: play an episode, or cancel it.
+
+        Raises:
+            TasksetError: If the taskset has no such task.
+        """
         if request["do"] == "end":
             playing = self.playing.get(request["episode"])
             if playing is not None:
@@ -134,6 +153,10 @@ class HarnessTaskset:
             del self.playing[request["episode"]]
 
     async def _play(self, task: Any, base_url: str) -> dict[str, Any]:
+        """Play one task and return its reward, or the error under `failed`.
+
+        The reward is the mean over the trainable traces.
+        """
         from verifiers.v1.clients import EvalClientConfig, ModelContext
 
         client = EvalClientConfig(base_url=base_url, api_key_var="OPENAI_API_KEY")
@@ -155,7 +178,12 @@ class HarnessTaskset:
 
 
 class TasksetEpisode:
-    """One running task."""
+    """One running task of a taskset.
+
+    Args:
+        task: Task of the package.
+        runtime: `subprocess` to create a runtime for the task; empty: none.
+    """
 
     def __init__(self, task: Any, runtime: str) -> None:
         from verifiers.v1.configs.agent import AgentConfig
@@ -170,7 +198,11 @@ class TasksetEpisode:
         self._servers: dict[str, tuple[Any, str]] = {}
 
     async def start_task(self, shared: list[Any]) -> dict[str, Any]:
-        """Return the initial messages and the tools."""
+        """Set up the task and return its initial messages and tools.
+
+        Args:
+            shared: Toolsets that all tasks share.
+        """
         from mcp.server.mcpserver import MCPServer
         from verifiers.v1.utils.decorators import invoke
 
@@ -206,7 +238,7 @@ class TasksetEpisode:
         return {"messages": messages, "tools": tools}
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the text of a tool's result, and whether it is an error."""
+        """Execute a tool; return the text of its result, and whether it failed."""
         server, own = self._servers[name]
         try:
             result = await server.call_tool(own, arguments)
@@ -217,7 +249,11 @@ class TasksetEpisode:
         return {"text": "\n".join(texts), "failed": bool(content["is_error"])}
 
     async def score_conversation(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the rewards of a conversation, each by its name."""
+        """Return the total reward, and each reward and metric by its name.
+
+        Args:
+            messages: The whole conversation.
+        """
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import ModelCall
         from verifiers.v1.types import Message
@@ -241,7 +277,7 @@ class TasksetEpisode:
         return {"reward": self.trace.reward, "parts": {**metrics, **rewards}}
 
     async def stop_runtime(self) -> None:
-        """Stop the runtime."""
+        """Stop the runtime of the task, if it has one."""
         if self._runtime is not None:
             await self._runtime.stop()
 
@@ -262,6 +298,7 @@ def _list_tasks(tasks: list[Any]) -> list[dict[str, Any]]:
 
 
 async def _serve(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
+    """Answer requests until EOF."""
     if isinstance(world, HarnessTaskset):
         async with world.env.serving():
             world.env._interception = None  # one per run instead: the shared one keeps a client per address
@@ -271,6 +308,7 @@ async def _serve(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
 
 
 async def _answer(world: TasksetHost | HarnessTaskset, answers: Any) -> None:
+    """Read requests from standard input and answer each concurrently, until EOF."""
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     running = set()

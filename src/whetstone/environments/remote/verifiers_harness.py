@@ -29,14 +29,16 @@ _NO_LIMIT = 86_400.0
 
 
 class VerifiersHarness:
-    """One episode of an environment of `verifiers`. Ends: terminated when the environment ends it.
+    """Environment that plays a `verifiers` taskset with the harness of the package.
+
+    Ends: terminated when the environment ends it.
 
     Args:
         taskset: Id of the installed taskset.
         python: Interpreter that has `verifiers` and the taskset; empty: this one.
         options: Configuration of the taskset, with its field names.
-        env: Configuration of the environment, with its field names:
-            `{agent: {harness: {id: null}, max_turns: 8}}`. Every role calls this policy, unless it has another client.
+        env: Configuration of the environment, with its field names: `{agent: {harness: {id: null}, max_turns: 8}}`.
+            Every role calls this policy, unless it has another client.
         runtime: `subprocess`: a harness that executes the model's code does so on this machine, not sandboxed; empty:
             such a harness is refused if it has no other runtime.
         max_tasks: Maximum number of tasks that are read; tasksets may be infinite.
@@ -69,11 +71,11 @@ class VerifiersHarness:
         self._place: dict[str, Any] = {}
 
     def check(self) -> None:
-        """Check that the interpreter has the package; see `Verifiers.check`."""
+        """Check that the interpreter can import `verifiers`; see `Verifiers.check`."""
         check_interpreter(self._command[0])
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        """Start the task in the process.
+        """Start the task in the process and return the harness's first request.
 
         Raises:
             TaskError: If the taskset has no such task.
@@ -86,21 +88,25 @@ class VerifiersHarness:
         return await self._agent.reset(task, seed=seed)
 
     async def step(self, action: Message) -> StepResult:
-        """Answer the request of the harness; return its next request."""
+        """Answer the request of the harness with an action and return its next request."""
         return await self._agent.step(action)
 
     def verdict(self) -> Mapping[str, Any]:
         """Return the reward, and each reward and metric by its name.
 
-        The error if the episode failed.
+        If the episode failed, the error instead.
         """
         return self._agent.verdict()
 
     async def close(self) -> None:
-        """End the task in the process; the process stays for the next."""
+        """End the task in the process; the process stays for the next task."""
         await self._agent.close()
 
     async def _play(self, base_url: str) -> dict[str, Any]:
+        """Play the task in the process, against the endpoint of this episode.
+
+        Return the result.
+        """
         bridge, episode = get_bridge(self._command, self.seconds), uuid.uuid4().hex
         try:
             result = await bridge.send_request("play", episode, seconds=_NO_LIMIT, base_url=base_url, **self._place)

@@ -1,4 +1,4 @@
-"""Domains of tau2-bench, built here over its published data: database, tools, policy, tasks, final check."""
+"""Domains of tau2-bench, implemented here over its published data: database, tools, policy, tasks, final check."""
 
 from typing import TYPE_CHECKING
 

@@ -26,10 +26,14 @@ _Database = Mapping[str, Mapping[str, Any]]
 
 @functools.lru_cache(maxsize=4)
 def read_database(path: str, domain: str) -> _Database:
-    """Read `db.json` of a domain's folder, or `db.toml` with lists; cached.
+    """Read `db.json` of a tau2-bench domain, or `db.toml` with lists; cached.
+
+    Args:
+        path: Folder of the domain.
+        domain: Name of the domain, for the message.
 
     Raises:
-        RecipeError: If there is none; the message has the expected folder.
+        RecipeError: If there is no such file; the message has the expected folder.
     """
     file, lists = Path(path) / "db.json", Path(path) / "db.toml"
     database: _Database
@@ -44,7 +48,9 @@ def read_database(path: str, domain: str) -> _Database:
 
 
 class Store:
-    """The entities of a domain by kind and id, with the changes of one episode.
+    """Database of a tau2-bench domain with the changes of one episode.
+
+    Entities are identified by kind and id. The original data are shared by all episodes and never changed.
 
     Args:
         path: The folder with `db.json` or `db.toml`.
@@ -62,7 +68,7 @@ class Store:
         """Return an entity for reading.
 
         Raises:
-            ToolError: If there is none.
+            ToolError: If the entity does not exist.
         """
         if (kind, id) in self._changed:
             return self._changed[kind, id]
@@ -72,10 +78,10 @@ class Store:
         return self._database[kind][id]
 
     def edit_entity(self, kind: str, id: str) -> Any:
-        """Return an entity for writing.
+        """Return a copy of an entity for writing; the copy belongs to the episode.
 
         Raises:
-            ToolError: If there is none.
+            ToolError: If the entity does not exist.
         """
         entity = self.read_entity(kind, id)
         if (kind, id) not in self._changed:
@@ -83,21 +89,21 @@ class Store:
         return entity
 
     def add_entity(self, kind: str, id: str, entity: Any) -> None:
-        """Add an entity."""
+        """Add or replace an entity in this episode."""
         self._changed[kind, id] = entity
 
     def has_entity(self, kind: str, id: str) -> bool:
-        """Return whether an entity exists."""
+        """Return whether an entity exists, in the original data or in this episode."""
         return (kind, id) in self._changed or id in self._database[kind]
 
     def list_ids(self, kind: str) -> Iterable[str]:
-        """Return the ids of the original entities, in the order of the file."""
+        """Return the ids of a kind's original entities, in the order of the file."""
         return self._database[kind]
 
     def find_differences(self) -> dict[str, Any]:
-        """Return the changed entities, by kind and id.
+        """Return the entities that differ from the original data, by `kind/id`.
 
-        Equal databases have equal differences.
+        Two episodes with equal differences have equal databases.
         """
         return {
             f"{kind}/{id}": entity
@@ -107,7 +113,10 @@ class Store:
 
 
 def round_amounts(entity: Any) -> Any:
-    """Round all amounts; the order of a summation decides the last bits of a sum."""
+    """Return an entity with all amounts (floats) rounded to two decimals.
+
+    The order of a summation decides the last bits of a sum.
+    """
     if isinstance(entity, float):
         return round(entity, 2)
     if isinstance(entity, Mapping):
@@ -116,5 +125,5 @@ def round_amounts(entity: Any) -> Any:
 
 
 def format_entity(entity: Any) -> str:
-    """Return an entity as the text that the agent reads."""
+    """Return an entity as JSON text for the agent."""
     return json.dumps(entity, ensure_ascii=False)

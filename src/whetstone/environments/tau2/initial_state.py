@@ -1,4 +1,4 @@
-"""Initial state and final assertions of tasks of the telecom domain, by the function names in its files.
+"""Initial state and final assertions of telecom tasks of tau2-bench, by the function names in its files.
 
 Note:
     `turn_data_on` does not search for a network, `turn_data_off` does. A name that is not defined here is a tool of the
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def initialize_state(desk: TelecomDesk, action: Mapping[str, Any]) -> None:
-    """Execute an initialization action: `env_type`, `func_name`, `arguments`.
+    """Execute an initialization action of a task.
+
+    Args:
+        desk: Domain whose records or phone are changed.
+        action: `env_type` (`user` for the phone), `func_name` and `arguments`.
 
     Raises:
         TaskError: If there is no such function.
@@ -28,7 +32,11 @@ def initialize_state(desk: TelecomDesk, action: Mapping[str, Any]) -> None:
 
 
 def assertion_holds(desk: TelecomDesk, assertion: Mapping[str, Any]) -> bool:
-    """Return whether an assertion holds.
+    """Return whether a final assertion of a task holds.
+
+    Args:
+        desk: Domain after the episode.
+        assertion: `env_type`, `func_name`, `arguments`, and `assert_value`, the expected result.
 
     Raises:
         TaskError: If there is no such function.
@@ -37,12 +45,19 @@ def assertion_holds(desk: TelecomDesk, assertion: Mapping[str, Any]) -> bool:
 
 
 def action_exists(action: Mapping[str, Any], desk: type[TelecomDesk], phone: type[Any]) -> bool:
-    """Return whether the function of an action exists."""
+    """Return whether the function of an action or assertion is implemented.
+
+    Args:
+        action: `env_type` and `func_name`.
+        desk: Class of the domain, for functions of the records.
+        phone: Class of the phone, for functions of the phone.
+    """
     name, at_phone = str(action["func_name"]), action["env_type"] == "user"
     return hasattr(_AtPhone if at_phone else _AtDesk, name) or hasattr(phone if at_phone else desk, name)
 
 
 def _call_function(desk: TelecomDesk, action: Mapping[str, Any]) -> Any:
+    """Call the function of an action or assertion and synchronize phone and records."""
     name, at_phone = str(action["func_name"]), action["env_type"] == "user"
     staging: Any = _AtPhone(desk) if at_phone else _AtDesk(desk)
     tools: Any = desk.phone if at_phone else desk
@@ -55,6 +70,8 @@ def _call_function(desk: TelecomDesk, action: Mapping[str, Any]) -> Any:
 
 
 class _AtPhone:
+    """Functions of the phone that tasks name in addition to its tools."""
+
     def __init__(self, desk: TelecomDesk) -> None:
         self._desk, self._phone, self._device = desk, desk.phone, desk.phone.device
 
@@ -150,6 +167,8 @@ class _AtPhone:
 
 
 class _AtDesk:
+    """Functions of the records that tasks name in addition to the agent's tools."""
+
     def __init__(self, desk: TelecomDesk) -> None:
         self._desk, self._store = desk, desk.store
 

@@ -1,4 +1,4 @@
-"""The customer's phone in the telecom domain of tau2-bench, with its names, arguments and effects; own implementation.
+"""The customer's phone in the telecom domain of tau2-bench: tools, settings and their effects; own implementation.
 
 Note:
     Settings take effect at different times. The connection changes with a network search, and only some switches start
@@ -35,7 +35,9 @@ ACCESS_POINT = {"apn_name": "internet", "mms_apn": "mms", "mmsc_url": "http://mm
 
 @functools.lru_cache(maxsize=4)
 def read_phone(path: str) -> Mapping[str, Any]:
-    """Read the phone from `user_db.toml` of the domain's folder.
+    """Read the settings of the phone from `user_db.toml` of the domain's folder.
+
+    Cached.
 
     Raises:
         RecipeError: If there is no such file.
@@ -48,7 +50,7 @@ def read_phone(path: str) -> Mapping[str, Any]:
 
 
 class PhoneState:
-    """State of the phone and of its line, and derived values: connection, speed, picture messages.
+    """State of the phone and its line, and the connection that results from it.
 
     Args:
         device: Settings, as `read_phone` returns them.
@@ -60,12 +62,15 @@ class PhoneState:
         self.line_active, self.roaming_allowed, self.data_used_up = True, False, False
         """State of the line in the company's records."""
         self.bill: dict[str, Any] | None = None
-        """Bill with a payment request: `bill_id`, `amount_due`, `paid`."""
+        """Bill with a payment request: `bill_id`, `amount_due`, `paid`; None without a request."""
         self.vpn_performance = "excellent"
 
     @property
     def sim(self) -> str:
-        """Return the state of the SIM card: `active`, `missing`, `locked_pin` or `locked_puk`."""
+        """Return the state of the SIM card.
+
+        One of `active`, `missing`, `locked_pin` and `locked_puk`.
+        """
         return "missing" if self.device["sim_card_missing"] else str(self.device["sim_card_status"])
 
     def leave_wifi(self) -> None:
@@ -73,7 +78,7 @@ class PhoneState:
         self.device |= {"wifi_connected": False, "wifi_signal_strength": "none"}
 
     def permissions_of(self, app_name: str) -> dict[str, bool]:
-        """Return the permissions of an app, by name.
+        """Return the permissions of an app: granted or not, by name.
 
         Raises:
             ToolError: If the app does not exist.
@@ -84,7 +89,7 @@ class PhoneState:
         return permissions
 
     def search_network(self) -> None:
-        """Search for a network."""
+        """Search for a mobile network and update the connection."""
         d = self.device
         has_network = (
             self.sim == "active"
@@ -109,7 +114,10 @@ class PhoneState:
         )
 
     def measure_speed(self) -> tuple[float | None, str]:
-        """Return the speed of mobile data in megabits per second (None without a connection), and its name."""
+        """Return the speed of mobile data and the name of its quality.
+
+        The speed is in megabits per second; None without a connection.
+        """
         if not self.data_works():
             return None, "no connection"
         d = self.device
@@ -360,4 +368,4 @@ def _on(value: bool) -> str:
 
 
 TOOLS_OF_PHONE = tuple(name for name in vars(Phone) if not name.startswith("_"))
-"""Names of the customer's tools."""
+"""Names of the tools of the customer."""

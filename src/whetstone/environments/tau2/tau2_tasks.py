@@ -29,7 +29,9 @@ from whetstone.trajectory import Task
 
 
 class Tau2Tasks(ListedTasks):
-    """Training and held-out tasks of the published split: its `train` and its `test`; a subclass sets the domain.
+    """Base class of the task sources of tau2-bench's domains.
+
+    Training and held-out tasks are those of the published split, `train` and `test`. A subclass sets the domain.
 
     Tasks of `train` without required changes or statements are not trained on (`left_out`): an agent that reads
     anything and ends the conversation would succeed in them, by the criteria that are implemented here.
@@ -44,6 +46,7 @@ class Tau2Tasks(ListedTasks):
     """
 
     desk: ClassVar[type[Desk]]
+    """Class with the database and the tools of the domain."""
 
     def __init__(self, *, path: str, seed: int = 0) -> None:
         domain = self.desk.domain
@@ -64,12 +67,13 @@ class Tau2Tasks(ListedTasks):
         super().__init__(useful, held_out, seed=seed)
 
     def _requires_action(self, path: str, task: Task) -> bool:
+        """Return whether a task requires a change of the database or a statement."""
         return bool(task.private["to_say"] or wanted_differences(self.desk, path, task.private["actions"]))
 
     def demonstrate(self, task: Task, conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """Return the next gold action.
 
-        After the last one the required statements and a closing question.
+        After the last gold action, a message has the required statements and a closing question.
         """
         script = task.private["script"]
         taken = sum(message.role == "assistant" for message in conversation)
@@ -77,19 +81,37 @@ class Tau2Tasks(ListedTasks):
 
 
 class RetailTasks(Tau2Tasks):
-    """Tasks of the retail domain: orders that are canceled, changed, returned and exchanged."""
+    """Task source of the retail domain: cancel, change, return and exchange orders.
+
+    Args:
+        path: See `Tau2Tasks`.
+        seed: See `Tau2Tasks`.
+    """
 
     desk = RetailDesk
 
 
 class AirlineTasks(Tau2Tasks):
-    """Tasks of the airline domain: reservations that are booked, changed and canceled, or must not be."""
+    """Task source of the airline domain: book, change and cancel reservations.
+
+    Args:
+        path: See `Tau2Tasks`.
+        seed: See `Tau2Tasks`.
+    """
 
     desk = AirlineDesk
 
 
 class TelecomTasks(Tau2Tasks):
-    """Tasks of the telecom domain: phones without network, data or picture messages, with causes on both sides."""
+    """Task source of the telecom domain: phones with problems.
+
+    A phone has no network, slow data or no picture messages. The causes are settings of the phone or of the company's
+    records.
+
+    Args:
+        path: See `Tau2Tasks`.
+        seed: See `Tau2Tasks`.
+    """
 
     desk = TelecomDesk
 
@@ -98,11 +120,17 @@ class TelecomTasks(Tau2Tasks):
 
 
 _JUDGED = ("DB", "COMMUNICATE", "NL_ASSERTION", "ACTION")
+"""Supported criteria of a task."""
 _JUDGED_IN = {"telecom": ("ENV_ASSERTION", "COMMUNICATE", "ACTION")}
-"""Criteria of a domain that replace the default ones."""
+"""Supported criteria of a domain, if they differ from the default ones."""
 
 
 def _read(path: str, name: str, domain: str) -> Any:
+    """Read a JSON file of a domain.
+
+    Raises:
+        TaskError: If the file does not exist.
+    """
     file = Path(path) / name
     if not file.is_file():
         raise TaskError(f"{file}: no such file; the folder is data/tau2/domains/{domain} of tau2-bench")
@@ -110,10 +138,14 @@ def _read(path: str, name: str, domain: str) -> Any:
 
 
 def parse_task(row: Mapping[str, Any], domain: str) -> Task:
-    """Parse a task of the domain's `tasks.json`.
+    """Parse a task of a domain's `tasks.json`.
+
+    Args:
+        row: Object of the file.
+        domain: Name of the domain.
 
     Raises:
-        TaskError: If it has a criterion that is not implemented here.
+        TaskError: If the task has a criterion that is not implemented here.
     """
     criteria, instructions = row["evaluation_criteria"], row["user_scenario"]["instructions"]
     actions = [_action(one) for one in criteria.get("actions") or ()]
@@ -150,7 +182,11 @@ def parse_task(row: Mapping[str, Any], domain: str) -> Task:
 
 
 def _initial_and_final_state(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the initial state and the final assertions of a task of telecom."""
+    """Return the initialization actions and final assertions of a telecom task.
+
+    Raises:
+        TaskError: If an action or assertion calls a function that is not implemented here.
+    """
     beginning: list[Mapping[str, Any]] = (row.get("initial_state") or {}).get("initialization_actions") or []
     assertions: list[Mapping[str, Any]] = row["evaluation_criteria"].get("env_assertions") or []
     for one in (*beginning, *assertions):
@@ -160,9 +196,9 @@ def _initial_and_final_state(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _action(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a gold action.
+    """Return a gold action with its name and arguments.
 
-    It has the actor if it is not the agent, and the compared arguments if not all count.
+    `requestor` is set if the user performs the action, `compare_args` if only some arguments are compared.
     """
     action = {"name": row["name"], "arguments": row["arguments"]}
     if row.get("compare_args") is not None:
@@ -171,6 +207,9 @@ def _action(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(actions: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first action that changes something; `none` if there is none."""
+    """Return the name of the first gold action that changes something.
+
+    `none` without one.
+    """
     reads = ("get_", "find_", "list_", "search_", "calculate", "transfer_")
     return next((action["name"] for action in actions if not action["name"].startswith(reads)), "none")

@@ -22,7 +22,9 @@ _CALL = re.compile(r"\b([a-z]\w*)\(([^()]*)\)")
 
 
 class Caller(ScenarioUser):
-    """Plays `scenario` in the task's private data, with the tools of a phone.
+    """Rule-based simulated user with the tools of a phone.
+
+    Plays the `scenario` in the task's private data.
 
     Args:
         patience: Maximum number of replies.
@@ -33,14 +35,14 @@ class Caller(ScenarioUser):
         self._hands: UserTools | None = None
 
     def open(self, episode: Episode) -> Reply:
-        """Return the reason for the call."""
+        """Return the reason for the call as the first message."""
         self._hands = episode.shared.get(USER_TOOLS)
         return super().open(episode)
 
     def answer(self, text: str) -> Reply:
-        """Return the results of the instructed tools.
+        """Use the tools that the agent's message names and return their results.
 
-        Without an instruction, the reply of the first matching rule.
+        Without such an instruction, the reply is that of `ScenarioUser`.
         """
         orders = [*self._orders(text)] if self._hands is not None else []
         if not orders:
@@ -51,6 +53,7 @@ class Caller(ScenarioUser):
         return Reply("\n".join(seen)) if self.answered < self.patience else self._end("I have no more time.")
 
     def _orders(self, text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """Return the tools and arguments that a message names, in the order of the text."""
         written = [(match.start(), match[1], _arguments(match[2])) for match in _CALL.finditer(text)]
         orders = [(at, name, arguments) for at, name, arguments in written if arguments is not None]
         called = {name for _, name, _ in orders}
@@ -63,12 +66,12 @@ class Caller(ScenarioUser):
 
 
 def instruction_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return an agent's message that makes the user call a tool with these arguments."""
+    """Return an agent's message that makes `Caller` use a tool with these arguments."""
     return f"Please use {name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})."
 
 
 def _arguments(text: str) -> dict[str, Any] | None:
-    """Parse keyword arguments; None if the text has another form."""
+    """Parse keyword arguments in Python syntax; None if the text has another form."""
     try:
         call = parse_expression(f"f({text})")
         assert isinstance(call, ast.Call)

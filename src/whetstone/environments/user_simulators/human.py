@@ -23,13 +23,14 @@ from whetstone.trajectory import EndReason
 _WAIT = 20.0
 """Seconds that one request for a message stays open."""
 _TRIES = 8
-"""Maximum number of attempts if the server is unavailable: half a minute, enough for a restart."""
+"""Maximum number of attempts if the server is unavailable; half a minute, enough for a restart."""
 
 
 class HumanUser:
-    """A person plays the `scenario` of the task's private data, or the task's prompt if there is none.
+    """Simulated user whose messages a person writes on the page of a server.
 
-    The server needs a queue for people (`whetstone live`, `whetstone serve --annotations`).
+    The person plays the `scenario` of the task's private data, or the task's prompt if there is none. The server needs
+    a queue for people (`whetstone live`, `whetstone serve --annotations`).
 
     Args:
         url: URL of the server, without `/v1`, such as `http://127.0.0.1:8000`.
@@ -37,7 +38,7 @@ class HumanUser:
         seconds: Timeout of each message in seconds, in addition to the episode's `environment.timeout_seconds`.
 
     Raises:
-        OptionError: If `seconds` is not above 0.
+        OptionError: If `seconds` is not above 0 or more than a day.
     """
 
     replayable = False
@@ -51,7 +52,7 @@ class HumanUser:
         self._left = ""
 
     async def open(self, episode: Episode) -> Reply:
-        """Return the person's first message.
+        """Open a seat on the server and return the person's first message.
 
         Raises:
             InfrastructureError: If the server is unavailable, or the seat is not taken in time; the episode is invalid.
@@ -67,7 +68,9 @@ class HumanUser:
         return reply
 
     async def answer(self, text: str) -> Reply:
-        """Return the person's reply; the episode ends if there is none in time.
+        """Return the person's reply to the agent.
+
+        If there is no reply in time, the episode ends with the end reason `timeout`.
 
         Raises:
             InfrastructureError: If the server is unavailable.
@@ -75,11 +78,11 @@ class HumanUser:
         return await self._wait_for_message([{"role": "assistant", "content": text}])
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the person ended the conversation, the replies, and why it ended."""
+        """Return the number of replies, and whether and why the conversation ended."""
         return {"user_ended": self._left == "ended", "user_answers": self._turn, "user_left": self._left}
 
     async def close(self) -> None:
-        """Release the seat."""
+        """Release the seat on the server and close the connection."""
         try:
             if self._seat:
                 await self._server.send_request("DELETE", f"/v1/people/seats/{self._seat}")
@@ -89,6 +92,7 @@ class HumanUser:
             await self._server.close()
 
     async def _wait_for_message(self, messages: list[dict[str, Any]]) -> Reply:
+        """Send the agent's messages to the person and poll for the reply."""
         of = f"/v1/people/seats/{self._seat}/turns"
         await self._server.send_request("POST", of, {"turn": self._turn, "messages": messages})
         while True:

@@ -1,4 +1,4 @@
-"""User simulator: a model at any OpenAI-compatible endpoint.
+"""User simulator with a language model at any OpenAI-compatible endpoint.
 
 The model reads the conversation with exchanged roles: the agent's messages are its user messages. If the environment
 gives the user tools (a phone), the model can call them before it replies; the agent reads only the reply.
@@ -34,7 +34,9 @@ _MOST_USES = 10
 
 
 class EndpointUser:
-    """Plays `scenario` (a text, or a mapping of texts) in the task's private data.
+    """Simulated user whose messages a model at an endpoint writes.
+
+    The model plays the `scenario` in the task's private data, a text or a mapping of texts.
 
     Args:
         url: Base URL of the API, such as `http://localhost:8000/v1`.
@@ -67,7 +69,11 @@ class EndpointUser:
         self.ended = ""
 
     async def open(self, episode: Episode) -> Reply:
-        """Return the user's first message."""
+        """Start a conversation about the scenario and return the user's first message.
+
+        Raises:
+            InfrastructureError: If the model is unavailable.
+        """
         scenario: Any = episode.task.private["scenario"]
         if isinstance(scenario, Mapping):
             scenario = "\n".join(f"{name}: {text}" for name, text in scenario.items() if text)
@@ -77,7 +83,9 @@ class EndpointUser:
         return await self.answer("Hi! How can I help you today?")
 
     async def answer(self, text: str) -> Reply:
-        """Return the model's reply.
+        """Return the model's reply to a message of the agent.
+
+        The conversation ends if the reply contains the marker `STOP` or `TRANSFER`.
 
         Raises:
             InfrastructureError: If the model is unavailable.
@@ -89,14 +97,15 @@ class EndpointUser:
         return Reply(reply, ended=bool(self.ended))
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the user ended the conversation, and the number of replies."""
+        """Return whether the user ended the conversation, and the number of its replies."""
         return {"user_ended": bool(self.ended), "user_answers": (len(self._said) - 2 * self._uses) // 2}
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the endpoint."""
         await self._model.close()
 
     async def _request_reply(self) -> str:
+        """Request a reply; execute the model's tool calls until it returns a text."""
         tools = [tool_from_function(one).spec.to_openai() for one in self._hands.tools] if self._hands else []
         for _ in range(_MOST_USES if self._hands else 0):
             reply = await self._model.complete(self._said, temperature=self.temperature, tools=tools)
@@ -108,9 +117,9 @@ class EndpointUser:
         return (await self._model.complete(self._said, temperature=self.temperature)).text
 
     def _use(self, call: Mapping[str, Any]) -> None:
-        """Execute one call.
+        """Execute one tool call of the user and append it to the user's conversation.
 
-        Call and result are separate messages, since servers differ in the number per message.
+        Call and result are separate messages, since servers differ in the number of calls per message.
         """
         assert self._hands is not None
         self._uses += 1

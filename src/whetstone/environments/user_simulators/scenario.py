@@ -1,4 +1,4 @@
-"""Rule-based user simulator for scenarios written for a model: states the reason, the identity, agreement, goodbye.
+"""Rule-based user simulator for scenarios: states the reason for the call, the identity, agreement, and goodbye.
 
 It replaces a model if none is available. It reaches every state of a conversation, but does not digress like a person.
 """
@@ -26,7 +26,9 @@ _TRANSFERRED = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT"
 
 
 class ScenarioUser:
-    """Plays `scenario` in the task's private data: `reason_for_call`, `known_info`, `task_instructions`.
+    """Simulated user that replies by rules.
+
+    The `scenario` in the task's private data has the replies: `reason_for_call`, `known_info`, `task_instructions`.
 
     Args:
         patience: Maximum number of replies.
@@ -39,12 +41,12 @@ class ScenarioUser:
         self.ended = ""
 
     def open(self, episode: Episode) -> Reply:
-        """Return the reason for the call."""
+        """Return the reason for the call as the first message."""
         self.scenario, self.answered, self.ended = episode.task.private["scenario"], 0, ""
         return Reply(self.scenario["reason_for_call"])
 
     def answer(self, text: str) -> Reply:
-        """Return the reply of the first matching rule."""
+        """Return the reply of the first rule that matches the agent's message."""
         self.answered += 1
         if _TRANSFERRED in text:
             return self._end(TRANSFER)
@@ -59,12 +61,13 @@ class ScenarioUser:
         return Reply(f"{self.scenario['reason_for_call']} {self.scenario.get('task_instructions') or ''}".strip())
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return whether the user ended the conversation regularly."""
+        """Return whether the user ended the conversation, and the number of replies."""
         return {"user_ended": self.ended in (STOP, TRANSFER), "user_answers": self.answered}
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the user has no resources."""
 
     def _end(self, text: str) -> Reply:
+        """Return the last message of the conversation."""
         self.ended = text
         return Reply(text, ended=True)

@@ -1,4 +1,4 @@
-"""User simulator with several requests: it sends the next one after each answer."""
+"""User simulator with a list of requests: sends the next request after each answer of the agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from whetstone.tools.protocol import Episode
 
 
 class Requests:
-    """Sends the texts under `requests` in the task's private data; after the last one the episode ends."""
+    """Simulated user that sends the requests of the task in order.
+
+    The texts are under `requests` in the task's private data. After the answer to the last request, the episode ends.
+    """
 
     def __init__(self) -> None:
         self.requests: Sequence[str] = ()
@@ -22,15 +25,15 @@ class Requests:
         return Reply(self.requests[0])
 
     def answer(self, text: str) -> Reply:
-        """Return the next request."""
+        """Return the next request, or a last message if there is none."""
         if self.said >= len(self.requests):
             return Reply("Thank you, that was all.", ended=True)
         self.said += 1
         return Reply(self.requests[self.said - 1])
 
     def verdict(self) -> Mapping[str, Any]:
-        """Return the number of sent requests."""
+        """Return the number of requests that were sent (`requests`)."""
         return {"requests": self.said}
 
     def close(self) -> None:
-        """Do nothing; there are no resources."""
+        """Do nothing; the user has no resources."""

@@ -1,4 +1,4 @@
-"""Tools of a simulated user, which act on the same state as the agent's tools."""
+"""Tools of a simulated user that act on the same state as the agent's tools."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 USER_TOOLS = "hands"
-"""Key of the tools in `Episode.shared`."""
+"""Key of the user's tools in `Episode.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserTools:
-    """The tools of a user."""
+    """Tools that an environment provides to its simulated user."""
 
     tools: Sequence[Callable[..., Any]]
-    """Typed functions."""
+    """Typed functions, from which tool specs are derived."""
     use: Callable[[str, Mapping[str, Any]], str]
-    """(name, arguments) → result that the user reads, which can be an error."""
+    """Function that executes a tool: (name, arguments) → result that the user reads, which can be an error."""

@@ -1,4 +1,4 @@
-"""Curricula: selection of the next task."""
+"""Curricula: selection of the next training task."""
 
 from whetstone.tasks.curricula.task_subset import TaskSubset as TaskSubset
 from whetstone.tasks.curricula.coverage import Coverage as Coverage
@@ -16,3 +16,4 @@ CURRICULA = {
     "stages": StagedTasks,
     "ucb": UpperBound,
 }
+"""Curricula by their name in a recipe."""

@@ -1,4 +1,4 @@
-"""A curriculum that prefers tasks whose states occur rarely in offline and sampled episodes.
+"""Curriculum that prefers tasks whose states occur rarely in offline and sampled episodes.
 
 Note:
     A task without any episode has unknown states, and therefore the highest need.
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 def visit_need(visits: Iterable[int]) -> float:
     """Compute the need of a task for episodes: the mean of 1 / √n over its states.
 
-    n is the number of visits of a state; a task without a state has 1.
+    n is the number of visits of a state. A task without a state has need 1.
+
+    Args:
+        visits: Number of visits of each state of the task, 1 or more.
 
     Source: count bonuses as in Wagenmaker and Pacchiano 2023, arXiv:2211.04974, which samples online only if offline
     data leave a state uncovered; the mean over a task's states is an addition.
@@ -36,7 +39,7 @@ def visit_need(visits: Iterable[int]) -> float:
 
 
 class Coverage:
-    """Tasks of a pool, sampled by how little of their states offline and sampled episodes have visited.
+    """Curriculum over a pool of tasks that prefers those with rarely visited states.
 
     Offline episodes are those of `reinforcement.offline_mixture`; with its `fraction: 0` they are read only for this
     curriculum. A state is identified by the context of a turn, as in `gigpo`. This is an analogy: the original
@@ -45,7 +48,9 @@ class Coverage:
 
     Args:
         size: Number of tasks in the pool, the source's first.
+        stored_groups: Returns the offline episodes; filled in from the recipe.
         strength: Sampling weights are the needs to this power; 0 samples uniformly.
+        seed: Seed of the pool; filled in from the recipe.
 
     Source: Wagenmaker and Pacchiano 2023, arXiv:2211.04974.
     """
@@ -59,16 +64,16 @@ class Coverage:
             raise OptionError("strength", f"0 or more, got {strength:g}")
         self.pool, self.strength, self._read = Pool(size=size, seed=seed), strength, stored_groups
         self.visits: dict[str, Counter[str]] = {}
-        """Number of visits by task and state; offline and sampled."""
+        """Number of visits by task id and state, in offline and sampled episodes."""
         self._tasks: list[str] = []
         self._begun = False
 
     def check(self, source: Source, first: int) -> None:
-        """Check that the source has enough tasks; see `Pool`."""
+        """Check that the source has enough tasks for the pool; see `Pool`."""
         self.pool.check(source, first)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """Return the index of a task, sampled by need; see `Curriculum`."""
+        """Return the index of a task of the pool, sampled by need; see `Curriculum`."""
         if not self._tasks:
             self._tasks = [source.task(first + k).id for k in range(self.pool.size)]
         if not self._begun:
@@ -78,31 +83,33 @@ class Coverage:
         return first + place
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """Count the states of sampled groups; see `Stateful`."""
+        """Count the visited states of the groups of a step; see `Stateful`."""
         for group in outcome.groups:
             self._add(group.task.id, group.trajectories)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; see `Stateful`."""
+        """Return the numbers of visits for a checkpoint; see `Stateful`."""
         return {"begun": self._begun, "visits": {task: dict(counts) for task, counts in self.visits.items()}}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """Restore the state of a checkpoint; see `Stateful`."""
+        """Restore the numbers of visits of a checkpoint; see `Stateful`."""
         self._begun = state["begun"]
         self.visits = {task: Counter(counts) for task, counts in state["visits"].items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean need of the pool, and the fraction of visited tasks."""
+        """Return the mean `need` of the pool, and `seen`, the fraction of visited tasks."""
         needs = [visit_need(self.visits.get(task, Counter()).values()) for task in self._tasks]
         seen = [float(task in self.visits) for task in self._tasks]
         return {"need": fmean(needs), "seen": fmean(seen)} if needs else {}
 
     def _begin(self) -> None:
+        """Count the visited states of the offline episodes, once."""
         self._begun = True
         for group in self._read():
             self._add(group.task.id, group.trajectories)
 
     def _add(self, task: str, trajectories: Sequence[Trajectory]) -> None:
+        """Add the visited states of a task's episodes, if the task is in the pool."""
         if self._tasks and task not in self._tasks:
             return
         counts = self.visits.setdefault(task, Counter())
@@ -111,7 +118,7 @@ class Coverage:
 
 
 def state_digests(trajectory: Trajectory) -> list[str]:
-    """Return a digest of the observation before each turn."""
+    """Return a digest of the observation before each turn, which identifies a state."""
     seen = [trajectory.opening, *(turn.observation for turn in trajectory.turns[:-1])]
     texts = ("\x1f".join(message.text for message in messages) for messages in seen[: len(trajectory.turns)])
     return [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]

@@ -1,4 +1,4 @@
-"""Tasks that are generated from the results of earlier ones, validated by gates, and mixed with the source's tasks.
+"""Curriculum that mixes the source's tasks with tasks generated from the results of earlier ones.
 
     failed and solved tasks → generator → gates → a bounded pool → a fraction of the groups
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GeneratedTasks:
-    """The source's tasks mixed with generated ones (hook of WebRL and self-play).
+    """Curriculum that mixes the source's tasks with generated ones (WebRL, self-play).
 
     With a fraction of 0, only the source's tasks are used.
 
@@ -57,11 +57,17 @@ class GeneratedTasks:
         self.turned_away = dict.fromkeys(self.gates, 0)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int | Task:
-        """Return a generated task or the next index; see `Curriculum`."""
+        """Return a generated task, or the next index of the source; see `Curriculum`."""
         return draw.choice(self.pool) if self.pool and draw.random() < self.generated_fraction else first + number
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """Generate tasks from the outcome of a step; see `Stateful`."""
+        """Generate tasks from the outcome of a step and store accepted ones.
+
+        See `Stateful`.
+
+        Raises:
+            TaskError: If a generated task cannot be stored as JSON.
+        """
         known = {task.id for task in self.pool}
         for task in self.generator(outcome, outcome.draw):
             try:
@@ -74,6 +80,7 @@ class GeneratedTasks:
         del self.pool[: -self.capacity]
 
     def _enters(self, task: Task) -> bool:
+        """Return whether all gates accept a task; count a rejection."""
         for name, gate in self.gates.items():
             if not gate(task):
                 self.turned_away[name] += 1
@@ -81,14 +88,14 @@ class GeneratedTasks:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; see `Stateful`."""
+        """Return the stored tasks and rejections for a checkpoint; see `Stateful`."""
         return {"pool": [encoded_task(task) for task in self.pool], "turned_away": self.turned_away}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """Restore the state of a checkpoint; see `Stateful`."""
+        """Restore the stored tasks and rejections of a checkpoint; see `Stateful`."""
         self.pool = [decoded_task(row) for row in state["pool"]]
         self.turned_away |= state["turned_away"]
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of stored tasks, and the number of rejected ones."""
+        """Return the number of stored (`made`) and of rejected (`turned_away`) tasks."""
         return {"made": float(len(self.pool)), "turned_away": float(sum(self.turned_away.values()))}

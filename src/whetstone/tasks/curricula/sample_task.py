@@ -1,4 +1,4 @@
-"""Sampling of a training task with a tag, as a function of a random generator."""
+"""Sampling of a training task that has a certain tag."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from whetstone.trajectory import Task
 _RANGE = 2**20
 """Range of sampled indices; a source that repeats earlier is still sampled uniformly."""
 _TRIES = 20_000
+"""Maximum number of sampled tasks."""
 
 
 def sample_task(source: Source, first: int, draw: Random, by: str, value: str) -> int:
-    """Return the index of a task with this value of a tag, not before `first`.
+    """Return the index of a random training task with a value of a tag.
+
+    Args:
+        source: Task source.
+        first: First index that can be selected.
+        by: Name of the tag.
+        value: Required value of the tag.
 
     Raises:
-        TaskError: If none of many samples has it.
+        TaskError: If none of `_TRIES` sampled tasks has the value.
     """
     seen = set()
     for _ in range(_TRIES):
@@ -32,10 +39,10 @@ def sample_task(source: Source, first: int, draw: Random, by: str, value: str) -
 
 
 def get_tag(task: Task, by: str) -> str:
-    """Return a tag of a task.
+    """Return the value of a tag of a task.
 
     Raises:
-        TaskError: If it has no tag with this name.
+        TaskError: If the task has no tag with this name.
     """
     if by not in task.tags:
         raise TaskError(f'task {task.id}: has no tag "{by}"; it has {", ".join(sorted(task.tags)) or "none"}')

@@ -1,4 +1,4 @@
-"""A staged curriculum: easy tasks first, hard ones later, with a fraction of earlier ones.
+"""Staged curriculum: easy tasks first, hard ones later, with a fraction of earlier ones.
 
 Note:
     The success changes abruptly between stages, since the tasks do; the stage is in the metrics.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def stage_by_length(length: int) -> str:
     """Return the stage of a task by the number of an expert's turns.
 
-    Easy up to 3, medium up to 7, hard.
+    `easy` up to 3 turns, `medium` up to 7, else `hard`.
 
     Source: CRAFT-GUI 2025, arXiv:2508.11360; the thresholds are own choices.
     """
@@ -30,10 +30,9 @@ def stage_by_length(length: int) -> str:
 
 
 class StagedTasks:
-    """One stage of tasks after the other, each until its updates are done or it is mostly solved (CRAFT-GUI,
-    Tool-Star).
+    """Curriculum of stages, each until it is mostly solved or its updates are done.
 
-    One stage with all tags samples uniformly from the tags.
+    A stage has the tasks with one of its values of a tag. One stage with all values samples uniformly from them.
 
     Source: CRAFT-GUI 2025, arXiv:2508.11360; Tool-Star 2025, arXiv:2505.16410; replay and the end of a stage are
     additions.
@@ -71,17 +70,17 @@ class StagedTasks:
         self.recent: list[float] = []
 
     def check(self, source: Source, first: int) -> None:
-        """Check that there are tasks for every stage.
+        """Check that the source has tasks for every value of every stage.
 
         Raises:
-            TaskError: If there are none for one.
+            TaskError: If there are none for a value.
         """
         for stage in self.stages:
             for wanted in stage:
                 sample_task(source, first, Random(wanted), self.by, wanted)
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """Return the index of a task of the stage; see `Curriculum`."""
+        """Return the index of a task of the current or an earlier stage; see `Curriculum`."""
         of_stage = self.stages[self.stage]
         if self.stage and draw.random() < self.replay:
             of_stage = [value for stage in self.stages[: self.stage] for value in stage]
@@ -89,7 +88,7 @@ class StagedTasks:
         return sample_task(source, first, draw, self.by, wanted)
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """Record the success, and start the next stage if due; see `Stateful`."""
+        """Record the success of a step, and start the next stage if due; see `Stateful`."""
         success = [
             float(t.solved)
             for group in outcome.groups
@@ -104,13 +103,13 @@ class StagedTasks:
             self.stage, self.began, self.recent = self.stage + 1, outcome.step, []
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; see `Stateful`."""
+        """Return the stage and its recent success for a checkpoint; see `Stateful`."""
         return {"stage": self.stage, "began": self.began, "recent": self.recent}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """Restore the state of a checkpoint; see `Stateful`."""
+        """Restore the stage and its recent success of a checkpoint; see `Stateful`."""
         self.stage, self.began, self.recent = state["stage"], state["began"], list(state["recent"])
 
     def metrics(self) -> dict[str, float]:
-        """Return the index of the stage, from 0."""
+        """Return the index of the current stage, from 0."""
         return {"stage": float(self.stage)}

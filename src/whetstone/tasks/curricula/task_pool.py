@@ -1,4 +1,4 @@
-"""A fixed pool of tasks that repeats, as replay and statistics per task require."""
+"""Curriculum over a fixed pool of tasks that repeats, as replay and statistics per task require."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from whetstone.tasks.protocol import Finite, Source
 
 
 class Pool:
-    """Cycles through the first `size` training tasks, in a new order each time.
+    """Curriculum that cycles through the first `size` training tasks.
+
+    Each round has another order.
 
     Args:
         size: Number of tasks.
+        seed: Seed of the orders; filled in from the recipe.
     """
 
     def __init__(self, *, size: int, seed: int = 0) -> None:
@@ -23,17 +26,17 @@ class Pool:
         self.size, self.seed = size, seed
 
     def check(self, source: Source, first: int) -> None:
-        """Check that the source has `size` tasks.
+        """Check that the source has `size` training tasks.
 
         Raises:
-            TaskError: If it has not.
+            TaskError: If it has fewer.
         """
         most = source.training_tasks if implements_protocol(source, Finite) else None
         if most is not None and self.size > most:
             raise TaskError(f"size: {self.size} tasks, but the source has {most}")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """Return the index of the next task; see `Curriculum`."""
+        """Return the index of the next task of the round; see `Curriculum`."""
         rounds, place = divmod(number, self.size)
         order = list(range(self.size))
         Random(f"{self.seed}/{rounds}").shuffle(order)

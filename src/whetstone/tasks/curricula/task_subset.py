@@ -1,4 +1,4 @@
-"""A curriculum over a selected subset of tasks.
+"""Curriculum over a selected subset of tasks, and functions that select it.
 
 A list of indices results from an earlier run: the tasks that an agent solves at least once in many attempts (ARPO for
 GUI agents), or those whose learning curve is most similar to the mean curve (LIMR).
@@ -20,7 +20,7 @@ from whetstone.tasks.protocol import Finite, Source
 
 
 def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
-    """Compute how similar each task's learning curve is to the mean curve (LIMR).
+    """Compute the similarity of each task's learning curve to the mean curve (LIMR).
 
         1 − Σ(r − mean)² / Σ(1 − mean)²
 
@@ -28,6 +28,9 @@ def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
 
     Args:
         curves: [tasks, epochs] fraction of correct samples.
+
+    Returns:
+        [tasks] similarity, at most 1.
 
     Source: LIMR 2025, arXiv:2502.11886, and its code (`lim/lim_selection.py`).
     """
@@ -40,9 +43,13 @@ def learning_impact(curves: Sequence[Sequence[float]]) -> list[float]:
 
 
 def fill_gaps(curve: Sequence[float | None]) -> list[float] | None:
-    """Fill missing epochs of a curve with the value of the next one.
+    """Fill missing epochs of a curve with the value of the next epoch.
 
-    None if that is missing too.
+    Args:
+        curve: [epochs] fraction of correct samples; None: missing.
+
+    Returns:
+        The filled curve; None if the next epoch of a missing one is missing, too.
 
     Source: LIMR 2025, arXiv:2502.11886, its code.
     """
@@ -57,7 +64,10 @@ def fill_gaps(curve: Sequence[float | None]) -> list[float] | None:
 
 
 def solved_tasks(successes: Sequence[int]) -> list[int]:
-    """Return the tasks that were solved at least once.
+    """Return the indices of tasks that were solved at least once.
+
+    Args:
+        successes: Number of successes of each task.
 
     Source: ARPO for GUI agents 2025, arXiv:2505.16282
     """
@@ -65,11 +75,12 @@ def solved_tasks(successes: Sequence[int]) -> list[int]:
 
 
 class TaskSubset:
-    """Cycles through a list of tasks, in a new order each time.
+    """Curriculum that cycles through a list of tasks, in another order each round.
 
     Args:
         indices: Indices of training tasks of the source.
         path: A JSON file with such a list.
+        seed: Seed of the orders; filled in from the recipe.
     """
 
     def __init__(self, *, indices: Sequence[int] = (), path: str = "", seed: int = 0) -> None:
@@ -90,17 +101,17 @@ class TaskSubset:
         self.indices, self.seed = list(indices), seed
 
     def check(self, source: Source, first: int) -> None:
-        """Check that the source has these tasks.
+        """Check that the source has all tasks of the list.
 
         Raises:
-            TaskError: If it has not.
+            TaskError: If it has fewer tasks.
         """
         most = source.training_tasks if implements_protocol(source, Finite) else None
         if most is not None and max(self.indices) >= most:
             raise TaskError(f"no training task {max(self.indices)}; the source has 0 to {most - 1}")
 
     def choose(self, source: Source, first: int, number: int, step: int, draw: Random, /) -> int:
-        """Return the index of the next task; see `Curriculum`."""
+        """Return the index of the next task of the round; see `Curriculum`."""
         rounds, place = divmod(number, len(self.indices))
         order = list(self.indices)
         Random(f"{self.seed}/{rounds}").shuffle(order)

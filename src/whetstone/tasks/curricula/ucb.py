@@ -1,4 +1,4 @@
-"""A bandit curriculum over kinds of tasks: prefers kinds with large advantages, or with few samples (UCB).
+"""Bandit curriculum over kinds of tasks: prefers kinds with large advantages, or with few samples (UCB).
 
 Note:
     Advantages that are scaled per group are near 1 in every mixed group, so kinds differ by the fraction of groups that
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """Compute U_j = L_j + sqrt(2 ln(N + 1) / (n_j + 1)), N = Σ n.
+    """Compute upper confidence bounds of the learnability of kinds of tasks (UCB).
+
+        U_j = L_j + sqrt(2 ln(N + 1) / (n_j + 1)),    N = Σ n
+
+    Args:
+        learnability: L, the mean absolute advantage of each kind.
+        counts: n, the number of samples of each kind.
 
     Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
@@ -34,7 +40,11 @@ def upper_bounds(learnability: Sequence[float], counts: Sequence[int]) -> list[f
 
 
 def softmax_weights(bounds: Sequence[float], temperature: float) -> list[float]:
-    """Compute softmax(U / τ).
+    """Compute sampling probabilities from bounds: softmax(U / τ).
+
+    Args:
+        bounds: U, the upper confidence bound of each kind.
+        temperature: τ, above 0.
 
     Source: DUMP 2025, arXiv:2504.09710, and its code.
     """
@@ -44,9 +54,10 @@ def softmax_weights(bounds: Sequence[float], temperature: float) -> list[float]:
 
 
 class UpperBound:
-    """Kinds of tasks, sampled by the upper confidence bound of their learnability (DUMP).
+    """Curriculum that samples kinds of tasks by upper confidence bounds (DUMP).
 
-    An infinite temperature samples uniformly.
+    The bound is that of the kind's learnability, its mean absolute advantage. An infinite temperature samples
+    uniformly.
 
     Source: DUMP 2025, arXiv:2504.09710, and its code (`curriculum_learning.py`).
 
@@ -68,7 +79,7 @@ class UpperBound:
 
     @property
     def kind_weights(self) -> dict[str, float]:
-        """Return the probability of each kind; uniform before the first sample."""
+        """Return the sampling probability of each kind; uniform before the first sample."""
         if not any(self.counts.values()):
             return dict.fromkeys(self.kinds, 1 / len(self.kinds))
         learnability = [sum(sizes) / len(sizes) if sizes else 0.0 for sizes in self.sizes.values()]
@@ -76,10 +87,10 @@ class UpperBound:
         return dict(zip(self.kinds, softmax_weights(bounds, self.temperature), strict=True))
 
     def check(self, source: Source, first: int) -> None:
-        """Check that there are tasks of every kind.
+        """Check that the source has tasks of every kind.
 
         Raises:
-            TaskError: If there are none of one.
+            TaskError: If there are none of a kind.
         """
         for kind in self.kinds:
             sample_task(source, first, Random(kind), self.by, kind)
@@ -91,7 +102,7 @@ class UpperBound:
         return sample_task(source, first, draw, self.by, kind)
 
     def observe(self, outcome: StepOutcome, /) -> None:
-        """Record the advantages of sampled trajectories; see `Stateful`."""
+        """Record the advantages of the sampled trajectories of a step; see `Stateful`."""
         for group in outcome.groups:
             kind = get_tag(group.task, self.by)
             if kind not in self.sizes:
@@ -102,15 +113,15 @@ class UpperBound:
                     self.counts[kind] += 1
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; see `Stateful`."""
+        """Return the stored advantages and counts for a checkpoint; see `Stateful`."""
         return {"sizes": {kind: list(sizes) for kind, sizes in self.sizes.items()}, "counts": self.counts}
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
-        """Restore the state of a checkpoint; see `Stateful`."""
+        """Restore the stored advantages and counts of a checkpoint; see `Stateful`."""
         for kind in self.kinds:
             self.sizes[kind] = deque(state["sizes"].get(kind, ()), maxlen=self.window)
             self.counts[kind] = state["counts"].get(kind, 0)
 
     def metrics(self) -> dict[str, float]:
-        """Return the probability of each kind."""
+        """Return the sampling probability of each kind as `weight_KIND`."""
         return {f"weight_{kind}": weight for kind, weight in self.kind_weights.items()}
