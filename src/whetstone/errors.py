@@ -73,6 +73,10 @@ class MismatchError(WhetstoneError):
     """Log-probs of sampler and learner differ too much; the update is not made."""
 
 
+class PartialUpdateError(WhetstoneError):
+    """An update failed after some of its optimizer steps; the weights in memory belong to no step of the run."""
+
+
 class LearnerError(WhetstoneError):
     """A process of distributed training ended or did not start; saved checkpoints are complete."""
 

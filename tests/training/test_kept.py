@@ -13,7 +13,7 @@ from whetstone.record.checkpoint import Position, checkpoint_path, kept_checkpoi
 from whetstone.record.run_directory import read_json, write_json
 from whetstone.reporting import Progress, kept_sentence
 from whetstone.training import final_policy, train
-from whetstone.training.kept import best_checkpoint, best_step, validation_path
+from whetstone.training.kept import best_checkpoint, best_step, combine_members, validation_path
 
 KEEP = [
     *SMALL, TEACHING, "ablations=null", "reinforcement.keep=best", "reinforcement.steps=4",
@@ -46,6 +46,23 @@ def test_steps_without_a_scored_episode_are_no_candidates(tmp_path):
     write_results(tmp_path, {0: (None, None)})
     assert best_step(tmp_path, done=5) is None
     assert best_checkpoint(tmp_path, Position("reinforcement", {"reinforcement": 5}, 5)) == set()
+
+
+def test_means_over_the_members_decide(tmp_path):
+    (tmp_path / "validation").mkdir()
+
+    def write(step, **successes):
+        members = {name: {"success": s, "reward": s, "episodes": 4} for name, s in successes.items()}
+        write_json(
+            tmp_path / "validation" / f"step-{step:06d}.json", {"success": 1.0, "reward": 1.0, "members": members}
+        )
+
+    write(0, buyer=0.5, seller=0.75)  # mean 0.625
+    write(5, buyer=1.0, seller=0.0)  # 0.5, though the first member is best here
+    write(10, buyer=1.0, seller=None)  # the seller has no scored episode
+    assert best_step(tmp_path, done=10) == 0
+    scores = combine_members(read_json(validation_path(tmp_path, 0)))
+    assert scores == {"success": 0.625, "reward": 0.625, "interval": None, "episodes": 8}
 
 
 def test_the_best_checkpoint_counts_the_steps_of_earlier_stages(tmp_path):

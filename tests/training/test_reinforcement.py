@@ -8,7 +8,7 @@ import torch
 
 from support.slow import mostly_slow
 from support.small import TEACHING, StopAfter, Stopped
-from whetstone.errors import RecipeError, TooManyFailuresError
+from whetstone.errors import PartialUpdateError, RecipeError, TooManyFailuresError
 from whetstone.learning.forward_passes import LocalPasses
 from whetstone.reporting import Progress, read_trajectories
 from whetstone.rollout import Independent
@@ -199,6 +199,34 @@ def test_update_that_repeatedly_kills_the_process_gets_other_groups(tmp_path, sm
     assert [event["group"] for event in events if event["event"] == "lost"] == [6, 7]
     assert next(e["groups"] for e in events if e["event"] == "consumed" and e.get("groups") == [8, 9])
     assert max(e["step"] for e in metrics(tmp_path / "run")) == 6
+
+
+@pytest.mark.parametrize("failing_step", mostly_slow([1, 2], quick=[2]))
+def test_update_that_fails_between_optimizer_steps_ends_the_run_without_saving_half_an_update(
+    tmp_path, small_demo, monkeypatch, failing_step
+):
+    resolved = small_demo(*LONGER, "reinforcement.epochs=2", "reinforcement.checkpoint_interval_steps=2")
+    train(resolved, tmp_path / "whole", progress=QUIET)
+    apply, calls = LocalPasses.apply, []
+
+    def failing(self):
+        if self.policy.critic is None and self.settings.steps == 6:
+            calls.append(None)
+            if len(calls) == 4 + failing_step:  # update 3
+                raise RuntimeError("device lost")
+        return apply(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPasses, "apply", failing)
+        with pytest.raises(
+            PartialUpdateError,
+            match=rf"step 3 of reinforcement: .*device lost; .* in or after optimizer step {failing_step}",
+        ):
+            train(resolved, tmp_path / "run", progress=QUIET)
+    assert not [event for event in journal(tmp_path / "run") if event["event"] == "fault"]
+    train(resolved, tmp_path / "run", resume=True, progress=QUIET)
+    check_accounting(tmp_path / "run", 6)
+    assert equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
 
 def test_too_many_failures_end_the_run_with_its_state_saved(tmp_path, small_demo):

@@ -185,6 +185,12 @@ class LocalLearner:
         if self.trainer.optimizers.done % self._spec.settings.reference_sync_steps == 0:
             self.trainer.move_reference(self._spec.settings.reference_mixup_alpha)
 
+    @property
+    def applied_steps(self) -> int:
+        """See `protocol.CountsAppliedSteps`."""
+        process = self.trainer.process
+        return self.trainer.applied_steps + (process.trainer.applied_steps if process is not None else 0)
+
     def weights(self) -> Mapping[str, Tensor]:
         """See `protocol.Learner`."""
         return dict(self.trainer.policy.model.named_parameters())

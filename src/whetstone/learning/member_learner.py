@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whetstone.capabilities import implements_protocol
 from whetstone.inference import MEMBERS, Member, load_member_states, member_states
-from whetstone.learning.protocol import Closes, Learner
+from whetstone.learning.protocol import Closes, Learner, count_applied_steps
 from whetstone.learning.spec import UpdateBatch, UpdateResult
 from whetstone.trajectory import Group, Segment
 
@@ -68,6 +68,11 @@ class MemberLearner:
         """See `protocol.Learner`."""
         for learner in self.learners.values():
             learner.end_step()
+
+    @property
+    def applied_steps(self) -> int:
+        """See `protocol.CountsAppliedSteps`."""
+        return sum(map(count_applied_steps, self.learners.values()))
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `protocol.Learner`."""

@@ -100,6 +100,8 @@ class ModelTrainer:
         self.process: ProcessModel | None = members[PROCESS].learner if PROCESS in members else None
         self.passes = passes or LocalPasses(policy, settings, members=members)
         self.nonfinite_in_a_row = 0
+        self.applied_steps = 0
+        """Number of optimizer steps since this object was built; one that failed while it changed weights counts."""
         self.out_of_memory = 0
         """Number of times that memory did not suffice."""
         self.moved_reference = False
@@ -182,7 +184,9 @@ class ModelTrainer:
         except BaseException:
             self.passes.drop()
             raise
+        self.applied_steps += 1  # before the call: an error in it can leave weights changed
         metrics |= self.passes.apply()
+        self.applied_steps -= int(metrics["update/skipped_fraction"])
         self._note_finite(not metrics.get("update/nonfinite_fraction"))
         seconds = time.perf_counter() - began
         return metrics | {

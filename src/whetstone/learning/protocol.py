@@ -25,6 +25,16 @@ class SupportsEvaluate(Protocol):
 
 
 @runtime_checkable
+class CountsAppliedSteps(Protocol):
+    """A learner that counts its optimizer steps, so that an update that failed halfway is recognized."""
+
+    @property
+    def applied_steps(self) -> int:
+        """Number of optimizer steps since the learner was built; one that failed while it changed weights counts."""
+        ...
+
+
+@runtime_checkable
 class Closes(Protocol):
     """A learner with resources beyond memory, such as processes."""
 
@@ -74,3 +84,8 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict`."""
         ...
+
+
+def count_applied_steps(learner: Learner) -> int:
+    """Return the optimizer steps of a learner; 0 if it does not count them."""
+    return learner.applied_steps if isinstance(learner, CountsAppliedSteps) else 0

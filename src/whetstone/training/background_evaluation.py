@@ -61,7 +61,7 @@ class BackgroundEvaluations:
         while len(self._running) >= _MOST_AT_ONCE:
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
             self._collect()
-        copied = await run_in_compute_thread(self._copy, step, every_member=not validates)
+        copied = await run_in_compute_thread(self._copy, step)
         evaluating = self._evaluate_copy(copied, path, stage, step, validates)
         self._running[path] = asyncio.create_task(evaluating)
 
@@ -86,11 +86,10 @@ class BackgroundEvaluations:
         for path in [path for path, task in self._running.items() if task.done()]:
             self._running.pop(path).result()
 
-    def _copy(self, step: int, *, every_member: bool) -> RunComponents:
-        """Return the components of the run with a copy of the weights of the first member, or of every member."""
+    def _copy(self, step: int) -> RunComponents:
+        """Return the components of the run with a copy of the weights of every trained member."""
         trained = {self.assembly.member: self.assembly.policy}
-        if every_member:
-            trained |= {name: each.policy for name, each in self.assembly.trained.items()}
+        trained |= {name: each.policy for name, each in self.assembly.trained.items()}
         copies = {name: replace(each, model=clone_trainable(each.model)) for name, each in trained.items()}
         members = {
             name: Member(name, partial(copies.__getitem__, name), engine=partial(self._engine, step))
@@ -116,7 +115,7 @@ class BackgroundEvaluations:
                 samples=settings.samples,
                 temperature=settings.temperature,
                 seed=recipe.seed,
-                every_member=not validates,
+                every_member=True,
             )
         finally:
             await engine.close()

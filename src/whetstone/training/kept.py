@@ -7,8 +7,9 @@ final evaluation reads them. The weights at the start of the stage and at each c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from whetstone.assembly.assembly import RunComponents
@@ -55,7 +56,7 @@ def validation_path(run_dir: Path, step: int) -> Path:
 def best_step(run_dir: Path, *, done: int) -> int | None:
     """Return the validated step with the highest success, then reward, then step.
 
-    It is None if none is validated.
+    It is None if none is validated. If several members play seats, their means decide (`combine_members`).
 
     Args:
         done: Steps of the stage; results of later steps are ignored.
@@ -63,9 +64,32 @@ def best_step(run_dir: Path, *, done: int) -> int | None:
     ranked = []
     for path in (run_dir / "validation").glob("step-*.json"):
         match, result = _NAME.fullmatch(path.stem), read_json(path)
-        if match is not None and result is not None and result["success"] is not None and int(match[1]) <= done:
-            ranked.append((result["success"], result["reward"] or 0.0, int(match[1])))
+        if match is None or result is None or int(match[1]) > done:
+            continue
+        scores = combine_members(result)
+        if scores["success"] is not None:
+            ranked.append((scores["success"], scores["reward"] or 0.0, int(match[1])))
     return max(ranked)[2] if ranked else None
+
+
+def combine_members(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return success, interval, reward and number of episodes of a validation.
+
+    If several members play seats, success and reward are means over the members, each in its own seat, and there is no
+    interval. A mean is None if a member has no scored episode.
+
+    Args:
+        result: Stored `Evaluation`; may be empty.
+    """
+    names = ("success", "interval", "reward", "episodes")
+    members = list((result.get("members") or {}).values())
+    if not members:
+        return {name: result.get(name) for name in names}
+    means = {
+        name: None if any(each[name] is None for each in members) else fmean(each[name] for each in members)
+        for name in ("success", "reward")
+    }
+    return {**means, "interval": None, "episodes": sum(each["episodes"] for each in members)}
 
 
 def best_checkpoint(run_dir: Path, position: Position) -> set[Path]:
@@ -99,7 +123,7 @@ def select_checkpoint(
     path = checkpoint_path(run_dir, position.steps - done + best)
     selected: dict[str, Any] = {"step": best, "of": done, "checkpoint": path.name}
     for name, step in {"validation": best, "last": done}.items():
-        selected[name] = {key: results[step].get(key) for key in ("success", "interval", "reward", "episodes")}
+        selected[name] = combine_members(results[step])
     write_json(run_dir / KEPT, selected)
     report(kept_sentence(selected))
     if best != done:

@@ -25,11 +25,11 @@ from typing import Any
 from whetstone.assembly.assembly import RunComponents
 from whetstone.capabilities import implements_protocol
 from whetstone.compute_thread import run_in_compute_thread
-from whetstone.errors import RunDirectoryError, WhetstoneError
+from whetstone.errors import PartialUpdateError, RunDirectoryError, WhetstoneError
 from whetstone.failure_causes import count_failure_causes
 from whetstone.inference import Engine, sync_weights
 from whetstone.inference.protocol import SupportsSleep
-from whetstone.learning.protocol import Learner
+from whetstone.learning.protocol import Learner, count_applied_steps
 from whetstone.learning.spec import UpdateBatch
 from whetstone.recipe import ReinforcementSettings
 from whetstone.record.run_store import RunStore
@@ -101,6 +101,8 @@ class Reinforcement:
 
         Raises:
             NonFiniteError, FaultBudgetError, SaveError, RunDirectoryError: If the run cannot continue.
+            PartialUpdateError: If the update failed after some of its optimizer steps, so that neither this batch nor
+                another one can be trained on with the weights in memory.
         """
         update, seed = self.done, self.assembly.resolved.recipe.seed
         self._quarantine_what_kills(update)
@@ -110,6 +112,7 @@ class Reinforcement:
         began = time.perf_counter()
         demonstrations = await sample_imitation(self.assembly, self.settings, update=update)
         demonstrations.record_faults(self.store.record_fault)
+        applied = count_applied_steps(self.learner)
         for attempt in range(1, _ATTEMPTS + 1):
             taken = await self.groups.take(update)
             sampled = time.perf_counter()
@@ -138,10 +141,14 @@ class Reinforcement:
                         update=update,
                     )
                 break
-            except WhetstoneError:
-                raise
             except Exception as failure:  # any failure is attributed to the batch, which is quarantined
-                if attempt == _ATTEMPTS or self.groups.collector is None:
+                changed = count_applied_steps(self.learner) - applied
+                if changed:
+                    raise PartialUpdateError(
+                        f"{describe_exception(failure)}; the update failed in or after optimizer step {changed}, when "
+                        "weights had changed, so it is not saved"
+                    ) from failure
+                if isinstance(failure, WhetstoneError) or attempt == _ATTEMPTS or self.groups.collector is None:
                     raise
                 self._put_aside(update, describe_exception(failure))
         metrics |= stepped.metrics | judge_metrics(self.assembly.reward)

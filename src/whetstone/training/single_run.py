@@ -27,6 +27,7 @@ from whetstone.errors import (
     MismatchError,
     NonFiniteError,
     NoScoredEpisodesError,
+    PartialUpdateError,
     SamplingExhausted,
     TooManyFailuresError,
     WhetstoneError,
@@ -78,7 +79,14 @@ from whetstone.training.stopping import STEPS, stopping_reason
 from whetstone.training.supervised import Pretraining, Supervised
 from whetstone.training.watchdog import EvaluationMonitor, Watchdog
 
-_STAGE_ERRORS = (CreditError, NonFiniteError, TooManyFailuresError, SamplingExhausted, MismatchError)
+_STAGE_ERRORS = (
+    CreditError,
+    NonFiniteError,
+    TooManyFailuresError,
+    SamplingExhausted,
+    MismatchError,
+    PartialUpdateError,
+)
 _REWRITTEN = "the chat template rewrites"
 
 
@@ -270,7 +278,7 @@ class SingleRun:
         """Save a stage that cannot continue, and return its error with the step and the checkpoint."""
         place = f"step {stage.work.done + 1} of {stage.name}: {error}"
         remedy = resume_remedy(self.run_dir)
-        if not stage.work.done:  # no update exists that could be lost
+        if not stage.work.done or isinstance(error, PartialUpdateError):  # nothing that could be lost, or be saved
             return type(error)(f"{place}; {remedy}")
         path = await self._save(stage)
         await self.checkpoints.written()

@@ -25,6 +25,7 @@ from whetstone.record.checkpoint import read_position, verify_checkpoint
 from whetstone.record.input_digests import input_digests, select_inputs
 from whetstone.record.run_directory import run_inputs
 from whetstone.reporting import Journal
+from whetstone.training.evaluation_loop import member_file
 
 _DECIDE = (
     "seed", "policy", "chat", "tasks", "environment", "models", "reward", "engine", "learner", "supervised", "critic",
@@ -107,8 +108,14 @@ def _evaluated(resolved: Resolved) -> dict[str, Any]:
 
 
 def copy_evaluation(source_run: Path, name: str, run_dir: Path, called: str) -> None:
-    """Copy an evaluation of another run to this run."""
-    for source, target in zip(_evaluation(source_run, name), _evaluation(run_dir, called), strict=True):
+    """Copy an evaluation of another run, with the episodes of every member of `policies`, to this run."""
+    files = list(zip(_evaluation(source_run, name), _evaluation(run_dir, called), strict=True))
+    result = read_json(files[0][0]) or {}
+    for member in list(result.get("members") or {})[1:]:  # the first has the file without a name
+        file = f"{member_file(f'evaluation-{name}', member)}.jsonl"
+        copied = f"{member_file(f'evaluation-{called}', member)}.jsonl"
+        files.append((source_run / "trajectories" / file, run_dir / "trajectories" / copied))
+    for source, target in files:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
 
