@@ -186,7 +186,7 @@ class ModelTrainer:
             raise
         self.applied_steps += 1  # before the call: an error in it can leave weights changed
         metrics |= self.passes.apply()
-        self.applied_steps -= int(metrics["update/skipped_fraction"])
+        self.applied_steps -= int(metrics.get("update/skipped_fraction", 0))
         self._note_finite(not metrics.get("update/nonfinite_fraction"))
         seconds = time.perf_counter() - began
         return metrics | {
