@@ -18,14 +18,12 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from whetstone.chat.message import Message, Text, ToolCall, ToolSpec, system, with_text
-from whetstone.chat.placeholders import choose_placeholder, is_rendered, list_placeholders, with_placeholders
-from whetstone.chat.prompt_cache import PromptCache
 from whetstone.chat.protocol import ToolCallFormat
 from whetstone.chat.rendering import Variable, template_renderer, to_text, tokenizer_name, uses_clock, write_as_text
 from whetstone.chat.template_probe import HistoryRewritten, Prober, TurnParts, in_parts, probe_template
@@ -40,6 +38,8 @@ Spoken = tuple[dict[str, Any] | TurnParts, ...]
 _HALF = re.compile("[\ud800-\udfff]")
 _PROBE = "\ue000probe\ue000"  # private-use characters: no template and no text contains them
 _ANSWERS = re.compile(r"call_\d+_(\d+)")
+_MAX_CACHED_PROMPTS = 64
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,34 @@ class Context:
     def ids(self) -> tuple[int, ...]:
         """[T] ids of `tokens`."""
         return self.tokens.ids
+
+
+class PromptCache(Generic[T]):
+    """Cache of recent prompts by their messages.
+
+    Args:
+        remembers: Whether the same messages always give the same result.
+    """
+
+    def __init__(self, *, remembers: bool) -> None:
+        self._remembers = remembers
+        self._known: dict[tuple[Message, ...], tuple[tuple[ToolSpec, ...], T]] = {}
+
+    def get_or_create(self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], create: Callable[[], T]) -> T:
+        """Return the result for these messages and tools.
+
+        Call `create` if it is not cached.
+        """
+        if not self._remembers:
+            return create()
+        cached = self._known.get(messages)
+        if cached is not None and cached[0] == tools:
+            return cached[1]
+        opened = create()
+        if len(self._known) >= _MAX_CACHED_PROMPTS:
+            self._known.clear()
+        self._known[messages] = tools, opened
+        return opened
 
 
 class Chat:
@@ -495,3 +523,32 @@ def _same_calls(read: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> bool:
         return [(c.name, json.loads(c.arguments)) for c in read] == [(c.name, json.loads(c.arguments)) for c in wanted]
     except (ValueError, RecursionError):
         return False
+
+
+def choose_placeholder(conversation: Sequence[Any]) -> str:
+    """Return a placeholder text that does not occur in a conversation."""
+    texts = json.dumps(conversation)
+    return next(mark for number in range(len(texts) + 1) if (mark := f"qz{number}q") not in texts)
+
+
+def with_placeholders(speech: TurnParts, mark: str) -> TurnParts:
+    """Return the same turn with a placeholder for each of its parts."""
+    calls = tuple(replace(c, arguments=json.dumps({"x": f"{mark}{i}x"})) for i, c in enumerate(speech.calls))
+    content = f"{mark}cx" if speech.content or not (calls or speech.thought) else ""
+    return TurnParts(speech.text, f"{mark}tx" if speech.thought else "", content, calls)
+
+
+def list_placeholders(marked: TurnParts) -> list[str]:
+    """Return the placeholders that must be rendered for a turn."""
+    calls = [json.loads(call.arguments)["x"] for call in marked.calls]
+    return [text for text in (marked.thought, marked.content, *calls) if text]
+
+
+def is_rendered(text: str, rendered: str) -> bool:
+    """Return whether a message is rendered, perhaps trimmed or as JSON."""
+    first = text.strip().partition("\n")[0][:40].strip()
+    return (
+        first in rendered
+        or json.dumps(first)[1:-1] in rendered
+        or json.dumps(first, ensure_ascii=False)[1:-1] in rendered
+    )

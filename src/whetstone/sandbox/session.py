@@ -17,19 +17,20 @@ import asyncio
 import base64
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from whetstone.errors import InfrastructureError
-from whetstone.sandbox.captured_output import CapturedOutput
 from whetstone.sandbox.guest.supervisor import NOT_STARTED
 from whetstone.sandbox.guest.wire import LENGTH, PACKET_BYTES, frame_message, send_packet
 from whetstone.sandbox.jail import Jail
 from whetstone.sandbox.limits import Limits
-from whetstone.sandbox.parse_guest_reply import describe_end, parse_guest_object, parse_outcome, read_count
 from whetstone.sandbox.protocol import Ending, Outcome
 from whetstone.truncate_text import truncate_middle
 
@@ -44,6 +45,42 @@ _LOST_TEXT = "it and all that belonged to it, files too, are gone; there is a ne
 
 class _JailLost(Exception):
     """A jail no longer responds as requested; the text describes how."""
+
+
+class CapturedOutput:
+    """Buffer that receives bytes and returns their head and tail as text.
+
+    Args:
+        characters: Maximum length of the text.
+    """
+
+    def __init__(self, characters: int) -> None:
+        self.characters = characters
+        self.bytes = 0
+        """Number of bytes received."""
+        self._keep = 4 * characters  # a character has up to four bytes
+        self._head, self._tail = bytearray(), bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append bytes."""
+        self.bytes += len(data)
+        free = self._keep - len(self._head)
+        if free > 0:
+            self._head += data[:free]
+            data = data[free:]
+        self._tail += data
+        if len(self._tail) > 2 * self._keep:
+            del self._tail[: -self._keep]
+
+    def text(self) -> str:
+        """Return the head and the tail; bytes that are not UTF-8 are replaced."""
+        num_missing = self.bytes - len(self._head) - len(self._tail)
+        if not num_missing:
+            return truncate_middle((self._head + self._tail).decode(errors="replace"), self.characters)[0]
+        head = self._head.decode(errors="replace")[: self.characters * 2 // 3]
+        tail = self._tail.decode(errors="replace")[-(self.characters // 3) :]
+        num_omitted = self.bytes - len(head.encode()) - len(tail.encode())
+        return f"{head}\n[… {num_omitted} bytes left out …]\n{tail}"
 
 
 class Session:
@@ -497,3 +534,68 @@ class Session:
             return 0
         self._captured.add(data)
         return len(data)
+
+
+# replies of the untrusted guest
+
+
+def parse_guest_object(data: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; return None for anything else."""
+    with contextlib.suppress(ValueError):
+        parsed = orjson.loads(data)
+        return parsed if isinstance(parsed, dict) else None
+    return None
+
+
+def parse_outcome(reply: dict[str, Any]) -> Outcome | None:
+    """Parse the outcome of a call; return None for a malformed reply."""
+    value, error, kind = reply.get("value", reply.get("data")), reply.get("error"), reply.get("kind", "error")
+    images, exit_code = reply.get("images", []), reply.get("exit_code")
+    if not (isinstance(value, str | None) and isinstance(error, str | None)):
+        return None
+    if exit_code is not None and type(exit_code) is not int:  # `True` is an int
+        return None
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        return None
+    try:
+        pictures = tuple(base64.b64decode(image, validate=True) for image in images)
+    except ValueError:
+        return None
+    cpu = reply.get("cpu")
+    ending = Ending.OK if error is None else Ending.MEMORY if kind == "memory" else Ending.ERROR
+    return Outcome(
+        ending,
+        value=value,
+        error=error,
+        images=pictures,
+        exit_code=exit_code,
+        cpu_seconds=_parse_seconds(cpu),
+    )
+
+
+def _parse_seconds(value: Any) -> float:
+    """Return a number of seconds from untrusted code; 0 for other types and for implausible values."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+
+
+def read_count(value: Any) -> int:
+    """Return a count from untrusted code; 0 for other types and negative numbers."""
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def describe_end(event: str, detail: Any, limits: Limits) -> tuple[Ending, str]:
+    """Return the ending of a call without a reply, and the error text that a model sees."""
+    if event == "timeout":
+        return Ending.TIMEOUT, f"it ran longer than {detail:g} s and was ended"
+    if event == "output":
+        return Ending.OUTPUT, f"it printed more than {limits.output_bytes} bytes and was ended"
+    if event == "disk":
+        return Ending.DISK, f"its files were more than {limits.folder_mb} MiB or {limits.files} and it was ended"
+    if event == "nonsense":
+        return Ending.CRASHED, "the interpreter answered nonsense and was ended"
+    if detail == -signal.SIGXCPU:
+        return Ending.CPU, f"it computed longer than {limits.cpu_seconds:g} s and was ended"
+    if isinstance(detail, int) and detail < 0:
+        with contextlib.suppress(ValueError):
+            return Ending.CRASHED, f"the interpreter was ended by {signal.Signals(-detail).name}"
+    return Ending.CRASHED, f"the interpreter ended itself with exit code {detail}"
